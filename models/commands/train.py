@@ -24,7 +24,6 @@ Validation = Annotated[
 Base = Annotated[
     str | None, typer.Option(help="Checkpoint to start from, of any family: a directory or hub id.")
 ]
-FromScratch = Annotated[bool, typer.Option(help="Start from random weights: 12 layers, 12 heads, width 192.")]
 Labels = Annotated[
     str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
 ]
@@ -34,7 +33,7 @@ Epochs = Annotated[
 Rate = Annotated[
     float | None,
     typer.Option(
-        min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 2e-4 for width 192]"
+        min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 1e-4 for width 384]"
     ),
 ]
 BatchTokens = Annotated[
@@ -55,7 +54,6 @@ def command(
     out: Out,
     validation: Validation = None,
     model: Base = None,
-    from_scratch: FromScratch = False,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
     grade_column: GradeColumn = "grade",
@@ -77,17 +75,15 @@ def command(
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
     from models.training.data import GRADES
-    from models.training.job import Options, Scratch, prepare
+    from models.training.job import Options, prepare
 
-    if from_scratch and model is not None:
-        raise typer.BadParameter("is not possible together with --model", param_hint="--from-scratch")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     job = prepare(
         Options(
             data=data,
             out=out,
             validation=validation,
-            base=Scratch() if from_scratch else model,
+            base=model,
             labels=GRADES if labels is None else tuple(name.strip() for name in labels.split(",")),
             epochs=epochs,
             rate=rate,

@@ -1,26 +1,31 @@
-"""Puts pairs of token lists into padded batches of about equal cost."""
+"""Puts pairs into padded batches of about equal cost, and chooses which pairs an epoch puts together."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
-from models.training.vocabulary import CLS, PAD, SEP
+from models.checkpoint.tokenizer import EncodedPair
+from models.quality.labelled import LabelledPair
+from models.training.data import graded_target
+from models.training.job import Options
+from models.training.plan import Plan, grouped
 
-Ids = Sequence[int]
+Model: TypeAlias = PreTrainedModel
+"""A sequence classifier of transformers, of any family."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Padded sequences and what to learn from them.
+    """Padded sequences and their targets.
 
     ids, segments, mask: (B, n) int64; mask is 1 on tokens and 0 on padding.
-    labels: for graded pairs target distributions, (B, grades) float32; for masked words their ids, (B, n)
-    int64, -100 where no word is masked.
-    weights: (B,) float32.
+    labels: target distributions, (B, grades) float32. weights: (B,) float32.
     groups: (B,) int64, the same number for pairs of one query that are ranked; None if none are.
     """
 
@@ -40,7 +45,7 @@ class Batch:
 
 
 def logits_of_batch(model: nn.Module, batch: Batch) -> Tensor:
-    """Return what a classifier of transformers computes of a batch: (B, labels).
+    """Return the logits of a transformers classifier for a batch: (B, labels).
 
     Only a model with several token types gets any: DistilBERT takes none, and RoBERTa's one type is 0.
     """
@@ -51,52 +56,50 @@ def logits_of_batch(model: nn.Module, batch: Batch) -> Tensor:
     return logits
 
 
-def tokenized(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of each text without special tokens."""
-    return [
-        list(encoding.ids) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    ]
+def padded_batch(
+    pairs: Sequence[EncodedPair], labels: Tensor, weights: Tensor, groups: Tensor | None = None
+) -> Batch:
+    """Return encoded pairs as a batch. Padding is masked, so its id does not matter."""
+    shape = (len(pairs), max(len(pair) for pair in pairs))
+    ids, segments, mask = (np.zeros(shape, np.int64) for _ in range(3))
+    for row, pair in enumerate(pairs):
+        ids[row, : len(pair)] = pair.ids
+        segments[row, pair.first_segment : len(pair)] = 1
+        mask[row, : len(pair)] = 1
+    return Batch(
+        torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask), labels, weights, groups
+    )
 
 
-def fitted(left: Ids, right: Ids, max_tokens: int) -> tuple[Ids, Ids]:
-    """Cut a pair, the longer part first, so that it fits `max_tokens` with its three special tokens."""
-    room = max_tokens - 3
-    if len(left) + len(right) <= room:
-        return left, right
-    keep = max(min(len(left), room - len(right)), min(len(left), room // 2))
-    return left[:keep], right[: room - keep]
+def epoch_of(
+    encoded: Sequence[EncodedPair], training: Sequence[LabelledPair], options: Options, plan: Plan, epoch: int
+) -> list[Batch]:
+    """Return one pass over the training pairs in batches of similar length, shuffled by seed and epoch."""
+    rng = np.random.default_rng([options.seed, epoch])
+    shuffled = rng.permutation(len(training)).tolist()  # pairs of equal length meet others in each epoch
+    labels, weights = targets(training, options)
+    batches = []
+    for positions in grouped([len(encoded[i]) for i in shuffled], batch_tokens=plan.batch_tokens):
+        rows = [shuffled[position] for position in positions]
+        batches.append(padded_batch([encoded[i] for i in rows], labels[rows], weights[rows]))
+    return [batches[position] for position in rng.permutation(len(batches))]
 
 
-def grouped(
-    lengths: Sequence[int], *, batch_tokens: int, sizes: Sequence[int] | None = None
-) -> list[list[int]]:
-    """Group sequences of similar length, so that a group's padded size is at most `batch_tokens`.
+def targets(pairs: Sequence[LabelledPair], options: Options) -> tuple[Tensor, Tensor]:
+    """Return the target distribution of each pair, (n, grades) float32, and its weight, (n,) float32."""
+    grades = [pair.grade for pair in pairs]
+    count = len(options.labels)
+    weights = torch.tensor(grade_weights(grades, count))
+    by_grade = torch.tensor([graded_target(grade, grades=count) for grade in range(count)])
+    return by_grade[grades], weights[grades]
 
-    sizes: if each item is several sequences that stay together, their number; `lengths` are of the longest.
-    Returns the indices of each group. An item longer than `batch_tokens` is a group of its own.
+
+def grade_weights(grades: Sequence[int], count: int) -> list[float]:
+    """Return the weight of a pair by its grade: the inverse square root of the grade's frequency, mean 1.
+
+    Without weights the common grades would decide; with the inverse itself, the noise of the rare ones would.
     """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    groups: list[list[int]] = []
-    held = 0
-    for place in order:  # ascending, so the newest is the longest of its group
-        size = 1 if sizes is None else sizes[place]
-        if groups and lengths[place] * (held + size) <= batch_tokens:
-            groups[-1].append(place)
-            held += size
-        else:
-            groups.append([place])
-            held = size
-    return groups
-
-
-def padded(pairs: Sequence[tuple[Ids, Ids]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, segments and mask, each (B, n) int64, of [CLS] left [SEP] right [SEP]."""
-    longest = max(len(left) + len(right) for left, right in pairs) + 3
-    ids = np.full((len(pairs), longest), PAD)
-    segments, mask = np.zeros_like(ids), np.zeros_like(ids)
-    for row, (left, right) in enumerate(pairs):
-        tokens = [CLS, *left, SEP, *right, SEP]
-        ids[row, : len(tokens)] = tokens
-        segments[row, len(left) + 2 : len(tokens)] = 1
-        mask[row, : len(tokens)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask)
+    common = Counter(grades)
+    raw = [common[grade] ** -0.5 if common[grade] else 0.0 for grade in range(count)]
+    mean = sum(raw[grade] * common[grade] for grade in range(count)) / len(grades)
+    return [weight / mean for weight in raw]

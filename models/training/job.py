@@ -31,21 +31,10 @@ LEAST_VALIDATION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
-    """The shape of a new network, for training without a checkpoint to start from."""
-
-    layers: int = 12
-    heads: int = 12
-    hidden: int = 192
-    vocabulary: int = 16_000
-    max_tokens: int = 128
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """The options of a training run.
 
-    base: a checkpoint directory or hub id, None for the shipped model, or the shape of a new network.
+    base: a checkpoint directory or hub id; None for the shipped model.
     labels: names of the grades, least relevant first; data holds their numbers, from 0.
     epochs, rate, batch_tokens: None to choose by the pairs and the network (models.training.plan).
     distance_weight: the weight of the expected grade's squared error; the cross-entropy has weight 1.
@@ -54,7 +43,7 @@ class Options:
     data: Path
     out: Path
     validation: Path | None = None
-    base: str | Scratch | None = None
+    base: str | None = None
     labels: tuple[str, ...] = GRADES
     epochs: int | None = None
     rate: float | None = None
@@ -89,14 +78,14 @@ class Job:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
-    and its configuration, None for a new network. mark: what tells the run from another one: its options, and
-    the SHA-256 of the files that it reads.
+    and its configuration. mark: tells the run from another one: its options, and the SHA-256 of the files it
+    reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
-    base: tuple[Path, ModelConfig] | None
+    base: tuple[Path, ModelConfig]
     mark: dict[str, Any]
 
 
@@ -108,8 +97,8 @@ def prepare(options: Options) -> Job:
     check_device_name(options.device)
     check_empty(options.out)
     training, validation = read_split(options)
-    base = None if isinstance(options.base, Scratch) else _trainable(locate(options.base))
-    mark = _mark_of(options, None if base is None else base[0])
+    base = _trainable(locate(options.base))
+    mark = _mark_of(options, base[0])
     _refuse_another_run(options.work, mark)
     return Job(options, training, validation, base, mark)
 
@@ -184,14 +173,13 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
     return directory, config
 
 
-def _mark_of(options: Options, base: Path | None) -> dict[str, Any]:
+def _mark_of(options: Options, base: Path) -> dict[str, Any]:
     """Return the options, and the SHA-256 of data, validation file and base checkpoint by path."""
     digests = {}
     for file in filter(None, (options.data, options.validation)):
         with file.open("rb") as stream:
             digests[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
-    if base is not None:
-        digests[str(base)] = digest_of(base)
+    digests[str(base)] = digest_of(base)
     return {"options": {name: str(value) for name, value in asdict(options).items()}, "sha256": digests}
 
 
@@ -223,6 +211,4 @@ def _shown(value: str | None) -> str:
     """Return the value of an option as a message quotes it. value: as the mark holds it."""
     if value is None or value == str(None):
         return "the default"
-    if value.startswith("{"):  # the shape of a new network
-        return "--from-scratch"
     return value.strip("()").replace("'", "")

@@ -1,19 +1,24 @@
 """The training loop of every stage: bf16 where it is native, a rate schedule, checkpoints, exact resume."""
 
+from __future__ import annotations
+
 import logging
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.device import autocast
-from models.training.batches import Batch
-from models.training.rounds import MakeRound, rounds
-from models.training.saved import read_saved, save
+from models.errors import ModelError
+
+if TYPE_CHECKING:
+    from models.training.batches import Batch
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +26,7 @@ REPORT_STEPS, FIRST_REPORTS = 50, (2, 10)
 """Loss, pace and time left are reported every 50 steps, and early."""
 
 REST, MAX_REST_S = 20, 120.0
-"""Between two checkpoints is so many times the time that the last one took, up to so many seconds."""
+"""Time between two checkpoints: this multiple of the time that the last one took, up to this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +62,29 @@ class Progress:
 def train(
     model: nn.Module,
     loss_of: Callable[[Batch], Tensor],
-    make_round: MakeRound,
+    make_round: Callable[[int], list[Batch]],
     schedule: Schedule,
     checkpoint: Path,
     *,
     seed: int,
-    workers: int = 0,
-    optimizers_of: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] | None = None,
     checkpoint_seconds: float = 120.0,
     after_step: Callable[[Progress], bool | None] | None = None,
 ) -> Progress:
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
-    the run goes on from it and ends with the same weights as an uninterrupted run. workers: processes that
-    make rounds ahead. optimizers_of: by default Muon and AdamW, which suit a model that starts from nothing.
+    the run goes on from it and ends with the same weights as an uninterrupted run. Parameters that need no
+    gradient stay as they are.
     checkpoint_seconds: the time between two checkpoints, or more if writing one takes long (REST).
     after_step: is called after each step; if it returns True, a checkpoint need not wait for that time.
     """
-    optimizers = (optimizers_of or muon_and_adamw)(model, schedule)
-    progress = _resume(checkpoint, model, optimizers)
-    parameters = list(model.parameters())
+    optimizer = adamw(model, schedule)
+    progress = _resume(checkpoint, model, optimizer)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.train()
     started, since, smooth = time.monotonic() - progress.seconds, time.monotonic(), 0.0
     save_seconds = 0.0
-    for batch in _batches(make_round, progress, workers):
+    for batch in _batches(make_round, progress):
         if progress.step >= schedule.steps:
             break
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
@@ -89,10 +92,9 @@ def train(
             loss = loss_of(batch.to(parameters[0].device))
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = schedule.rate_at(progress.step)
-            optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate_at(progress.step)
+        optimizer.step()
         model.zero_grad()
 
         progress.step += 1
@@ -106,56 +108,68 @@ def train(
         rest = min(REST * save_seconds, MAX_REST_S)
         begun = time.monotonic()
         if begun - since > max(0.0 if is_wanted else checkpoint_seconds, rest):
-            save_progress(checkpoint, model, optimizers, progress)
+            save_progress(checkpoint, model, optimizer, progress)
             since = time.monotonic()
             save_seconds = since - begun
-    save_progress(checkpoint, model, optimizers, progress)
+    save_progress(checkpoint, model, optimizer, progress)
     return progress
 
 
-def _batches(make_round: MakeRound, progress: Progress, workers: int) -> Iterator[Batch]:
-    for batches in rounds(make_round, progress.round, workers=workers):
+def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> Iterator[Batch]:
+    while True:
+        batches = make_round(progress.round)
         while progress.batch < len(batches):
             progress.batch += 1
             yield batches[progress.batch - 1]
         progress.round, progress.batch = progress.round + 1, 0
 
 
-def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """Return Muon for the encoder's matrices and AdamW for everything else (Jordan et al. 2024)."""
-    matrices: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim == 2 and "encoder.layer" in name else others).append(parameter)
-    return [
-        torch.optim.Muon(
-            matrices, lr=schedule.rate, weight_decay=schedule.weight_decay, adjust_lr_fn="match_rms_adamw"
-        ),
-        torch.optim.AdamW(
-            others, lr=schedule.rate, weight_decay=schedule.weight_decay, betas=(0.9, 0.98), fused=True
-        ),
+def adamw(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+    """Return AdamW as BERT is fine-tuned with: no weight decay for biases and norms."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
+    return torch.optim.AdamW(groups, lr=schedule.rate)
 
 
-def save_progress(
-    path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], progress: Progress
-) -> None:
+def save(state: Any, path: Path) -> None:
+    """Write a state whole or not at all: if the process is killed, the file before stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """Return a saved state. Raises ModelError if the file holds anything but tensors and plain values: such
+    a file could run code."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
+        raise ModelError(
+            f"{path} is damaged, or holds Python objects that could run code; remove it to begin anew"
+        ) from None
+    return state
+
+
+def save_progress(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write a checkpoint from which the run can go on."""
     state = {
         "model": model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "optimizer": optimizer.state_dict(),
         "progress": asdict(progress),
     }
     save(state, path)
 
 
-def _resume(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
+def _resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
     if not path.exists():
         return Progress()
     state = read_saved(path)
     model.load_state_dict(state["model"])
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(state["optimizer"])
     progress = Progress(**state["progress"])
     log.info("resuming %s at step %d", path.name, progress.step)
     return progress

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.training.batches import grouped
 from models.training.loop import Schedule
 
 LEAST_STEPS = 150
@@ -24,9 +23,6 @@ LEAST_PAIRS = 16
 RATE, WIDTH = 5e-5, 768
 """The usual peak rate of a network as wide as BERT-base. With Adam, the best rate is in inverse proportion to
 the width (Yang et al. 2022, "Tensor Programs V")."""
-
-FROM_SCRATCH = 4.0
-"""The rate of a new network is so many times as high."""
 
 WARM_UP = 0.1
 DECAY = 0.9
@@ -59,7 +55,6 @@ def plan_for(
     lengths: Sequence[int],
     *,
     width: int,
-    from_scratch: bool = False,
     epochs: int | None = None,
     rate: float | None = None,
     batch_tokens: int | None = None,
@@ -75,5 +70,27 @@ def plan_for(
     if epochs is None:
         epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))
     if rate is None:
-        rate = RATE * WIDTH / width * (FROM_SCRATCH if from_scratch else 1)
+        rate = RATE * WIDTH / width
     return Plan(batch_tokens, batches, epochs, rate)
+
+
+def grouped(
+    lengths: Sequence[int], *, batch_tokens: int, sizes: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Group sequences of similar length, so that a group's padded size is at most `batch_tokens`.
+
+    sizes: if each item is several sequences that stay together, their number; `lengths` are of the longest.
+    Returns the indices of each group. An item longer than `batch_tokens` is a group of its own.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    groups: list[list[int]] = []
+    sequences = 0
+    for index in order:  # ascending, so the newest is the longest of its group
+        size = 1 if sizes is None else sizes[index]
+        if groups and lengths[index] * (sequences + size) <= batch_tokens:
+            groups[-1].append(index)
+            sequences += size
+        else:
+            groups.append([index])
+            sequences = size
+    return groups

@@ -7,18 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 
 from models.checkpoint.tokenizer import PairTokenizer
 from models.device import autocast
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
-from models.training.batches import grouped, logits_of_batch
-from models.training.epochs import padded_batch, targets
-from models.training.evaluate import probabilities_of
+from models.training.batches import Model, logits_of_batch, padded_batch, targets
 from models.training.job import Options
-from models.training.loop import ordinal_loss
-from models.training.network import Model
-from models.training.saved import read_saved, save
+from models.training.loop import ordinal_loss, read_saved, save
+from models.training.plan import grouped
 
 log = logging.getLogger(__name__)
 
@@ -114,3 +113,21 @@ def report(when: str, now: Standing) -> None:
 def evaluation_of(pairs: Sequence[LabelledPair], probabilities: np.ndarray) -> Evaluation:
     """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades."""
     return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)
+
+
+def probabilities_of(logits: np.ndarray, temperature: float) -> np.ndarray:
+    """Return softmax(logits / temperature), row by row."""
+    return np.asarray(softmax(logits / temperature, axis=1))
+
+
+def fitted_temperature(truth: np.ndarray, logits: np.ndarray, weights: np.ndarray) -> float:
+    """Return the temperature from 0.2 to 5 with the least negative log-likelihood.
+
+    truth: (n,) grades; logits: (n, grades); weights: (n,).
+    """
+
+    def loss(log_temperature: float) -> float:
+        scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
+        return -float(scaled[np.arange(len(truth)), truth] @ weights)
+
+    return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))

@@ -1,6 +1,6 @@
 """Fine-tunes a classifier on somebody's own labelled pairs: `headroom train`.
 
-Starts from a checkpoint of any family, a classifier or a plain encoder, or from nothing; keeps the epoch that
+Starts from a checkpoint of any family, a classifier or a plain encoder; keeps the epoch that
 ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json.
 """
 
@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import orjson
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.checkpoint.checks import put_in_place, readable_as_usual
 from models.checkpoint.hub_files import copy_tokenizer
@@ -23,18 +22,15 @@ from models.checkpoint.tokenizer_options import read_window
 from models.classifier import Classifier
 from models.device import resolve_device
 from models.quality.evaluation import as_json, intervals, within_range
-from models.training.batches import Batch, logits_of_batch
-from models.training.epochs import epoch_of
-from models.training.evaluate import fitted_temperature
+from models.training.batches import Batch, Model, epoch_of, logits_of_batch
 from models.training.job import Job, Options, mark_run, prepare
-from models.training.loop import Progress, Schedule, ordinal_loss, train
-from models.training.network import Model
+from models.training.loop import Progress, ordinal_loss, read_saved, train
 from models.training.plan import Plan, plan_for
-from models.training.saved import read_saved
 from models.training.standing import (
     Best,
     Standing,
     evaluation_of,
+    fitted_temperature,
     keep_if_best,
     logits_of,
     loss_on,
@@ -63,15 +59,13 @@ def tune(job: Job | Options) -> dict[str, Any]:
     options, validation = job.options, job.validation
     model, tokenizer_files = start(job)
     model.to(resolve_device(options.device))
-    longest = model.config.max_position_embeddings if job.base is None else read_window(*job.base)
-    window = min(options.max_tokens, longest)
+    window = min(options.max_tokens, read_window(*job.base))
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
     mark_run(job)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in job.training])
     plan = plan_for(
         [len(pair) for pair in encoded],
         width=model.config.hidden_size,
-        from_scratch=job.base is None,
         epochs=options.epochs,
         rate=options.rate,
         batch_tokens=options.batch_tokens,
@@ -135,7 +129,6 @@ def _train(
         plan.schedule,
         options.progress,
         seed=options.seed,
-        optimizers_of=adamw,
         checkpoint_seconds=CHECKPOINT_SECONDS,
         after_step=after_step,
     )
@@ -175,14 +168,3 @@ def finish(
     shutil.rmtree(options.work)
     plain: dict[str, Any] = orjson.loads(written)
     return plain
-
-
-def adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """Return AdamW as BERT is fine-tuned with: no weight decay for biases and norms."""
-    decayed = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": schedule.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return [torch.optim.AdamW(groups, lr=schedule.rate)]

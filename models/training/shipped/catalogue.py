@@ -1,0 +1,148 @@
+"""Makes graded pairs in English, Korean and Chinese from data/catalogue.jsonl.gz: things and questions.
+
+A group is one query with titles of several grades, which a model learns to rank. Rules grade the pairs, not
+people. data/README.md describes the file.
+"""
+
+import gzip
+import json
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.training.data import Example, graded_target
+from models.training.shipped.typed import typed
+
+FILE = Path(__file__).parents[3] / "data" / "catalogue.jsonl.gz"
+
+EXACT, NEAR, INSTEAD, GOES_WITH, SAME_WORDS, OTHER = 4.0, 3.3, 2.6, 2.0, 1.0, 0.0
+"""Grades: another narrower kind of the thing is NEAR; something that shares only words is SAME_WORDS."""
+
+GradedTitles = list[tuple[str, float]]
+
+
+class Thing(BaseModel):
+    """A thing that people search for.
+
+    names: synonyms, the commonest first. english: its English names, if the language is another one. kinds:
+    narrower sorts. instead: other things that serve the need. goes_with: accessories, parts, refills. traits:
+    details that people add. titles: as a shop would write them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    language: str
+    names: tuple[str, ...] = Field(min_length=1)
+    english: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    instead: tuple[str, ...] = Field(min_length=1)
+    goes_with: tuple[str, ...] = Field(min_length=1, alias="with")
+    traits: tuple[str, ...] = Field(min_length=1)
+    titles: tuple[str, ...] = Field(min_length=1)
+
+
+class Question(BaseModel):
+    """A question with the title that answers it, one that shares its words, and an unrelated one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    language: str
+    question: str
+    exact: str
+    same_words: str
+    unrelated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Things by language, and questions."""
+
+    things: Mapping[str, Sequence[Thing]]
+    questions: Sequence[Question]
+
+
+def read_catalogue(file: Path = FILE) -> Catalogue:
+    """Read the file's things and questions. Raises pydantic.ValidationError for a row of another shape."""
+    things: defaultdict[str, list[Thing]] = defaultdict(list)
+    questions = []
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row: dict[str, Any] = json.loads(line)
+            if "question" in row:
+                questions.append(Question.model_validate(row))
+            else:
+                thing = Thing.model_validate(row)
+                things[thing.language].append(thing)
+    return Catalogue(dict(things), questions)
+
+
+def catalogue_texts(catalogue: Catalogue) -> set[str]:
+    """Return every name and title of the catalogue."""
+    texts = {
+        text
+        for things in catalogue.things.values()
+        for thing in things
+        for text in (*thing.names, *thing.kinds, *thing.instead, *thing.goes_with, *thing.titles)
+    }
+    for asked in catalogue.questions:
+        texts |= {asked.question, asked.exact, asked.same_words, asked.unrelated}
+    return texts
+
+
+def question_group(catalogue: Catalogue, rng: random.Random) -> list[Example]:
+    """Return a question with its answer, a title that shares its words, and two unrelated titles."""
+    asked = rng.choice(catalogue.questions)
+    titles = [(asked.exact, EXACT), (asked.same_words, SAME_WORDS), (asked.unrelated, OTHER)]
+    return _examples(asked.question, [*titles, (rng.choice(catalogue.questions).unrelated, OTHER)])
+
+
+def thing_group(catalogue: Catalogue, language: str, rng: random.Random) -> list[Example]:
+    """Ask for a thing by a name, a narrower kind, with a trait, or in English.
+
+    The titles are the thing, what can stand in for it, what goes with it, and another thing.
+    """
+    thing, other = rng.sample(catalogue.things[language], 2)
+    name, trait = rng.choice(thing.names), rng.choice(thing.traits)
+    kind = rng.choice(thing.kinds or thing.names)
+    rest: GradedTitles = [
+        (_with_number(rng.choice(thing.instead), rng), INSTEAD),
+        (_with_number(rng.choice(thing.goes_with), rng), GOES_WITH),
+        (rng.choice(other.titles), OTHER),
+    ]
+    way = rng.random()
+    if way < 0.2:
+        others = [sort for sort in thing.kinds if sort != kind] or [name]
+        query = kind
+        titles = [(f"{kind} {trait}", EXACT), (f"{rng.choice(others)} {trait}", NEAR), *rest]
+    elif way < 0.4:
+        others = [one for one in thing.traits if one != trait] or [""]
+        query = f"{trait} {name}" if rng.random() < 0.5 else f"{name} {trait}"
+        titles = [(f"{kind} {trait}", EXACT), (f"{name} {rng.choice(others)}".strip(), NEAR), *rest]
+    else:
+        query = rng.choice(thing.english) if thing.english and way < 0.55 else name
+        titles = [(rng.choice(thing.titles), EXACT), (f"{kind} {trait}", EXACT), *rest]
+    if language == "en":
+        query = typed(query.split(), rng)
+        titles = [(_capitalised(title, rng), grade) for title, grade in titles]
+    return _examples(query, titles)
+
+
+def _examples(query: str, titles: GradedTitles) -> list[Example]:
+    return [Example(query, title, graded_target(grade)) for title, grade in titles]
+
+
+def _with_number(name: str, rng: random.Random) -> str:
+    """Return a name as a title may have it, now and then with a number."""
+    return name if rng.random() < 0.6 else f"{name} {rng.choice((2, 3, 5, 10, 20, 30, 100, 500))}"
+
+
+def _capitalised(title: str, rng: random.Random) -> str:
+    """Return a title as shops write it, mostly with capitals."""
+    if rng.random() < 0.15:
+        return title
+    return " ".join(word[:1].upper() + word[1:] for word in title.split())

@@ -1,0 +1,202 @@
+"""Tunes the pretrained base on graded pairs, and calibrates it on the validation folds."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from torch import Tensor
+from transformers import BertForSequenceClassification
+
+from models.checkpoint.tokenizer import PairTokenizer
+from models.device import autocast
+from models.quality.evaluation import Evaluation
+from models.training.batches import Batch, Model, logits_of_batch, padded_batch
+from models.training.data import GRADES
+from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
+from models.training.plan import grouped
+from models.training.shipped.judged import Judged, source_family, source_groups
+from models.training.shipped.mixture import Group, Sources, mixed_groups
+
+log = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The choices that leaving a source out has confirmed (docs/model-card.md).
+
+    shares: of the kinds of `mixture.kinds`. judged_shares: of the judged sources. The word embeddings stay as
+    they are, so that words of languages that are not trained on keep their meaning.
+    """
+
+    steps: int = 2000
+    rate: float = 1e-4
+    decay: float = 0.8
+    batch_tokens: int = 4096
+    max_tokens: int = 128
+    pairs_per_round: int = 2560
+    distance_weight: float = 0.3
+    ranking_weight: float = 0.5
+    seed: int = 0
+    shares: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "ranked": 0.32,
+            "others": 0.12,
+            "numbers": 0.04,
+            "movies": 0.10,
+            "strangers": 0.06,
+            "english": 0.26,
+            "korean": 0.04,
+            "chinese": 0.04,
+            "questions": 0.02,
+        }
+    )
+    judged_shares: Mapping[str, float] = field(
+        default_factory=lambda: {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
+    )
+
+    def without(self, families: Sequence[str]) -> dict[str, float]:
+        """Return the shares of the judged sources without some of them."""
+        return {name: share for name, share in self.judged_shares.items() if name not in families}
+
+
+def untuned(base: Path, seed: int) -> Model:
+    """Return the base with a new classifier of the grades; its word embeddings take no part in training."""
+    torch.manual_seed(seed)
+    model = BertForSequenceClassification.from_pretrained(
+        base,
+        num_labels=len(GRADES),
+        id2label=dict(enumerate(GRADES)),
+        label2id={name: grade for grade, name in enumerate(GRADES)},
+        hidden_dropout_prob=0.0,  # made-up pairs never repeat
+        attention_probs_dropout_prob=0.0,
+        dtype=torch.float32,
+        attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
+    )
+    model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    return model
+
+
+def tuned(model: Model, tokenizer: PairTokenizer, sources: Sources, recipe: Recipe, work: Path) -> Progress:
+    """Train the model in place by the recipe; a run that was killed goes on from `work`."""
+
+    def loss_of(batch: Batch) -> Tensor:
+        logits = logits_of_batch(model, batch)
+        loss = ordinal_loss(logits, batch.labels, batch.weights, distance_weight=recipe.distance_weight)
+        assert batch.groups is not None
+        return loss + recipe.ranking_weight * ranking_loss(logits, batch.labels, batch.groups)
+
+    def make_round(index: int) -> list[Batch]:
+        groups = mixed_groups(
+            sources, recipe.shares, count=recipe.pairs_per_round, seed=recipe.seed, index=index
+        )
+        return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+
+    schedule = Schedule(steps=recipe.steps, rate=recipe.rate, decay=recipe.decay)
+    return train(model, loss_of, make_round, schedule, work / "progress.pt", seed=recipe.seed)
+
+
+def batches_of(
+    groups: Sequence[Group], tokenizer: PairTokenizer, *, batch_tokens: int, seed: int
+) -> list[Batch]:
+    """Return the groups, each in one batch, as padded batches of similar length in a shuffled order."""
+    examples = [example for group in groups for example in group]
+    encoded = tokenizer.encode([(example.query, example.title) for example in examples])
+    targets = torch.tensor([example.target for example in examples])
+    weights = torch.tensor([example.weight for example in examples])
+    numbers = torch.tensor([number for number, group in enumerate(groups) for _ in group])
+    ends = list(accumulate(map(len, groups)))
+    spans = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
+    lengths = [max(len(encoded[row]) for row in span) for span in spans]
+    batches = []
+    for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
+        rows = [row for number in chosen for row in spans[number]]
+        batches.append(
+            padded_batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows])
+        )
+    return [batches[index] for index in np.random.default_rng(seed).permutation(len(batches))]
+
+
+def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]]) -> Floats:
+    """Return the model's logits, (pairs, grades), in the pairs' order."""
+    encoded = tokenizer.encode(list(pairs))
+    result = np.zeros((len(pairs), len(GRADES)))
+    model.eval()
+    with torch.no_grad(), autocast(torch.device("cpu")):
+        for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
+            batch = padded_batch([encoded[row] for row in rows], torch.empty(0), torch.empty(0))
+            result[rows] = logits_of_batch(model, batch).double().numpy()
+    model.train()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """A small map of the logits, `logits / temperature + bias`, which the last layer takes up.
+
+    One temperature cannot move probability from one grade to another; the biases can. bias: (grades,).
+    """
+
+    temperature: float
+    bias: Floats
+
+    def apply(self, logits: Floats) -> Floats:
+        """Return probabilities, (pairs, grades)."""
+        return np.asarray(softmax(logits / self.temperature + self.bias, axis=1))
+
+    def fold_into(self, model: Model) -> None:
+        """Change the classifier so that its logits are the calibrated ones."""
+        with torch.no_grad():
+            model.classifier.weight.div_(self.temperature)
+            model.classifier.bias.div_(self.temperature)
+            model.classifier.bias.add_(torch.from_numpy(self.bias).float())
+
+
+def calibrated(logits: Floats, grades: Sequence[int], families: Sequence[str]) -> Calibration:
+    """Fit the calibration by likelihood; each family of pairs has the same weight."""
+    counts = Counter(families)
+    weights = np.array([1 / counts[family] for family in families]) / len(counts)
+    truth, rows = np.asarray(grades), np.arange(len(grades))
+
+    def loss(parameters: Floats) -> float:
+        scaled = log_softmax(logits / np.exp(parameters[0]) + parameters[1:], axis=1)
+        return float(-scaled[rows, truth] @ weights + 1e-3 * parameters[1:] @ parameters[1:])
+
+    best = minimize(loss, np.zeros(1 + len(GRADES)), method="L-BFGS-B").x
+    return Calibration(float(np.exp(best[0])), best[1:] - best[1:].mean())
+
+
+def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
+    """Return the metrics of each source family, of "products" (ESCI and Chorus) and of "all"."""
+    result = {}
+    for name, rows in source_groups(judged).items():
+        chosen = [judged[row] for row in rows]
+        evaluation = Evaluation([r.query for r in chosen], [r.grade for r in chosen], probabilities[rows])
+        result[name] = {
+            "pairs": len(rows),
+            "queries": evaluation.queries,
+            **evaluation.metrics(),
+            "ndcg10_random_order": evaluation.random_order_ndcg10(),
+        }
+    return result
+
+
+def left_out(
+    model: Model, tokenizer: PairTokenizer, judged: Sequence[Judged], families: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return how the model ranks the sources that took no part in its training."""
+    rows = [row for row in judged if source_family(row.source) in families]
+    started = time.monotonic()
+    logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+    log.info("scored %d pairs in %.0f s", len(rows), time.monotonic() - started)
+    return by_family(rows, np.asarray(softmax(logits, axis=1)))
