@@ -2,8 +2,8 @@
 
 python -m models.training.shipped.samples --data ../shared/data
 
-Chorus is left out, because its product text may not be copied. Each query of DBpedia-Entity, which has about a
-hundred entities, keeps twenty.
+Chorus is left out, because its product text may not be copied. Each query of DBpedia-Entity, which has about
+a hundred entities, keeps twenty.
 """
 
 import argparse

@@ -39,8 +39,8 @@ class Recipe:
     they are, so that words of languages that are not trained on keep their meaning.
     """
 
-    steps: int = 2000
-    rate: float = 1e-4
+    steps: int = 1800
+    rate: float = 1.5e-4
     decay: float = 0.8
     batch_tokens: int = 4096
     max_tokens: int = 128
