@@ -39,7 +39,7 @@ class Recipe:
     they are, so that words of languages that are not trained on keep their meaning.
     """
 
-    steps: int = 1800
+    steps: int = 1600
     rate: float = 1.5e-4
     decay: float = 0.8
     batch_tokens: int = 4096
@@ -50,15 +50,15 @@ class Recipe:
     seed: int = 0
     shares: Mapping[str, float] = field(
         default_factory=lambda: {
-            "ranked": 0.32,
-            "others": 0.12,
+            "ranked": 0.40,
+            "others": 0.15,
             "numbers": 0.04,
-            "movies": 0.10,
-            "strangers": 0.06,
-            "english": 0.26,
-            "korean": 0.04,
-            "chinese": 0.04,
-            "questions": 0.02,
+            "movies": 0.08,
+            "strangers": 0.05,
+            "english": 0.14,
+            "korean": 0.055,
+            "chinese": 0.055,
+            "questions": 0.03,
         }
     )
     judged_shares: Mapping[str, float] = field(

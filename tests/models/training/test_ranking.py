@@ -1,16 +1,17 @@
 """Ranking within queries: the loss looks at titles of one query only, and batches never part them."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
-from models.training.batches import Batch, grouped
+from models.checkpoint.tokenizer import PairTokenizer
+from models.training.batches import Batch
 from models.training.data import Example, graded_target
-from models.training.demo.finetune import batches_of
 from models.training.loop import ranking_loss
-from models.training.vocabulary import train_tokenizer
+from models.training.plan import grouped
+from models.training.shipped.tune import batches_of
 
 TARGETS = torch.eye(5)
 
@@ -49,17 +50,13 @@ def test_groups_stay_together_within_the_budget() -> None:
         assert cost <= 30 or len(group) == 1
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(["red sofa drill towel lamp"] * 5, size=600)
-
-
-def test_a_batch_numbers_the_titles_of_one_query_alike(tokenizer: Tokenizer) -> None:
+def test_a_batch_numbers_the_titles_of_one_query_alike(tiny_checkpoint: Path) -> None:
+    tokenizer = PairTokenizer.load(tiny_checkpoint, max_tokens=32, vocab_size=1 << 20)
     groups = [
-        [Example(query, f"{query} {'lamp ' * n}", graded_target(n % 5)) for n in range(1 + place % 4)]
-        for place, query in enumerate(["red", "sofa", "drill", "towel"] * 5)
+        [Example(query, f"{query} {'lamp ' * n}", graded_target(n % 5)) for n in range(1 + number % 4)]
+        for number, query in enumerate(["red", "sofa", "drill", "towel"] * 5)
     ]
-    batches = batches_of(groups, tokenizer, max_tokens=32, batch_tokens=200, seed=0)
+    batches = batches_of(groups, tokenizer, batch_tokens=200, seed=0)
     assert sum(len(batch.weights) for batch in batches) == sum(map(len, groups))
     numbers = [set(batch.groups.tolist()) for batch in batches if batch.groups is not None]
     assert len(numbers) == len(batches) > 1

@@ -21,10 +21,10 @@ from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
-from models.training.epochs import grade_weights
-from models.training.job import Options, Scratch, mark_run, prepare, read_split
+from models.training.batches import grade_weights
+from models.training.job import Options, mark_run, prepare, read_split
+from models.training.loop import read_saved
 from models.training.plan import plan_for
-from models.training.saved import read_saved
 from models.training.standing import logits_of
 from models.training.start import start
 from models.training.tuning import tune
@@ -123,7 +123,6 @@ def test_an_unfinished_run_is_not_continued_with_other_options(options: Options)
         ),
         (replace(options, rate=None), r"another --rate \(0.003, now the default\)"),
         (replace(options, labels=("0", "1", "2")), r"another --labels \(no, maybe, yes, now 0, 1, 2\)"),
-        (replace(options, base=Scratch()), r"another --model \(.*, now --from-scratch\)"),
     ):
         with pytest.raises(ModelError, match=reason):
             prepare(other)
@@ -215,13 +214,6 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     logits = torch.from_numpy(logits_of(model, tokenizer, job.validation))
     served = Classifier.load(base, "cpu", "float32").score([(p.query, p.title) for p in job.validation])
     np.testing.assert_allclose(logits.softmax(-1).numpy(), served.probabilities, atol=1e-5)
-
-
-def test_from_scratch(options: Options) -> None:
-    shape = Scratch(layers=2, heads=2, hidden=16, vocabulary=600, max_tokens=32)
-    tune(replace(options, base=shape, epochs=2))
-    clf = Classifier.load(options.out, "cpu", "float32")
-    assert (clf.num_layers, clf.num_heads, clf.grades) == (2, 2, ("no", "maybe", "yes"))
 
 
 def test_no_query_is_both_trained_on_and_validated_on(options: Options, tmp_path: Path) -> None:

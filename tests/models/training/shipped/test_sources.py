@@ -12,47 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from models.training.data import Judged, read_judged, read_movies, read_products, read_text
-from models.training.demo.sources import chorus, dbpedia, esci, prepare, socrata, wordnet
-from models.training.demo.sources.judging import fold_of, grade_of_votes, merged
+from models.training.shipped import sources
+from models.training.shipped.judged import Judged, MovieQuery, read_judged, read_movies
+from models.training.shipped.sources import fold_of, grade_of_votes, merged, prepare
 
 COLOURS = ("red", "blue", "green", "white")
 THINGS = ("lamp", "kettle", "towel", "drill")
-SYNSETS = """\
-00000001-n:
-  definition:
-  - a piece of furniture
-  members:
-  - seat
-  - place to sit
-  - bench
-00000002-n:
-  definition:
-  - a seat for one, with a back
-  example:
-  - he drew up a chair
-  - source: A. Writer
-    text: 'the chair: empty'
-  hypernym:
-  - 00000001-n
-  - 00000003-n
-  - 00000004-n
-  members:
-  - chair
-"""
-MORE_SYNSETS = """\
-00000003-n:
-  definition:
-  - what can be moved
-  - goods
-  members:
-  - movable
-00000004-n:
-  definition:
-  - all there is
-  members:
-  - entity
-"""
 
 
 def write_raw(root: Path) -> Path:
@@ -63,13 +28,13 @@ def write_raw(root: Path) -> Path:
     (root / "socrata_arcs").mkdir(parents=True)
     votes = [["sales tax", "Tax: 2015", "0\n2\n2"], ["sales tax", "Parks", "0\n0\n-1\n0"]]
     _write_csv(root / "socrata_arcs" / "all.csv", ["query", "name", "relevance"], votes)
-    (root / "oewn_text").mkdir()
-    (root / "oewn_text" / "noun.artifact.yaml").write_text(SYNSETS)
-    (root / "oewn_text" / "noun.object.yaml").write_text(MORE_SYNSETS)
     (root / "msrd_movies").mkdir()
-    film = {"id": "1", "title": "Heat", "overview": "Thieves.", "genres": [], "actors": ["A B"], "year": 1995}
-    _write_gzip(root / "msrd_movies" / "movies-corpus.jsonl.gz", [json.dumps(film)])
-    judgments = ["query_id\tquery\tdoc_id\tgrade", "q1\theat\t1\t1"]
+    films = [
+        {"id": str(number), "title": title, "genres": [], "actors": ["A B"], "year": 1995}
+        for number, title in enumerate(("Heat", "Cold"))
+    ]
+    _write_gzip(root / "msrd_movies" / "movies-corpus.jsonl.gz", [json.dumps(film) for film in films])
+    judgments = ["query_id\tquery\tdoc_id\tgrade", "q1\theat\t0\t1", "q1\theat\t1\t0", "q2\tice\t1\t1"]
     _write_gzip(root / "msrd_movies" / "movies-judgments.tsv.gz", judgments)
     return root
 
@@ -176,11 +141,11 @@ def test_a_pair_judged_twice_counts_once_where_it_first_was() -> None:
 
 
 def test_esci_labels_become_grades(raw: Path) -> None:
-    pairs = list(esci.judged_pairs(raw / "esci_us_150q"))
+    pairs = list(sources.esci_pairs(raw / "esci_us_150q"))
     assert len(pairs) == 16
     assert pairs[0] == ("A lamp", "Red Lamp\N{NO-BREAK SPACE}", 4)
     assert [grade for _, _, grade in pairs[:4]] == [4, 3, 2, 1]
-    assert list(esci.extra_pairs(raw / "esci_us_150q")) == [
+    assert list(sources.esci_extra(raw / "esci_us_150q")) == [
         ("cup", "Mug, 2 pack", 4),
         ("cup", "Saucer", 2),
         ("cup", "Bowl", 3),
@@ -189,45 +154,24 @@ def test_esci_labels_become_grades(raw: Path) -> None:
 
 
 def test_unrelated_products_are_always_the_same_and_share_no_word_with_the_query(raw: Path) -> None:
-    pairs = list(esci.unrelated_pairs(raw / "esci_us_150q"))
-    assert pairs == list(esci.unrelated_pairs(raw / "esci_us_150q"))
+    pairs = list(sources.esci_unrelated(raw / "esci_us_150q"))
+    assert pairs == list(sources.esci_unrelated(raw / "esci_us_150q"))
     assert Counter(query for query, _, _ in pairs) == {f"A {thing}": 8 for thing in THINGS}
     for query, title, grade in pairs:
         assert grade == 0
         assert not set(query.lower().split()) & set(title.lower().split())
 
 
-def test_esci_text_is_titles_with_brands_then_bullets_then_descriptions(raw: Path) -> None:
-    lines = list(esci.text_lines(raw / "esci_us_150q"))
-    assert lines[:4] == ["Red Lamp Acme", "Bright", "Long-lived", "Lights a room"]
-    assert lines[-1] == "White Drill"
-
-
 def test_chorus_is_graded_by_three_raters_or_the_rating_they_agreed_on(raw: Path) -> None:
-    assert list(chorus.judged_pairs(raw / "chorus_icecat")) == [
+    assert list(sources.chorus_pairs(raw / "chorus_icecat")) == [
         ("kettle", "Volta Kettle 1 l", 3),
         ("kettle", "Volta Kettle 2 l", 3),
         ("tea", "Volta Kettle 3 l", 1),
     ]
 
 
-def test_chorus_products_come_with_their_attributes(raw: Path) -> None:
-    assert list(chorus.text_lines(raw / "chorus_icecat"))[:4] == [
-        "Volta Kettle 1 l",
-        "Boils",
-        "Volta K1 - product colour: Red, weight: 1.5",
-        "Volta Kettle 2 l",
-    ]
-    assert list(chorus.titles(raw / "chorus_icecat"))[1] == {
-        "id": "2",
-        "title": "Volta Kettle 2 l",
-        "supplier": "Volta",
-        "short": None,
-    }
-
-
 def test_entities_are_titled_by_their_name(raw: Path) -> None:
-    assert list(dbpedia.judged_pairs(raw / "dbpedia_entity_v2")) == [
+    assert list(sources.dbpedia_pairs(raw / "dbpedia_entity_v2")) == [
         ("coffee with milk", "Café au lait", 3),
         ("coffee with milk", "AC/DC", 0),
     ]
@@ -238,24 +182,13 @@ def test_entities_are_titled_by_their_name(raw: Path) -> None:
     [(0, 1.0, 0), (0, 0.6, 1), (1, 1.0, 2), (1, 0.2, 2), (2, 0.3, 3), (2, 0.4, 4)],
 )
 def test_agreement_makes_five_grades_of_three(grade: int, agreement: float, expected: int) -> None:
-    assert dbpedia.five_grades(grade, agreement) == expected
+    assert sources.five_grades(grade, agreement) == expected
 
 
 def test_votes_that_do_not_count_are_left_out(raw: Path) -> None:
-    assert list(socrata.judged_pairs(raw / "socrata_arcs")) == [
+    assert list(sources.socrata_pairs(raw / "socrata_arcs")) == [
         ("sales tax", "Tax: 2015", 2),
         ("sales tax", "Parks", 0),
-    ]
-
-
-def test_meanings_name_what_they_are_a_kind_of(raw: Path) -> None:
-    assert list(wordnet.text_lines(raw / "oewn_text")) == [
-        "seat, place to sit, bench: a piece of furniture",
-        "chair (seat, place to sit, movable): a seat for one, with a back",
-        "he drew up a chair",
-        "A. Writer text: 'the chair: empty'",
-        "movable: what can be moved; goods",
-        "entity: all there is",
     ]
 
 
@@ -274,11 +207,5 @@ def test_the_pipeline_reads_what_is_prepared(raw: Path, tmp_path: Path) -> None:
     ]
     assert counts["esci_us_150q"] == 16
     assert counts["socrata_arcs"] == 2
-    assert len(read_products(tmp_path / "data")) == 16 + 4
-    assert {source: len(lines) for source, lines in read_text(tmp_path / "data").items()} == {
-        "esci_us_150q": 28,
-        "chorus_icecat": 6,
-        "oewn_text": 6,
-        "msrd_movies": 2,
-    }
-    assert read_movies(tmp_path / "data") == [("heat", "Heat (1995) , A B", True)]
+    heat, cold = "Heat (1995) , A B", "Cold (1995) , A B"
+    assert read_movies(tmp_path / "data") == [MovieQuery("heat", (heat,), (cold,))]

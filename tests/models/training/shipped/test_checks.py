@@ -1,0 +1,77 @@
+"""The checks of a model: one that fails them must be seen to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.training.shipped.checks import (
+    Floats,
+    as_text,
+    quadruple_answers,
+    ranking_answers,
+    read_table,
+    unrelated_answers,
+    wording_answers,
+)
+from models.training.shipped.judged import Judged
+from tests.models.training.shipped.test_mixture import FIXTURES
+
+
+def counts_kits(pairs: Sequence[tuple[str, str]]) -> Floats:
+    """Grade 3 if the query's digits are in the title, 1 less with a bundle word, 0.5 less for a plural."""
+    grades = []
+    for query, title in pairs:
+        asked = {character for character in query if character.isdigit()}
+        grade = 3.0 if asked <= set(title) else 2.0
+        grade -= title.endswith((" Kit", " Set", " Pack", " System"))
+        grades.append(grade - 0.5 * query.split()[0].endswith("s"))
+    return np.array(grades)
+
+
+def test_a_word_that_costs_too_much_is_found() -> None:
+    answers = {answer.name: answer for answer in wording_answers(counts_kits)}
+    kit = answers['"Kit" at the end of an exact title costs']
+    assert (kit.value, kit.holds) == (1.0, False)
+    assert answers["a missing number costs"].value > 0.5
+    assert 0 < answers["plural and singular apart"].value <= 0.5
+    assert "FAILS" in as_text([kit])
+
+
+def test_quadruples_are_counted_by_what_comes_first_and_last() -> None:
+    rows = [
+        row
+        for name in ("", "_development", "_ko", "_zh")
+        for row in read_table(FIXTURES / f"quadruples{name}.tsv")
+    ]
+    right = {title: 4.0 - at for row in rows for at, title in enumerate(list(row.values())[-4:])}
+    answers = quadruple_answers(lambda pairs: np.array([right[title] for _, title in pairs]))
+    assert len(answers) == 8
+    assert sum(answer.holds for answer in answers) == 8
+    level = quadruple_answers(lambda pairs: np.ones(len(pairs)))
+    assert not any(answer.holds for answer in level)  # a tie is no first place
+
+
+def test_titles_of_other_queries_and_nonsense_are_asked_about_by_source() -> None:
+    judged = [Judged(f"q{n % 5}", f"t{n}", 4, "esci_us_150q", 2) for n in range(200)]
+    answers = unrelated_answers(lambda pairs: np.full(len(pairs), 0.55), judged)
+    assert {answer.name: answer.holds for answer in answers} == {
+        "a nonsense query": False,
+        "an empty title": True,
+        "another query's title, esci": True,
+        "another query's title, products": True,
+    }
+
+
+def test_a_model_that_ranks_at_random_is_not_better_than_words() -> None:
+    rng = np.random.default_rng(0)
+    judged = [
+        Judged(
+            f"red lamp {q}", " ".join(["red", "lamp", str(q)][:grade]) + " thing", grade, "esci_us_150q", 2
+        )
+        for q in range(20)
+        for grade in range(4)
+    ]
+    random_order = ranking_answers(rng.dirichlet(np.ones(5), len(judged)), judged, resamples=200)
+    assert not any(answer.holds for answer in random_order)

@@ -1,0 +1,132 @@
+"""What the shipped model learns from: folds never leak, and made-up titles have the grades they should."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from models.training.data import Example
+from models.training.shipped.catalogue import question_group, read_catalogue, thing_group
+from models.training.shipped.checks import read_table
+from models.training.shipped.judged import (
+    TEST_FOLDS,
+    TRAINING_FOLDS,
+    VALIDATION_FOLDS,
+    Judged,
+    MovieQuery,
+    by_query,
+    read_judged,
+)
+from models.training.shipped.mixture import Sources, kinds, mixed_groups
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+ROWS = [
+    Judged(f"{colour} {thing}", f"{other} {thing.title()} {number} inch", grade, source, 4)
+    for source in ("esci_us_150q", "chorus_icecat")
+    for colour in ("red", "blue", "green")
+    for thing in ("lamp", "drill")
+    for grade, (other, number) in enumerate(
+        (("Old", 3), ("New", 12), ("Big", 7), ("Small", 9), (colour.title(), 5))
+    )
+]
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    movies = [MovieQuery("heat", ("Heat (1995)",), ("Cold (1995)", "Warm (1996)"))]
+    return Sources(by_query(ROWS), {"esci": 0.7, "chorus": 0.3}, movies, read_catalogue())
+
+
+def expected(example: Example) -> float:
+    return sum(grade * share for grade, share in enumerate(example.target))
+
+
+def test_no_query_is_in_two_folds_and_test_folds_never_reach_training(tmp_path: Path) -> None:
+    rows = [
+        {"query": f"q{n}", "title": "t", "grade": n % 5, "source": "esci_us_150q", "fold": n % 10}
+        for n in range(50)
+    ]
+    with gzip.open(tmp_path / "graded.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    parts = [
+        {row.query for row in read_judged(tmp_path, folds)}
+        for folds in (TRAINING_FOLDS, VALIDATION_FOLDS, TEST_FOLDS)
+    ]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 50
+    assert set(TRAINING_FOLDS) | set(VALIDATION_FOLDS) | set(TEST_FOLDS) == set(range(10))
+
+
+def test_the_thing_comes_before_what_stands_in_for_it_and_another_thing_comes_last() -> None:
+    catalogue, rng = read_catalogue(), random.Random(0)
+    counts = {language: len(things) for language, things in catalogue.things.items()}
+    assert counts == {"en": 2382, "ko": 260, "zh": 265}
+    for _ in range(200):
+        groups = [thing_group(catalogue, language, rng) for language in counts]
+        for group in [*groups, question_group(catalogue, rng)]:
+            assert len({example.query for example in group}) == 1
+            assert expected(group[0]) > 3.5
+            assert expected(group[-1]) < 0.5
+
+
+def test_no_query_of_the_tests_is_trained_on() -> None:
+    exact = set()
+    for language in ("ko", "zh"):
+        rows = read_table(FIXTURES / f"quadruples_{language}.tsv")
+        assert len(rows) == 60
+        exact |= {row["exact"] for row in rows}
+    catalogue = read_catalogue()
+    titles = {title for things in catalogue.things.values() for thing in things for title in thing.titles}
+    assert not exact & (titles | {asked.exact for asked in catalogue.questions})
+    assert not any("오리" in asked.question for asked in catalogue.questions)
+
+
+def test_a_round_has_the_shares_that_were_asked_for_and_is_the_same_each_time(sources: Sources) -> None:
+    shares = {"ranked": 0.5, "korean": 0.25, "movies": 0.25}
+    groups = mixed_groups(sources, shares, count=4000, seed=3, index=7)
+    assert groups == mixed_groups(sources, shares, count=4000, seed=3, index=7)
+    assert groups != mixed_groups(sources, shares, count=4000, seed=3, index=8)
+    pairs = Counter(
+        "movies" if group[0].query == "heat" else "ranked" if group[0].query.isascii() else "korean"
+        for group in groups
+        for _ in group
+    )
+    assert pairs["movies"] == pytest.approx(1000, rel=0.05)
+    assert pairs["ranked"] == pytest.approx(2000, rel=0.15)  # some Korean things are asked for in English
+    with pytest.raises(ValueError, match="no such kind of pair: poems; there are ranked"):
+        mixed_groups(sources, {"poems": 1.0}, count=1, seed=0, index=0)
+
+
+def test_titles_of_other_queries_and_empty_ones_are_irrelevant(sources: Sources) -> None:
+    make = kinds(sources, random.Random(1))["others"]
+    empty = 0
+    for _ in range(200):
+        own, *others = make()
+        titles = {row.title for row in ROWS if row.query == own.query}
+        assert own.title in titles
+        assert all(expected(other) < 0.1 and other.title not in titles for other in others)
+        empty += any(not other.title for other in others)
+    assert 20 < empty < 90
+
+
+def test_another_number_makes_an_exact_title_only_close(sources: Sources) -> None:
+    make = kinds(sources, random.Random(2))["numbers"]
+    for _ in range(100):
+        exact, other = make()
+        assert exact.query == other.query
+        assert "5 inch" in exact.query
+        assert "5" not in other.title.split()
+        assert expected(exact) > 3.9 > 3 > expected(other) > 2.5
+
+
+def test_strangers_have_nothing_to_do_with_the_query(sources: Sources) -> None:
+    make = kinds(sources, random.Random(3))["strangers"]
+    for _ in range(100):
+        (pair,) = make()
+        assert expected(pair) < 0.05
+        assert not set(pair.query.lower().split()) & set(pair.title.lower().split())
