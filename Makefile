@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images model audit sbom clean base
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images model audit sbom clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -84,15 +84,11 @@ soak load: install
 images: dev
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
-## make model     train and write models/default again (hours); data from ../shared/data, else fetched
+## make model     fetch the base and the data, tune, and write models/default again (an hour)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
-model: install
-	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.demo.fetch --out $(DATA))
-	$(BIN)/python -m models.training.demo.build --data $(DATA)
-
-## make base      the pretrained base in runs/base (fetches multilingual-e5-small, converts, cuts and checks it)
-base: .venv/installed-model
-	$(BIN)/python -m models.training.shipped.make_base --data $(DATA)
+model: .venv/installed-model
+	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.shipped.fetch --out $(DATA))
+	$(BIN)/python -m models.training.shipped.build --data $(DATA)
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); with make sbom
 audit: sbom

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from models.training.demo.probes import KINDS, read_table
+from models.training.shipped.checks import KINDS, read_table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -49,7 +49,7 @@ def test_the_quadruples_cover_many_kinds_of_product(quadruples: list[dict[str, s
 def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(
     clf: Classifier, quadruples: list[dict[str, str]]
 ) -> None:
-    """All four in order: tests/models/training/demo/test_probes.py."""
+    """All four in order: models/training/shipped/checks.py."""
     grades = expected_grades(clf, [(row["query"], row[kind]) for row in quadruples for kind in KINDS], 4)
     assert (grades[:, 0] > grades[:, 3]).all()
     in_order = np.diff(grades, axis=1) < 0

@@ -79,7 +79,6 @@ def test_grades_that_no_pair_has_are_said(labelled: Path, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        (["--from-scratch", "--model", "x"], 2, "not possible together"),
         (["--model", "/no/such"], 1, "/no/such does not exist"),
         (["--labels", "one"], 1, "at least two"),
         (["--epochs", "0"], 2, "epochs"),
