@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
-import numpy as np
-
-from models.quality.evaluation import Evaluation
 from models.quality.labelled import read_labelled
-from models.training.shipped.judged import Judged
-from models.training.shipped.samples import SETS, sampled
+from models.training.shipped.samples import SETS, write_samples
 
 SAMPLES = Path(__file__).parents[4] / "data" / "sample"
 
 
-def test_no_query_is_both_calibrated_on_and_reported_on_and_enough_are_ranked() -> None:
+def test_no_query_is_both_calibrated_on_and_reported_on() -> None:
     sets = {name: read_labelled(SAMPLES / f"{name}.jsonl.gz", grades=5) for name in SETS}
     queries = {name: {pair.query for pair in pairs} for name, pairs in sets.items()}
     assert not queries["calibration"] & queries["test"]
     for pairs in sets.values():
         assert {pair.grade for pair in pairs} == {0, 1, 2, 3, 4}
         assert len({(pair.query, pair.title) for pair in pairs}) == len(pairs)
-        grades = [pair.grade for pair in pairs]
-        evaluation = Evaluation([pair.query for pair in pairs], grades, np.eye(5)[grades])
-        assert len(evaluation.ranked_queries) >= 100
 
 
-def test_text_that_may_not_be_copied_is_left_out_and_entities_are_few() -> None:
+def test_only_esci_pairs_of_the_right_folds_are_written(tmp_path: Path) -> None:
     rows = [
-        Judged(f"q{number % 2}", f"t{number}", 1, source, 2)
-        for source in ("esci_us_150q", "chorus_icecat", "dbpedia_entity_v2")
-        for number in range(100)
+        {"query": f"q{fold}", "title": "t", "grade": 1, "source": source, "fold": fold}
+        for fold in range(10)
+        for source in ("esci_us_150q", "esci_us_150q:random_neg", "chorus_icecat", "dbpedia_entity_v2")
     ]
-    written = list(sampled(rows))
-    assert not any(row.source.startswith("chorus") for row in written)
-    assert sum(row.source.startswith("esci") for row in written) == 100
-    assert sum(row.source.startswith("dbpedia") for row in written) == 40
+    with gzip.open(tmp_path / "graded.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    write_samples(tmp_path, tmp_path)
+
+    written = read_labelled(tmp_path / "test.jsonl.gz", grades=5)
+    assert {pair.query for pair in written} == {"q0", "q1"}
+    assert len(written) == 4
