@@ -10,8 +10,7 @@ import csv
 import statistics
 import tempfile
 import time
-from contextlib import closing
-from functools import partial
+from contextlib import closing, nullcontext
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -19,16 +18,15 @@ from benchmarks.measure import Ratio, turns
 from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import SAMPLE
+from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.text_cache import TextCache
 from models.quality.labelled import read_labelled
 from service.config.settings import LiveConfig
-from service.files import local
-from service.files.job import make_job, run
-from service.files.reading import Fields
-from service.files.request import Column, Request
+from service.files.job import make_job
+from service.files.request import Column, Fields, Request
+from service.files.running import run
 from service.files.scoring import Scorer
-from service.files.writing import Layout
 
 ROUNDS = 3
 PAIRS = 5 * 4096
@@ -37,19 +35,18 @@ ALONE, JOB = "the network alone", "headroom score --input"
 
 def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: float = 20.0) -> Report:
     """Measure pairs per second of both. seconds: of each turn of the network alone."""
-    request = Request(model, LiveConfig(), (Column(),), Fields(), device="cpu")
+    graded = read_config(Path(model) if model else DEFAULT).is_graded
+    request = Request(model, LiveConfig(), (Column(),), Fields(), graded, device="cpu")
     scorer = Scorer(request)
     with tempfile.TemporaryDirectory() as directory:
         source, output = Path(directory, "pairs.csv"), Path(directory, "scored.csv")
         texts = write_pairs(source, pairs)
-        layout = Layout(("",), bool(scorer.catalog.base.grades), chunks=False)
-        job = make_job(str(source), str(output), request, layout)
-        score = partial(local.score, scorer=scorer)
+        job = make_job(str(source), str(output), request)
 
         def whole_job(_: int) -> float:
             began = time.monotonic()
             scorer.catalog.base.tokenizer._cache = TextCache(65_536)  # each turn reads new texts
-            run(job, score, lambda *_: None, overwrite=True)
+            run(job, lambda: nullcontext(scorer), lambda *_: None, overwrite=True)
             return pairs / (time.monotonic() - began)
 
         with closing(ModelAlone(texts, Path(model) if model else DEFAULT)) as alone:

@@ -52,7 +52,7 @@ def _side(name: str, choice: Choice, pairs: list[LabelledPair]) -> tuple[Side, d
     from models.quality.comparison import Side
     from service.scoring.offline import score
 
-    with counted("{task.completed} of {task.total} pairs", len(pairs)) as advance:
+    with counted("pairs", len(pairs)) as advance:
         scored = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
     ended = Counter(scored.stages or ())
     stages = {stage.variant.name: ended[stage.variant.name] for stage in choice.stages}

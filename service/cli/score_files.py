@@ -18,9 +18,15 @@ from models.commands.terminal import Share
 from service.cli import choice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from service.config.settings import LiveConfig
-    from service.files.job import Job, Summary
+    from service.files.job import Job
     from service.files.request import Column, Request
+    from service.files.running import Summary
+    from service.files.running import Workers as Opened
+
+    Workers = Callable[[], contextlib.AbstractContextManager[Opened]]
 
 Input = Annotated[
     str | None,
@@ -83,13 +89,12 @@ def run(arguments: Arguments) -> None:
     """Score the input and print what became of it."""
     import orjson
 
-    from service.files.job import run as run_job
+    from service.files.running import run as run_job
     from service.files.writing import readable
 
     began = time.monotonic()
-    job = _job(arguments)
-    with contextlib.closing(Share()) as share, _executor(job, arguments) as (job, score):
-        summary = run_job(job, score, share, overwrite=arguments.overwrite)
+    with contextlib.closing(Share()) as share, prepared(arguments) as (job, workers):
+        summary = run_job(job, workers, share, overwrite=arguments.overwrite)
     seconds = time.monotonic() - began
     if arguments.as_json:
         print(orjson.dumps(_as_json(job, summary, seconds)).decode())
@@ -113,42 +118,35 @@ def _as_json(job: Job, summary: Summary, seconds: float) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _executor(job: Job, arguments: Arguments) -> Any:
-    """Yield the job, as the machines that score it need it, and the function that scores it."""
+def prepared(arguments: Arguments) -> Iterator[tuple[Job, Workers]]:
+    """Yield the job, with the device and number format that score it, and a function that opens its workers.
+
+    All arguments are checked before torch is imported, which takes seconds.
+    """
     from dataclasses import replace
 
+    from service.files.job import make_job
+
+    job = make_job(arguments.source, arguments.output, _request(arguments))
     if arguments.use_ray:
         from service.ray import bulk
 
-        with bulk.cluster(job) as (prepared, score):
-            yield prepared, score
+        with bulk.cluster(job.request) as (request, workers):
+            yield replace(job, request=request), workers
         return
     from models.device import resolve_device, resolve_dtype
-    from service.files import local
+    from service.files.scoring import Scorer
 
     device = resolve_device(job.request.device)
     dtype = str(resolve_dtype(job.request.dtype, device, deterministic=False)).removeprefix("torch.")
-    yield replace(job, request=replace(job.request, device=str(device), dtype=dtype)), local.score
-
-
-def _job(arguments: Arguments) -> Job:
-    """Check all arguments before torch is imported, which takes seconds."""
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from service.files.job import make_job
-    from service.files.writing import Layout
-
-    request = _request(arguments)
-    paths = {variant.checkpoint or request.model for variant in request.live.variants}
-    graded = any(read_config(locate(path)).is_graded for path in paths)
-    suffixes = tuple(column.suffix for column in request.columns)
-    layout = Layout(suffixes, graded, arguments.overflow == "chunks", arguments.prefix)
-    return make_job(arguments.source, arguments.output, request, layout)
+    request = replace(job.request, device=str(device), dtype=dtype)
+    yield replace(job, request=request), lambda: contextlib.closing(Scorer(request))
 
 
 def _request(arguments: Arguments) -> Request:
-    from service.files.reading import Fields
-    from service.files.request import Request
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+    from service.files.request import Fields, Request
 
     fields = Fields(*arguments.columns)
     if len(set(fields.needed)) < len(fields.needed):
@@ -170,7 +168,10 @@ def _request(arguments: Arguments) -> Request:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for each in columns[: max(1, len(arguments.masks))]:  # those of one variant: each mask once
             choice.check_masks(only, variant.checkpoint or setup.model, each.mask)
-    return Request(setup.model, live, columns, fields, arguments.overflow, setup.device, setup.dtype)
+    paths = {variant.checkpoint or setup.model for variant in live.variants}
+    graded = any(read_config(locate(path)).is_graded for path in paths)
+    how = arguments.overflow, setup.device, setup.dtype, arguments.prefix
+    return Request(setup.model, live, columns, fields, graded, *how)
 
 
 def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:

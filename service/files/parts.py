@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
-from service.files.storage import UNFINISHED, Disk, Storage, storage_of
+from service.files.storage import UNFINISHED, storage_of
 
 INPUT = "input"
 """The key of a plan that holds name, size and time of each input file."""
 
-PLAN = "plan.json"
-MARK = "complete"
-OWNER = "owner"
-WHOLE = "whole"
-OLD = "old"
+PLAN, MARK, OWNER, WHOLE, OLD = "plan.json", "complete", "owner", "whole", "old"
 _PART = re.compile(r"(\d{6})-(\d{8})-(\d+)-(\d+)\.part")
-_END = re.compile(r"(\d{6})-(\d{8})\.end")
-_OURS = re.compile(rf"{PLAN}|{MARK}|{OWNER}|{WHOLE}|{OLD}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects|end)")
+_OURS = re.compile(rf"{PLAN}|{MARK}|{OWNER}|{WHOLE}|{OLD}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
 """The names of everything that runs put into the directory."""
 
 
@@ -43,11 +35,6 @@ class Part(NamedTuple):
         """Return the beginning of its files' names."""
         return f"{self.file:06}-{self.window:08}"
 
-    @property
-    def name(self) -> str:
-        """Return the name of its file."""
-        return f"{self.stem}-{self.rows}-{self.rejects}.part"
-
 
 class Parts:
     """The directory of a job's parts.
@@ -58,14 +45,15 @@ class Parts:
     The directory belongs to the run that began last, whose id is in a file of it. Any other run that still
     goes on, perhaps on another machine, gets an error before it changes anything there or in the output.
 
-    plan: what the parts depend on. run: the id of a run that has begun; None if this one has yet to begin.
+    plan: what the parts depend on. storage: where output and parts are; it looks for the owner from now on.
     """
 
-    def __init__(self, output: str, plan: Mapping[str, Any], run: str | None = None) -> None:
+    def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
         self.plan = dict(plan)
-        self.run = run
         self.directory = output.rstrip("/") + ".parts"
-        self.storage: Storage = storage_of(self.directory, self.check_owner)
+        self.storage = storage_of(output)
+        self.storage.check = self.check_owner
+        self._run: str | None = None
         self._key = hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()[:12]
 
     def path(self, name: str) -> str:
@@ -74,7 +62,7 @@ class Parts:
 
     def part_path(self, part: Part) -> str:
         """Return the whole name of a part's file."""
-        return self.path(f"{self._key}-{part.name}")
+        return self.path(f"{self._key}-{part.stem}-{part.rows}-{part.rejects}.part")
 
     def rejects_path(self, part: Part) -> str:
         """Return the whole name of the file of a part's rejects."""
@@ -93,12 +81,11 @@ class Parts:
             self._check_plan(before)
         if before != self.plan:
             self.clear()
-        self.storage.make_directory(self.directory)
         run = uuid.uuid4().hex
-        self.storage.write(self.path(OWNER), run.encode())
-        self.run = run
+        self.write(OWNER, run)
+        self._run = run
         if before != self.plan:
-            self.storage.write(self.path(PLAN), json.dumps(self.plan, indent=1).encode())
+            self.write(PLAN, json.dumps(self.plan, indent=1))
 
     def holds_plan(self) -> bool:
         """Return whether the parts are there, and of this plan."""
@@ -106,21 +93,26 @@ class Parts:
 
     def check_owner(self) -> None:
         """Raise ModelError if another run has begun on the output since this one did."""
-        if self.run is not None and self._read(OWNER) != self.run:
+        if self._run is not None and self.read(OWNER) != self._run:
             raise ModelError(
                 f"{self.directory}: another run of this output has begun or has ended meanwhile, "
                 "so this one stops; the output is the other run's"
             )
 
     def _plan_there(self) -> dict[str, Any] | None:
-        text = self._read(PLAN)
+        text = self.read(PLAN)
         return None if text is None else dict(json.loads(text))
 
-    def _read(self, name: str) -> str | None:
+    def read(self, name: str) -> str | None:
         """Return the text of a file of the directory; None if there is no such file."""
         with suppress(FileNotFoundError), self.storage.open(self.path(name)) as stream:
-            return stream.read().decode()
+            return bytes(stream.read()).decode()
         return None
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the directory."""
+        with self.storage.create(self.path(name)) as stream:
+            stream.write(text.encode())
 
     def _check_plan(self, before: dict[str, Any]) -> None:
         for name in before | self.plan:
@@ -140,95 +132,28 @@ class Parts:
                     "move it away, or choose another --output"
                 )
 
-    def set_mark(self, text: str) -> None:
-        """Note that the output is being put together. text: what `mark` returns."""
-        self.storage.write(self.path(MARK), text.encode())
-
-    def mark(self) -> str | None:
-        """Return what `set_mark` noted; None if it noted nothing."""
-        return self._read(MARK)
-
-    def remove_mark(self) -> None:
-        """Forget what `set_mark` noted."""
-        self.storage.remove(self.path(MARK))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes of this machine away during the block; raise ModelError if one is there.
-
-        On a disk, the directory is made, and removed again if it stays empty.
-        """
-        if not isinstance(self.storage, Disk):
-            yield
-            return
-        descriptor = self._lock()
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                Path(self.directory).rmdir()
-            os.close(descriptor)
-
-    def _lock(self) -> int:
-        """Return the descriptor of the locked directory."""
-        while True:
-            self.storage.make_directory(self.directory)
-            descriptor = os.open(self.directory, os.O_RDONLY)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                raise ModelError(f"{self.directory}: another process is writing this output") from None
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), Path(self.directory).stat()):
-                    return descriptor
-            os.close(descriptor)  # the process that had the lock has removed this directory
-
-    def done(self) -> tuple[dict[tuple[int, int], Part], dict[int, int]]:
-        """Return the parts by file and window, and how many windows each file has that is read to its end."""
+    def done(self) -> dict[tuple[int, int], Part]:
+        """Return the parts by file and window."""
         parts: dict[tuple[int, int], Part] = {}
-        ends: dict[int, int] = {}
         own = self.path(self._key + "-")
         for path in self.storage.files(self.directory):
-            name = path.removeprefix(own)  # is whole, and matches nothing, if it begins otherwise
-            if match := _PART.fullmatch(name):
+            if match := _PART.fullmatch(path.removeprefix(own)):
                 part = Part(*map(int, match.groups()))
                 parts[part.file, part.window] = part
-            elif match := _END.fullmatch(name):
-                ends[int(match[1])] = int(match[2])
-        return parts, ends
+        return parts
 
     def keep(self, part: Part, data: bytes, rejects: bytes) -> None:
         """Write a part and its rejects."""
-        if rejects:
-            self.storage.write(self.rejects_path(part), rejects)
-        self.storage.write(self.part_path(part), data)
-
-    def end(self, file: int, windows: int) -> None:
-        """Note how many windows a file has."""
-        self.storage.write(self.path(f"{self._key}-{file:06}-{windows:08}.end"), b"")
+        for path, content in ((self.rejects_path(part), rejects), (self.part_path(part), data)):
+            if content or path.endswith(".part"):
+                with self.storage.create(path) as stream:
+                    stream.write(content)
 
     def clear(self) -> None:
-        """Remove all that is in the directory, the plan first and the owner last.
-
-        Parts without a plan are nobody's.
-        """
+        """Remove the directory, the plan first: parts without a plan are nobody's."""
         self.storage.remove(self.path(PLAN))
-        if isinstance(self.storage, Disk):  # the directory stays, because this process has locked it
-            for path in Path(self.directory).iterdir():
-                if path.name != OWNER:
-                    self.storage.remove(str(path))
-            self.storage.remove(self.path(OWNER))
-        else:
-            self.storage.remove(self.directory)
-
-    def remove(self) -> None:
-        """Remove the directory of a job that is finished; on a disk, plan and mark go last, which say so."""
-        if isinstance(self.storage, Disk):
-            for path in Path(self.directory).iterdir():
-                if path.name not in (PLAN, MARK, OWNER):
-                    self.storage.remove(str(path))
         self.storage.remove(self.directory)
+        self._run = None
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, Any, NamedTuple
 
 import orjson
+import pyarrow
 
 from models.errors import ModelError
 from models.quality.formats import Format
-from service.files.formats import known_format
-from service.files.storage import Storage, decompressed
+from service.files import reading_text
+from service.files.request import Fields, Request
+from service.files.storage import BUFFER_BYTES, Storage
 
 WINDOW_ROWS = 4096
 """Rows of a window: enough for batches of similar length, few enough to lose when a job is killed."""
@@ -24,24 +26,7 @@ WINDOW_BYTES = 16 << 20
 QUOTED_TEXT = 500
 """How many characters of a bad row its reject quotes."""
 
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The names of the input's columns. mask, variant: the columns that choose each row's; None for none.
-
-    delimiter: between the cells of csv.
-    """
-
-    query: str = "query"
-    title: str = "title"
-    mask: str | None = None
-    variant: str | None = None
-    delimiter: str = ","
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Return the names of all columns that must be there."""
-        return tuple(name for name in (self.query, self.title, self.mask, self.variant) if name is not None)
+CODECS = {"gz": "gzip", "zst": "zstd"}
 
 
 class Reject(NamedTuple):
@@ -52,151 +37,177 @@ class Reject(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
-    """A row of the file: its values by column, or the reason why it is bad. size: its bytes, about."""
-
-    line: int
-    values: dict[str, Any] | None
-    reason: str
-    text: str
-    size: int
-
-
 @dataclass(slots=True)
 class Window:
     """Neighbouring rows of one file.
 
-    file: the number of the file in its job. number: the window's in its file, from 0. names: the columns of
-    the file, in order. lines, records: the line and the values of each good row. rejects: the bad rows.
-    types: the Arrow schema for parquet; None if the columns are text. share: of the file, read so far.
+    file, name: the file's number in its job, and its name. number: the window's in its file, from 0. target:
+    the format to write. names: the columns of the file, in order. lines, rows: the line and the values of
+    each good row. rejects: the bad rows. table: the rows as Arrow, from parquet to parquet; then `rows` hold
+    only the columns that are needed. types: the Arrow type of each column, from text to parquet.
+    share: of the file, read so far.
     """
 
     file: int
+    name: str
     number: int
+    target: Format
     names: tuple[str, ...] = ()
     lines: list[int] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
-    types: Any = None
+    table: Any = None
+    types: dict[str, Any] | None = None
     share: float = 0.0
 
     def set_aside(self, reasons: Mapping[int, str]) -> None:
-        """Move some records, by their place, to the rejects."""
+        """Move some rows, by their index, to the rejects."""
         if not reasons:
             return
-        for place, reason in sorted(reasons.items()):
-            self.rejects.append(Reject(self.lines[place], reason, quoted(self.records[place])))
-        kept = [place for place in range(len(self.records)) if place not in reasons]
-        self.records = [self.records[place] for place in kept]
-        self.lines = [self.lines[place] for place in kept]
-
-
-class Source(NamedTuple):
-    """An open file. names: its columns, empty if each row names its own. rows: from the start.
-
-    types: the Arrow schema of parquet. total: the number of rows, if it is known.
-    """
-
-    names: tuple[str, ...]
-    rows: Iterator[Row]
-    types: Any = None
-    total: int | None = None
+        for index, reason in sorted(reasons.items()):
+            self.rejects.append(Reject(self.lines[index], reason, quoted(self.rows[index])))
+        kept = [index for index in range(len(self.rows)) if index not in reasons]
+        self.rows = [self.rows[index] for index in kept]
+        self.lines = [self.lines[index] for index in kept]
+        if self.table is not None:
+            self.table = self.table.take(pyarrow.array(kept, pyarrow.int64()))
 
 
 def windows(
-    storage: Storage, name: str, number: int, fields: Fields, *, target: str, window_rows: int = WINDOW_ROWS
+    storage: Storage, window: Window, source: Format, request: Request, window_rows: int
 ) -> Iterator[Window]:
     """Yield the windows of a file; at least one, unless the file cannot be read.
 
-    number: the file's number in its job. target: the kind of file that will be written: all rows of csv, tsv
-    and parquet have the same columns. Raises ModelError, which names the file, if it cannot be read.
+    window: the first one, empty. source: the file's format. Raises ModelError, which names the file, if it
+    cannot be read or its columns do not fit the request.
     """
-    format_ = known_format(name, fields.delimiter)
+    name = window.name
     stat = storage.stat(name)
     if stat is None:
         raise ModelError(f"{name} does not exist")
-    raw = storage.open(name)
-    try:
-        source = _source(name, format_, raw, fields)
-        share = partial(_share, source.total, raw, max(stat.size, 1))
-        yield from _cut(source, number, fields, share, target, window_rows)
-    except (OSError, EOFError, UnicodeError, zlib.error) as error:
-        raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
-    finally:
-        raw.close()
+    with storage.open(name) as raw:
+        try:
+            read = _parquet if source.kind == "parquet" else partial(_text, source, max(stat.size, 1))
+            yield from read(raw, window, request, window_rows)
+        except (OSError, EOFError, UnicodeError, pyarrow.ArrowException) as error:
+            raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
 
 
-def _source(name: str, format_: Format, raw: IO[bytes], fields: Fields) -> Source:
-    if format_.kind == "parquet":
-        from service.files import reading_parquet
-
-        return reading_parquet.source(name, raw, fields)
-    from service.files import reading_text
-
-    stream = decompressed(raw, format_.compression)
-    if format_.kind == "jsonl":
-        return reading_text.jsonl_source(stream)
-    return reading_text.csv_source(name, stream, format_.delimiter, fields)
-
-
-def _share(total: int | None, raw: IO[bytes], size: int, rows: int) -> float:
-    return rows / max(total, 1) if total is not None else min(raw.tell() / size, 1.0)
-
-
-def _cut(
-    source: Source, number: int, fields: Fields, share: Callable[[int], float], target: str, window_rows: int
+def _text(
+    source: Format, size: int, raw: Any, window: Window, request: Request, most: int
 ) -> Iterator[Window]:
-    """Collect rows into windows, by rows and bytes of the input alone."""
-    window = Window(number, 0, source.names, types=source.types)
-    rows = held = before = 0
-    for row in source.rows:
-        if rows == window_rows or (rows and held + row.size > WINDOW_BYTES):
-            before += rows
-            window.share = share(before)
-            yield _settled(window, source, target)
-            window = Window(number, window.number + 1, window.names, types=window.types)
-            rows = held = 0
-        rows, held = rows + 1, held + row.size
-        reason = row.reason if row.values is None else problem(row.values, fields)
-        if row.values is None or reason:
-            text = row.text if row.values is None else quoted(row.values)
-            window.rejects.append(Reject(row.line, reason, text))
+    """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
+    stream: IO[bytes] = raw
+    if source.compression:
+        file = raw if isinstance(raw, pyarrow.NativeFile) else pyarrow.PythonFile(raw, mode="r")
+        plain = pyarrow.CompressedInputStream(file, CODECS[source.compression])
+        stream = io.BufferedReader(plain, BUFFER_BYTES)
+    elif isinstance(raw, pyarrow.NativeFile):
+        stream = io.BufferedReader(raw, BUFFER_BYTES)
+    fields = request.fields
+    if source.kind == "jsonl":
+        rows = reading_text.jsonl_rows(stream)
+    else:
+        names, rows = reading_text.csv_rows(window.name, stream, source.delimiter, fields.needed)
+        window.names = names
+    count = held = 0
+    for row in rows:
+        if count == most or (count and held + row.size > WINDOW_BYTES):
+            window.share = min(raw.tell() / size, 1.0)
+            yield _settled(window, request)
+            window = _next(window)
+            count = held = 0
+        count, held = count + 1, held + row.size
+        if row.values is None:
+            window.rejects.append(Reject(row.line, row.reason, row.text[:QUOTED_TEXT]))
         else:
             window.lines.append(row.line)
-            window.records.append(row.values)
+            window.rows.append(row.values)
     window.share = 1.0
-    yield _settled(window, source, target)
+    yield _settled(window, request)
 
 
-def _settled(window: Window, source: Source, target: str) -> Window:
-    """Let a file's first window say its columns and types, if the file does not; set aside what differs."""
-    from_first_rows = not source.names
-    if window.number == 0 and from_first_rows:
-        window.names = tuple(dict.fromkeys(name for record in window.records for name in record))
-    if from_first_rows and target != "jsonl" and window.number > 0:
-        known = set(window.names)
-        window.set_aside(
-            {
-                place: f"{sorted(record.keys() - known)[0]!r} is no column of the file's first rows"
-                for place, record in enumerate(window.records)
-                if not record.keys() <= known
-            }
-        )
-    if target == "parquet" and source.types is None:
-        from service.files import reading_parquet
+def _parquet(raw: Any, window: Window, request: Request, most: int) -> Iterator[Window]:
+    """Yield windows of parquet: batches of as many rows as fit by the file's mean row."""
+    from pyarrow import parquet, types
 
-        if window.types is None:
-            window.types = reading_parquet.types_of(window.names, window.records)
-        window.set_aside(reading_parquet.misfits(window.records, window.types))
+    file, fields = parquet.ParquetFile(raw), request.fields
+    schema, metadata = file.schema_arrow, file.metadata
+    window.names = names = tuple(schema.names)
+    reading_text.check_columns(window.name, names, fields.needed)
+    for column in fields.needed:
+        kind = schema.field(column).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+            raise ModelError(f"{window.name}: the column {column} holds {kind}, not text")
+    total = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    mean = max(total // max(metadata.num_rows, 1), 1)
+    read = 0
+    for batch in file.iter_batches(batch_size=max(1, min(most, WINDOW_BYTES // mean))):
+        if read:
+            window = _next(window)
+        table = pyarrow.Table.from_batches([batch])
+        if window.target.kind == "parquet":
+            window.table = table.replace_schema_metadata()
+            table = table.select(fields.needed)
+        rows = list(_plain(table))
+        window.lines = list(range(read + 1, read + len(rows) + 1))
+        window.rows = [{} if isinstance(row, str) else row for row in rows]
+        window.set_aside({index: row for index, row in enumerate(rows) if isinstance(row, str)})
+        read += len(rows)
+        window.share = read / metadata.num_rows
+        yield _settled(window, request)
+    if not read:
+        yield window
+
+
+def _plain(table: Any) -> Iterator[dict[str, Any] | str]:
+    """Yield the values of each row, or why Python cannot hold one of them: a date after the year 9999."""
+    exact = pyarrow.time64("ns")  # Python has no nanoseconds
+    for index, column in enumerate(table.schema):
+        if column.type == exact:
+            table = table.set_column(index, column.name, table.column(index).cast(pyarrow.string()))
+    try:
+        yield from table.to_pylist()
+    except (ValueError, OverflowError) as error:
+        if table.num_rows == 1:
+            yield f"a value cannot be read: {error}"
+            return
+        for index in range(table.num_rows):
+            yield from _plain(table.slice(index, 1))
+
+
+def _next(window: Window) -> Window:
+    return Window(
+        window.file, window.name, window.number + 1, window.target, window.names, types=window.types
+    )
+
+
+def _settled(window: Window, request: Request) -> Window:
+    """Set aside rows that cannot be scored or written. The first window says the file's columns and types."""
+    fields, new = request.fields, set(request.names)
+    window.set_aside({i: reason for i, row in enumerate(window.rows) if (reason := _problem(row, fields))})
+    if window.number == 0:
+        if not window.names:
+            window.names = tuple(dict.fromkeys(name for row in window.rows for name in row))
+        request.check_names(window.name, window.names)
+        if window.target.kind == "parquet" and window.table is None:
+            window.types = {name: _type_of([row.get(name) for row in window.rows]) for name in window.names}
+        return window
+    known, wrong = set(window.names), {}
+    for index, row in enumerate(window.rows):
+        if taken := new & row.keys():
+            wrong[index] = f"{min(taken)!r} is the name of a new column; choose others with --prefix"
+        elif window.target.kind != "jsonl" and (strange := row.keys() - known):
+            wrong[index] = f"{min(strange)!r} is no column of the file's first rows"
+        elif misfit := next((n for n, t in (window.types or {}).items() if not _fits(row.get(n), t)), None):
+            kind = (window.types or {})[misfit]
+            wrong[index] = f"{misfit} is not {kind}, the type in the file's first rows"
+    window.set_aside(wrong)
     return window
 
 
-def quoted(values: Mapping[str, Any]) -> str:
-    """Return a row as a reject shows it."""
-    return orjson.dumps(values, default=str).decode()[:QUOTED_TEXT]
-
-
-def problem(values: Mapping[str, Any], fields: Fields) -> str:
+def _problem(values: Mapping[str, Any], fields: Fields) -> str:
     """Return why a row's values cannot be scored, or "" if they can."""
     for name in (fields.query, fields.title):
         text = values.get(name)
@@ -204,6 +215,29 @@ def problem(values: Mapping[str, Any], fields: Fields) -> str:
             return f"there is no {name}"
         if not isinstance(text, str):
             return f"{name} is not text"
-    if not values[fields.query].strip():
-        return f"{fields.query} is blank"
-    return ""
+    return "" if values[fields.query].strip() else f"{fields.query} is blank"
+
+
+def _type_of(values: list[Any]) -> Any:
+    """Return the Arrow type of a column of a text file: text, unless all its values have one plain type."""
+    kinds = {type(value) for value in values if value is not None}
+    for kind, arrow in ((bool, pyarrow.bool_()), (int, pyarrow.int64()), (float, pyarrow.float64())):
+        if kinds and kinds <= ({int, float} if kind is float else {kind}):
+            return arrow if all(_fits(value, arrow) for value in values) else pyarrow.string()
+    return pyarrow.string()
+
+
+def _fits(value: Any, arrow: Any) -> bool:
+    """Return whether a column of this type keeps a value as it is. Text holds any value, some as JSON."""
+    if value is None or arrow == pyarrow.string():
+        return True
+    if arrow == pyarrow.bool_():
+        return isinstance(value, bool)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < 2**53 if arrow == pyarrow.float64() else -(2**63) <= value < 2**63
+    return isinstance(value, float) and arrow == pyarrow.float64()
+
+
+def quoted(values: Mapping[str, Any]) -> str:
+    """Return a row as a reject shows it."""
+    return orjson.dumps(values, default=str).decode()[:QUOTED_TEXT]

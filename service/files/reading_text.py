@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -12,7 +12,6 @@ import orjson
 from models.errors import ModelError
 from models.quality.formats import OPEN_QUOTE, csv_problem
 from service.api.strict_json import duplicate_key
-from service.files.reading import QUOTED_TEXT, Fields, Row, Source
 
 ROW_BYTES = 64 << 20
 """The largest row that is read."""
@@ -26,12 +25,21 @@ REREADS = 8
 Without a limit, a file in which every row fails after a thousand lines would be read a thousand times.
 """
 
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_BOM = b"\xef\xbb\xbf"
+_TOO_LONG = f"longer than {ROW_BYTES >> 20} MiB"
 
 
-class Line(NamedTuple):
-    """One line of a file, from 1, with its end. data is None if it is longer than ROW_BYTES.
+class Row(NamedTuple):
+    """A row of the file: its values by column, or None and the reason. line: its first. size: its bytes."""
+
+    line: int
+    values: dict[str, Any] | None
+    reason: str
+    text: str
+    size: int
+
+
+class _Line(NamedTuple):
+    """A line of a file, from 1, with its end. data: None if it is longer than ROW_BYTES.
 
     rereads: how many rows that held it, but did not begin with it, were refused.
     """
@@ -41,167 +49,157 @@ class Line(NamedTuple):
     rereads: int = 0
 
 
-def _lines(stream: IO[bytes]) -> Iterator[Line]:
+def _lines(stream: IO[bytes]) -> Iterator[_Line]:
     number = 0
     while data := stream.readline(ROW_BYTES + 1):
         number += 1
         if len(data) > ROW_BYTES:
             while data and not data.endswith(b"\n"):
                 data = stream.readline(ROW_BYTES)
-            yield Line(number, None)
-            continue
-        if number == 1:
-            data = data.removeprefix(_BOM)
-        yield Line(number, data)
+            yield _Line(number, None)
+        else:
+            yield _Line(number, data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data)
 
 
-def _quoted(data: bytes) -> str:
-    return data[:QUOTED_TEXT].decode("utf-8", "backslashreplace").rstrip("\r\n")
+def _bad(line: int, reason: str, data: bytes) -> Row:
+    return Row(line, None, reason, data[:1000].decode("utf-8", "backslashreplace").rstrip("\r\n"), len(data))
 
 
-_TOO_LONG = f"longer than {ROW_BYTES >> 20} MiB"
-
-
-def jsonl_source(stream: IO[bytes]) -> Source:
-    """Return the rows of a file with one JSON object per line."""
-    return Source((), _jsonl_rows(stream))
-
-
-def _jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
+def jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
+    """Yield the rows of a file with one JSON object per line."""
     for number, data, _ in _lines(stream):
         if data is None:
             yield Row(number, None, _TOO_LONG, "", ROW_BYTES)
-            continue
-        if not data.strip():
-            continue
-        try:
-            values = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            reason = f"not JSON ({error.msg} at column {error.pos + 1})"
-            yield Row(number, None, reason, _quoted(data), len(data))
-            continue
-        if not isinstance(values, dict):
-            yield Row(number, None, "not a JSON object", _quoted(data), len(data))
-        elif _is_too_deep(data, values):
-            yield Row(number, None, "nested too deep to be written again", _quoted(data), len(data))
-        elif data.count(b":") > len(values) and (key := duplicate_key(data)) is not None:
-            yield Row(number, None, f'the key "{key}" appears twice in one object', _quoted(data), len(data))
-        else:
-            yield Row(number, values, "", "", len(data))
+        elif data.strip():
+            values, reason = _json(data)
+            yield Row(number, values, "", "", len(data)) if not reason else _bad(number, reason, data)
 
 
-def _is_too_deep(data: bytes, values: dict[str, Any]) -> bool:
-    """Return whether orjson, which reads more levels than it writes, would refuse to write a row."""
-    if data.count(b"{") + data.count(b"[") < WRITTEN_LEVELS:
-        return False
+def _json(data: bytes) -> tuple[Any, str]:
+    """Return the object of a line, and what is wrong with it or ""."""
     try:
-        orjson.dumps(values)
+        values = orjson.loads(data)
+        if data.count(b"{") + data.count(b"[") >= WRITTEN_LEVELS:
+            orjson.dumps(values)  # which writes fewer levels than it reads
+    except orjson.JSONDecodeError as error:
+        return None, f"not JSON ({error.msg} at column {error.pos + 1})"
     except orjson.JSONEncodeError:
-        return True
-    return False
+        return None, "nested too deep to be written again"
+    if not isinstance(values, dict):
+        return None, "not a JSON object"
+    if data.count(b":") > len(values) and (key := duplicate_key(data)) is not None:
+        return None, f'the key "{key}" appears twice in one object'
+    return values, ""
 
 
-def csv_source(name: str, stream: IO[bytes], delimiter: str, fields: Fields) -> Source:
-    """Return the rows of a file whose first line names the columns.
+def check_columns(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise ModelError if a column is missing, or two have one name."""
+    twice = sorted({column for column in names if names.count(column) > 1})
+    if twice:
+        raise ModelError(f"{where}: two columns are named {twice[0]!r}")
+    missing = [column for column in needed if column not in names]
+    if missing:
+        found = ", ".join(repr(column[:40]) for column in names[:10])
+        raise ModelError(f"{where}: there is no column {' and '.join(missing)}; found {found}")
+
+
+def csv_rows(
+    name: str, stream: IO[bytes], delimiter: str, needed: Sequence[str]
+) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """Return the columns, which the first line names, and the rows of a csv file.
 
     Raises ModelError if the header is missing or lacks a column, or names one twice.
     """
     csv.field_size_limit(ROW_BYTES)
-    feed = _Feed(_lines(stream))
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
-    try:
-        names = next(reader, None)
-    except csv.Error as error:
-        raise ModelError(f"{name}, line 1: {csv_problem(error)}") from None
-    if names is None:
+    records = _Records(stream, delimiter)
+    header = records.next()
+    if header is None:
         raise ModelError(f"{name} is empty; its first line must name the columns")
-    if feed.is_utf16:
+    cells, reason, _, data, _ = header
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ModelError(f"{name} is UTF-16 text; save it as UTF-8")
-    if feed.is_broken:
-        raise ModelError(f"{name}, line 1: not UTF-8 text")
-    names = [column.strip() for column in names]
-    twice = sorted({column for column in names if names.count(column) > 1})
-    if twice:
-        raise ModelError(f"{name}, line 1: two columns are named {twice[0]!r}")
-    missing = [column for column in fields.needed if column not in names]
-    if missing:
-        shown = ", ".join(repr(column[:40]) for column in names[:10])
-        raise ModelError(
-            f"{name}, line 1: there is no column {' and '.join(missing)}; found {shown}; the first line "
-            "names the columns"
-        )
-    return Source(tuple(names), _csv_rows(reader, feed, names))
+    if reason:
+        raise ModelError(f"{name}, line 1: {reason}")
+    names = tuple(cell.strip() for cell in cells)
+    check_columns(f"{name}, line 1", names, needed)
+    return names, _csv_rows(records, names)
 
 
-class _Feed:
-    """Hands lines to a csv reader, and remembers those of the row that is being read."""
-
-    def __init__(self, lines: Iterator[Line]) -> None:
-        self._lines = lines
-        self._again: deque[Line] = deque()
-        self.begin()
-        self.is_utf16 = False
-
-    def begin(self) -> None:
-        """Begin a row."""
-        self.row: list[Line] = []
-        self.size = 0
-        self.is_broken = False
-
-    def retry(self) -> None:
-        """Let the row end with its first line, and read the others again."""
-        first, *others = self.row
-        self._again.extendleft(line._replace(rereads=line.rereads + 1) for line in reversed(others))
-        self.row = [first]
-        self.size = len(first.data or b"")
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._again.popleft() if self._again else next(self._lines)
-        self.row.append(line)
-        if line.data is None:
-            raise csv.Error(_TOO_LONG)
-        if line.rereads >= REREADS and len(self.row) > 1:
-            raise csv.Error(OPEN_QUOTE)
-        self.size += len(line.data)
-        if self.size > ROW_BYTES:
-            raise csv.Error(f"a quoted text is {_TOO_LONG}")
-        if line.number == 1 and line.data.startswith(_UTF16):
-            self.is_utf16 = True
-        try:
-            return line.data.decode()
-        except UnicodeDecodeError:
-            self.is_broken = True
-            return line.data.decode(errors="surrogateescape")
+def _csv_rows(records: _Records, names: tuple[str, ...]) -> Iterator[Row]:
+    while (record := records.next(len(names))) is not None:
+        cells, reason, line, data, size = record
+        if reason:
+            yield _bad(line, reason, data)._replace(size=size)
+        elif cells:  # no blank line
+            yield Row(line, dict(zip(names, cells, strict=True)), "", "", size)
 
 
-def _csv_rows(reader: Iterator[list[str]], feed: _Feed, names: list[str]) -> Iterator[Row]:
-    columns = len(names)
-    while True:
-        feed.begin()
-        reason = ""
+class _Record(NamedTuple):
+    """The cells of a record, or what is wrong with it. data: its lines; empty if nothing is wrong."""
+
+    cells: list[str]
+    reason: str
+    line: int
+    data: bytes
+    size: int
+
+
+class _Records:
+    """Records of a csv file, one or more lines each."""
+
+    def __init__(self, stream: IO[bytes], delimiter: str) -> None:
+        self._lines = _lines(stream)
+        self._again: deque[_Line] = deque()
+        self._taken: list[_Line] = []
+        self._size = 0
+        self._delimiter = delimiter
+        self._reader = csv.reader(self._feed(), delimiter=delimiter, strict=True)
+
+    def next(self, columns: int | None = None) -> _Record | None:
+        """Return the next record; None at the end. columns: how many cells it must have; None: any number.
+
+        A quote that is not closed swallows the rows after it. So a record that is wrong ends with its first
+        line, and its other lines are read again as records of their own.
+        """
+        self._taken, self._size = [], 0
         cells: list[str] = []
+        reason = ""
         try:
-            cells = next(reader)
+            cells = next(self._reader)
         except StopIteration:
-            return
+            return None
         except csv.Error as error:
             reason = csv_problem(error)
-        else:
-            if not cells:
-                continue  # a blank line
-            if len(cells) != columns:
-                reason = f"{len(cells)} cells, but the first line names {columns} columns"
+            # The error has ended the generator that the reader reads from.
+            self._reader = csv.reader(self._feed(), delimiter=self._delimiter, strict=True)
+        if cells and columns is not None and len(cells) != columns:
+            reason = f"{len(cells)} cells, but the first line names {columns} columns"
         if reason:
-            # A quote that is not closed swallows the rows after it, so only the row's first line is bad.
-            feed.retry()
-        elif feed.is_broken:
-            reason = "not UTF-8 text"
-        first = feed.row[0]
-        if reason:
-            text = b"".join(line.data or b"" for line in feed.row)
-            yield Row(first.number, None, reason, _quoted(text), feed.size)
+            first, *others = self._taken
+            self._again.extendleft(line._replace(rereads=line.rereads + 1) for line in reversed(others))
+            self._taken, self._size = [first], len(first.data or b"")
         else:
-            yield Row(first.number, dict(zip(names, cells, strict=True)), "", "", feed.size)
+            try:
+                "".join(cells).encode()
+            except UnicodeEncodeError:  # by a surrogate, which `_feed` makes of a byte that is not UTF-8
+                reason = "not UTF-8 text"
+        first_line = self._taken[0]
+        is_kept = not reason and first_line.number > 1
+        data = b"" if is_kept else b"".join(line.data or b"" for line in self._taken)
+        return _Record(cells, reason, first_line.number, data, self._size)
+
+    def _feed(self) -> Iterator[str]:
+        """Yield lines as text, those to read again first, and remember them."""
+        while True:
+            line = self._again.popleft() if self._again else next(self._lines, None)
+            if line is None:
+                return
+            self._taken.append(line)
+            self._size += len(line.data or b"")
+            if line.data is None:
+                raise csv.Error(_TOO_LONG)
+            if line.rereads >= REREADS and len(self._taken) > 1:
+                raise csv.Error(OPEN_QUOTE)
+            if self._size > ROW_BYTES:
+                raise csv.Error(f"a quoted text is {_TOO_LONG}")
+            yield line.data.decode(errors="surrogateescape")

@@ -1,12 +1,35 @@
-"""The models, masks and columns that a job scores its pairs with."""
+"""The models, masks and columns that a job scores its pairs with: values that go to any process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from models.errors import ModelError
 from service.config.settings import LiveConfig
 from service.config.variants import MaskForm
-from service.files.reading import Fields
+
+GRADED = ("score", "grade", "label", "expected_grade", "probabilities", "truncated")
+UNGRADED = ("score", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The names of the input's columns. mask, variant: the columns that choose each row's; None for none.
+
+    delimiter: between the cells of csv.
+    """
+
+    query: str = "query"
+    title: str = "title"
+    mask: str | None = None
+    variant: str | None = None
+    delimiter: str = ","
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Return the names of all columns that must be there."""
+        return tuple(name for name in (self.query, self.title, self.mask, self.variant) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +46,38 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that pairs are scored with: a value that can be sent to another machine.
+    """All that pairs are scored with.
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
+    graded: whether there are grades. prefix: begins the names of the new columns.
     """
 
     model: str | None
     live: LiveConfig
     columns: tuple[Column, ...]
     fields: Fields
+    graded: bool
     overflow: str = "truncate"
     device: str = "auto"
     dtype: str = "auto"
+    prefix: str = ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the names of one set of new columns, without prefix and suffix."""
+        return (GRADED if self.graded else UNGRADED) + (("chunk",) if self.overflow == "chunks" else ())
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all new columns, in order."""
+        ends = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
+        return [f"{self.prefix}{kind}{end}" for end in ends for kind in self.kinds]
+
+    def check_names(self, file: str, names: Iterable[str]) -> None:
+        """Raise ModelError if the input has a column with one of the new names."""
+        taken = sorted(set(names) & set(self.names))
+        if taken:
+            raise ModelError(
+                f"{file} already has a column {taken[0]!r}; give the new columns other names with --prefix, "
+                "such as --prefix model_"
+            )

@@ -17,10 +17,10 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 
 
 class Reference:
-    """`python -m loadtest.reference_server` in a process of its own; it can be frozen and killed."""
+    """`python -m tests.loadtest.reference_server` in a process of its own; it can be frozen and killed."""
 
     def __init__(self, *delays: str) -> None:
-        command = [sys.executable, "-m", "loadtest.reference_server"]
+        command = [sys.executable, "-m", "tests.loadtest.reference_server"]
         for delay in delays:
             command += ["--delay", delay]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

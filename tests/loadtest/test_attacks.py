@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from loadtest import attacks
+from loadtest.soak import attacks
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty
 

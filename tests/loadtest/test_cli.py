@@ -277,7 +277,7 @@ def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
         " events: [{at: 0.5s, name: freeze,"
         " run: 'kill -STOP $SERVER_PID; sleep 0.5; kill -CONT $SERVER_PID'}]}"
     )
-    start = f"{sys.executable} -m loadtest.reference_server --delay 10ms --port {{port}}"
+    start = f"{sys.executable} -m tests.loadtest.reference_server --delay 10ms --port {{port}}"
     run = load("run", "--start", start, "--scenario", scenario, "--out", tmp_path / "out")
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())

@@ -132,3 +132,15 @@ def test_wrk_reports_the_same_percentiles():
 
 def _said(program: str, *arguments: str) -> str:
     return subprocess.run([need(program), *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_five_thousand_requests_a_second_leave_on_time_from_one_core():
+    with reference() as server:
+
+        def claim():
+            outcome = measure(server.url, rate=5000, duration=3, arrivals="poisson")
+            lag = outcome.recorder.send_lag.percentile_ms(99)
+            assert outcome.recorder.ok == outcome.recorder.scheduled
+            return {"p99 of the send lag is at most 1 ms": (max(lag or 0.0, 1.0), 1.0)}
+
+        assert_soon(claim)

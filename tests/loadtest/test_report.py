@@ -12,12 +12,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from loadtest import html, objective, report, server_side, svg
+from loadtest import objective, page, report, server_side
 from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
 from loadtest.running import Outcome
+from loadtest.soak.watching import conclusion
 from loadtest.validity import invalid_because
-from loadtest.watching import conclusion
 from tests.loadtest.test_recorder import answer, record, request
 from tests.loadtest.test_watching import watch
 
@@ -99,7 +99,7 @@ def test_a_run_that_the_client_spoiled_is_invalid_and_says_why_first(spoil, reas
     assert re.search(reason, invalid_because(spoiled)[0])
     made = json.loads(json.dumps(report.build(spoiled)))
     assert report.verdict(made).startswith("INVALID: ")
-    text = re.sub(r"<style>.*?</style>|<title>.*?</title>|<[^>]*>", "", html.render(made), flags=re.DOTALL)
+    text = re.sub(r"<style>.*?</style>|<title>.*?</title>|<[^>]*>", "", page.render(made), flags=re.DOTALL)
     assert text.strip().startswith("INVALID: ")
 
 
@@ -176,13 +176,20 @@ class Page(HTMLParser):
 
 
 def test_the_page_needs_no_network_and_runs_nothing():
-    text = html.render(build())
-    page = Page(text)
-    assert page.addresses == []
-    assert not {"script", "link", "img", "iframe", "object", "embed"} & set(page.tags)
-    assert "url(" not in text
+    text = page.render(build())
+    found = Page(text)
+    assert all(address.startswith("#") for address in found.addresses)
+    assert not {"script", "link", "img", "iframe", "object", "embed"} & set(found.tags)
+    assert text.count("url(") == text.count("url(#")
     assert "@import" not in text
-    assert page.tags.count("svg") == 4  # latency over time, spectrum, rates, stages
+    assert found.tags.count("svg") == 4  # latency over time, spectrum, rates, stages
+
+
+def test_the_drawings_have_the_page_s_colours_which_dark_mode_changes():
+    text = page.render(build())
+    assert "prefers-color-scheme: dark" in text
+    colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", text[text.index("<svg") :]))
+    assert colours <= {"none", *(f"var(--{name})" for name in ("soft", "rule", *(f"c{n}" for n in range(6))))}
 
 
 def test_the_page_shows_a_search():
@@ -197,8 +204,8 @@ def test_the_page_shows_a_search():
     }
     curve = [{"rate": rate, "purpose": "bisection", "held": rate < 3, **point} for rate in (1.0, 2.0, 4.0)]
     made["find_max"] = {"rate": 2.0, "lost_at": 4.0, "limited_by": "server", "curve": curve}
-    text = html.render(made)
-    assert "Highest rate that holds the objective: 2.0 requests/s; 4.0/s no longer did." in text
+    text = page.render(made)
+    assert "Highest rate that holds the objective: 2.0 requests/s; 4.0/s did not hold it." in text
     assert Page(text).tags.count("svg") == 5
 
 
@@ -206,7 +213,7 @@ def test_a_run_without_answers_still_has_a_page():
     empty = Outcome(outcome().plan, Recorder(0), datetime.now(UTC), 1.0, None, True)
     made = json.loads(json.dumps(report.build(empty)))
     assert made["latency_ms"]["p50"] is None
-    assert "INVALID: nothing was scheduled" in html.render(made)
+    assert "INVALID: nothing was scheduled" in page.render(made)
 
 
 def test_what_the_server_counted_is_the_difference_of_two_scrapes():
@@ -231,18 +238,4 @@ def test_a_server_that_did_wrong_makes_the_first_line_red() -> None:
         found = watch(1200, {(1, 0.0): lambda at, leak=leak: 5e8 + leak * at})
         made["watch"] = conclusion(found, made)
         said = "valid; 2 problems of the server, listed further down" if leak else "valid"
-        assert f'<p class="verdict {colour}">{said}</p>' in html.render(made)
-
-
-def test_the_names_of_many_events_do_not_cover_each_other() -> None:
-    marks = [(float(at), f"kill {at}") for at in range(0, 2400, 10)]
-    chart = svg.lines(svg.Chart("Rate", "s", "1/s", marks=marks), [svg.Line("r", [(0, 1), (2400, 2)], 0)])
-    assert all(f"<title>{name}</title>" in chart for _, name in marks)
-    places = [float(x) for x in re.findall(r'x="([\d.]+)" y="\d+">kill', chart)]
-    assert len(places) > 5
-    assert (np.diff(places) >= 6 * len("kill 10")).all()
-    heights = [
-        float(low) - float(high) for high, low in re.findall(r'class="mark".*?y1="(\d+)" y2="(\d+)"', chart)
-    ]
-    assert len(heights) == len(marks)
-    assert sum(height > 100 for height in heights) == len(places), "a long mark has a label"
+        assert f'<p class="verdict {colour}">{said}</p>' in page.render(made)

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest import faults
 from loadtest.plan import make_plan
-from loadtest.trend import trend
-from loadtest.watching import Sample, Watch, conclusion
+from loadtest.soak import faults
+from loadtest.soak.watching import Sample, Watch, conclusion, trend
 
 HOUR = np.arange(0, 3600, 9.0)
 
@@ -37,14 +36,14 @@ def test_the_interval_misses_the_true_slope_about_as_seldom_as_it_says(likeness:
     for seed in range(400):
         found = trend(HOUR, 500 + 3.0 * HOUR / 3600 + noise(seed, likeness))
         assert found is not None
-        missed += not found.low <= 3.0 <= found.high
+        missed += not found["low"] <= 3.0 <= found["high"]
     assert missed < 0.08 * 400
 
 
 def test_a_leak_is_seen_in_the_noise() -> None:
     found = trend(HOUR, 500 + 6.0 * HOUR / 3600 + noise(1, 0.8))
     assert found is not None
-    assert found.low > 0
+    assert found["low"] > 0
     assert trend(HOUR[:10], HOUR[:10]) is None
 
 
@@ -111,7 +110,8 @@ def test_a_disk_that_fills_is_a_problem_and_logs_are_none() -> None:
 
 
 def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
-    kill = {"events": [{"at": 1, "name": "kill", "run": "python -m loadtest.faults KILL x; : $SERVER_PID"}]}
+    command = "python -m loadtest.soak.faults KILL x; : $SERVER_PID"
+    kill = {"events": [{"at": 1, "name": "kill", "run": command}]}
     errors = {"closed": 3, "http_503": 9, "http_429": 9}
     assert conclusion(watch(60, {(1, 0.0): flat}, **kill), report(**errors))["problems"] == []
     (problem,) = conclusion(watch(60, {(1, 0.0): flat}), report(**errors))["problems"]

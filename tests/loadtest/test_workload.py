@@ -149,15 +149,20 @@ def test_pairs_are_read_from_the_files_that_people_have(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.csv", "query,name\na,b\n", "line 2: expected the texts query and title"),
+        ("a.csv", "query,name\na,b\n", "'title' in include_columns does not exist"),
         ("a.csv", "query,title\n", "holds no pairs"),
-        ("a.jsonl", '{"query": "a", "title": "b"}\n{"query": 3}\n', "line 2: expected"),
-        ("a.jsonl", "[]\n", "line 1: expected"),
-        ("a.jsonl", "{\n", "line 1: not JSON"),
+        ("a.csv", "query,title\na,b\n ,b\n", "row 2: expected the texts query and title"),
+        (
+            "a.jsonl",
+            '{"query": "a", "title": "b"}\n{"query": 3}\n',
+            "Column\\(/query\\) changed from string to number",
+        ),
+        ("a.jsonl", "[]\n", "cannot be read"),
+        ("a.jsonl", "{\n", "cannot be read"),
         ("a.txt", "a\tb\n", "none of .csv, .tsv, .jsonl, .parquet"),
     ],
 )
-def test_a_wrong_file_of_pairs_is_refused_with_its_line(tmp_path, name, text, reason):
+def test_a_wrong_file_of_pairs_is_refused(tmp_path, name, text, reason):
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(PlanError, match=reason):

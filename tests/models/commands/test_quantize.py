@@ -80,7 +80,6 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert kept == report["speed"]
     slower = report["speed"]["median"] < 1
     assert ("headroom: int8 was measured at" in output.err) == slower
-    assert "layer 3 of 3" in output.err
 
 
 def test_a_loss_on_few_queries_has_no_interval(
@@ -148,14 +147,10 @@ main()
     assert list(out.parent.iterdir()) == []
 
 
-def test_an_empty_directory_is_filled_and_progress_is_shown_to_the_end(
-    run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
-) -> None:
+def test_an_empty_directory_is_filled(run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path) -> None:
     out = tmp_path / "int8"
     out.mkdir()
     output = run("quantize", "--model", str(tiny_checkpoint), "--data", str(traffic), "--out", str(out))
     assert output.status == 0, output.err
     assert Classifier.load(out, "cpu").config.int8
     assert not [path.name for path in out.iterdir() if "unfinished" in path.name]
-    assert "1926 of 1926 pairs" in output.err
-    assert "speed: round" in output.err

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from service.cli import score_files
-from service.files.job import Summary, run
 from service.files.reading import WINDOW_ROWS
+from service.files.running import Summary, run
 
 START = -1
 """What a job sends before its first window."""
@@ -41,9 +41,8 @@ def score_all(
     job: score_files.Arguments, report: Callable[[float, int, int], None], *, window_rows: int
 ) -> Summary:
     """Do what `headroom score --input` does, with windows of so many rows."""
-    planned = replace(score_files._job(job), window_rows=window_rows)
-    with score_files._executor(planned, job) as (prepared, score):
-        return run(prepared, score, report, overwrite=job.overwrite)
+    with score_files.prepared(job) as (prepared, workers):
+        return run(replace(prepared, window_rows=window_rows), workers, report, overwrite=job.overwrite)
 
 
 @dataclass
@@ -71,7 +70,7 @@ class Child:
 
 def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.service.files.killed", "service.files.local"])
+    context.set_forkserver_preload(["tests.service.files.killed", "service.files.scoring"])
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(job, theirs, window_rows, file_bytes))
     process.start()

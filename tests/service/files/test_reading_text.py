@@ -6,15 +6,18 @@ import io
 
 import pytest
 
-from service.files.reading import Fields, Row
-from service.files.reading_text import csv_source, jsonl_source
+from service.files.reading_text import Row, csv_rows, jsonl_rows
 
 LINES = 30_000
 """Read for every one of them, the lines would take hours."""
 
 
 def rows(text: str) -> list[Row]:
-    return list(csv_source("a.csv", io.BytesIO(("query,title\n" + text).encode()), ",", Fields()).rows)
+    return found(("query,title\n" + text).encode())
+
+
+def found(data: bytes) -> list[Row]:
+    return list(csv_rows("a.csv", io.BytesIO(data), ",", ("query", "title"))[1])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,7 @@ def test_every_line_after_an_open_quote_comes_out_once(line: str, good: int) -> 
 
 def test_lines_of_a_refused_row_that_is_whole_stay_together() -> None:
     text = b'query,title\nq1,"caf\xe9\nfor two"\nq2,good\n'
-    bad, good = csv_source("a.csv", io.BytesIO(text), ",", Fields()).rows
+    bad, good = found(text)
     assert (bad.line, bad.reason) == (2, "not UTF-8 text")
     assert bad.text == 'q1,"caf\\xe9\nfor two"'
     assert good.values == {"query": "q2", "title": "good"}
@@ -64,11 +67,11 @@ def test_what_is_wrong_with_a_row_is_said_in_words(line: str, reason: str) -> No
     ],
 )
 def test_a_key_that_is_there_twice_is_refused_as_in_a_request(line: str, key: str | None) -> None:
-    (row,) = jsonl_source(io.BytesIO(line.encode())).rows
+    (row,) = jsonl_rows(io.BytesIO(line.encode()))
     assert row.reason == ("" if key is None else f'the key "{key}" appears twice in one object')
 
 
 def test_json_that_is_wrong_is_named_by_its_column() -> None:
-    (row,) = jsonl_source(io.BytesIO(b'{"query": lamp}\n')).rows
+    (row,) = jsonl_rows(io.BytesIO(b'{"query": lamp}\n'))
     assert row.reason.startswith("not JSON (")
     assert row.reason.endswith(" at column 11)")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from models import Classifier, HeadMask, ModelError
-from service.files.job import Summary
+from service.files.running import Summary
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 from tests.service.files.killed import arguments, score_all
 

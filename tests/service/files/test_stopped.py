@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from models.errors import ModelError
-from service.files.parts import Parts
 from service.files.storage import Disk, ObjectStore
 from tests.service.files.killed import arguments, score_all
 
-STEPS = ("create", "make_directory", "move", "remove")
+STEPS = ("create", "move", "remove")
 
 
 class Stopped(BaseException):
@@ -113,20 +112,6 @@ def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
     assert stops.left is not None
     assert step > 8
     assert refused <= 1
-
-
-def test_overwrite_leaves_the_parts_of_a_job_that_is_running(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
-    source.write_text("query,title\nwood lamp,lamp\n")
-    parts = Parts(str(output), {"mask or variant": "another"})
-    with parts.locked():
-        parts.begin()
-        with pytest.raises(ModelError, match="another process is writing this output"):
-            score(source, output, tiny_checkpoint, overwrite=True)
-        assert parts.holds_plan()
-    score(source, output, tiny_checkpoint, overwrite=True)
-    assert output.exists()
-    assert not Path(parts.directory).exists()
 
 
 @pytest.mark.parametrize(

@@ -39,18 +39,21 @@ def scores(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.glob("*.csv")}
 
 
+@pytest.mark.parametrize("in_store", [False, True])
 def test_a_run_that_is_overtaken_leaves_the_other_s_output(
-    tiny_checkpoint: Path, tmp_path: Path, source: Path
+    tiny_checkpoint: Path, tmp_path: Path, source: Path, in_store: bool
 ) -> None:
     output = tmp_path / "out"
+    name = output.as_uri() if in_store else str(output)
 
     def overtake(rows: int) -> None:
         if rows == ROWS:
-            score(source, output.as_uri(), tiny_checkpoint)
+            score(source, name, tiny_checkpoint)
 
     with pytest.raises(ModelError, match=LOST):
-        score(source, output.as_uri(), tiny_checkpoint, overtake)
-    assert sorted(path.name for path in output.iterdir()) == ["_SUCCESS", "a.csv", "b.csv"]
+        score(source, name, tiny_checkpoint, overtake)
+    names = ["_SUCCESS"] * in_store + ["a.csv", "b.csv"]
+    assert sorted(path.name for path in output.iterdir()) == names
     assert not (tmp_path / "out.parts").exists()
 
 
@@ -91,11 +94,10 @@ def test_a_run_that_is_replaced_puts_nothing_into_the_other_s_output(
 def test_a_part_of_another_plan_that_comes_late_is_not_taken(tmp_path: Path, in_store: bool) -> None:
     output = (tmp_path / "out.csv").as_uri() if in_store else str(tmp_path / "out.csv")
     ours, late = Parts(output, {"mask": "0.*"}), Parts(output, {"mask": "none"})
-    with ours.locked():
-        ours.begin()
-        late.keep(Part(0, 0, 1, 0), b"late\n", b"")  # this run had looked who owns the parts just before
-        assert ours.done() == ({}, {})
-        ours.keep(Part(0, 0, 1, 0), b"ours\n", b"")
-        (part,) = ours.done()[0].values()
-        with ours.storage.open(ours.part_path(part)) as stream:
-            assert stream.read() == b"ours\n"
+    ours.begin()
+    late.keep(Part(0, 0, 1, 0), b"late\n", b"")  # this run had looked who owns the parts just before
+    assert ours.done() == {}
+    ours.keep(Part(0, 0, 1, 0), b"ours\n", b"")
+    (part,) = ours.done().values()
+    with ours.storage.open(ours.part_path(part)) as stream:
+        assert stream.read() == b"ours\n"

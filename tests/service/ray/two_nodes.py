@@ -24,7 +24,7 @@ def kill_a_scorer(parts: Path, killed: list[int], over: threading.Event) -> None
             continue
         for process in psutil.Process().children(recursive=True):
             try:
-                if "_Scoring" in " ".join(process.cmdline()):
+                if "Scoring" in " ".join(process.cmdline()):
                     process.kill()
                     killed.append(process.pid)
                     return

@@ -1,4 +1,4 @@
-"""A server with known delays, to test against: `python -m loadtest.reference_server --delay 100ms`.
+"""A server with known delays, to test against: `python -m tests.loadtest.reference_server --delay 100ms`.
 
 It answers every request after its delay with a minimal relevance answer for one title. The alarm that the
 client sends requests with times the delays as well. Without a delay, it serves benchmarks of the send rate.
@@ -103,7 +103,7 @@ async def serve(delays: Sequence[float], port: int, ready: Callable[[int], None]
 
 def main() -> None:
     """Run the program; it prints the URL when it listens."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.reference_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.loadtest.reference_server", description=__doc__)
     parser.add_argument(
         "--delay", action="append", help="delay such as 100ms; several take turns; default: none"
     )
