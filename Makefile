@@ -55,7 +55,6 @@ check: dev page-checks
 ## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=engines,servers ROUNDS=3 CHECK=1)
 bench: dev
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(CHECK),--check)
-	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
 
 ## make fuzz      10,000 malformed requests against the real service; minutes
 fuzz: dev

@@ -10,22 +10,12 @@ from pathlib import Path
 
 import orjson
 
-from loadtest import (
-    arrivals,
-    beside,
-    find_max,
-    html,
-    objective,
-    report,
-    running,
-    server_side,
-    terminal,
-    watching,
-)
+from loadtest import arrivals, beside, find_max, objective, page, report, running, server_side, terminal
 from loadtest.errors import PlanError
 from loadtest.plan import Plan
 from loadtest.report import Report
 from loadtest.running import Outcome
+from loadtest.soak import watching
 
 SATURATION_PROBE_S = 6.0
 
@@ -48,7 +38,7 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
         else:
             result = _run(_resolved(plan), slo, process, directory)
         (directory / "report.json").write_bytes(orjson.dumps(result))
-        (directory / "report.html").write_text(html.render(result), "utf-8")
+        (directory / "report.html").write_text(page.render(result), "utf-8")
     return result, directory
 
 

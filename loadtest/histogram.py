@@ -82,8 +82,15 @@ class Histogram:
         return float(self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(place))) / 1000
 
     def mean_ms(self) -> float | None:
-        """Return the mean; None if there are none."""
-        return float(self._hdr.get_mean_value()) / 1000 if len(self) else None
+        """Return the mean; None if there are none. The library's own method visits every empty bucket."""
+        if not len(self):
+            return None
+        counts = np.ctypeslib.as_array(self._hdr.counts)
+        places = np.flatnonzero(counts)
+        values = []
+        for lowest in (self._hdr.get_value_from_index(int(place)) for place in places):
+            values.append((lowest + self._hdr.get_highest_equivalent_value(lowest)) / 2)
+        return float(np.average(values, weights=counts[places])) / 1000
 
     def max_ms(self) -> float | None:
         """Return the longest; None if there are none."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+from pyarrow import csv, json, parquet
 
 from loadtest.errors import PlanError
 
@@ -68,58 +67,34 @@ def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[
 def read_pairs(path: Path) -> list[Pair]:
     """Return the pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
 
-    Raises PlanError that names the file and, if there is one, the line.
+    Raises PlanError that names the file.
     """
-    readers = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise PlanError(f"--pairs: {path} is none of {', '.join(readers)}")
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".tsv", ".jsonl", ".parquet"):
+        raise PlanError(f"--pairs: {path} is none of .csv, .tsv, .jsonl, .parquet")
     try:
-        pairs = list(islice(reader(path), MAX_PAIRS + 1))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"--pairs: {path} cannot be read: {error}") from None
-    if not pairs:
+        table = _read(path, kind).select(["query", "title"])
+    except (OSError, KeyError, pyarrow.ArrowException) as error:
+        raise PlanError(f"--pairs: {path} cannot be read: {' '.join(str(error).split())}") from None
+    if not len(table):
         raise PlanError(f"--pairs: {path} holds no pairs")
-    if len(pairs) > MAX_PAIRS:
+    if len(table) > MAX_PAIRS:
         print(f"headroom load: using the first {MAX_PAIRS:,} pairs of {path}", file=sys.stderr)
-    return pairs[:MAX_PAIRS]
+    pairs = [(row["query"], row["title"]) for row in table.slice(0, MAX_PAIRS).to_pylist()]
+    for number, (query, title) in enumerate(pairs, start=1):
+        if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
+            raise PlanError(f"--pairs: {path}, row {number}: expected the texts query and title")
+    return pairs
 
 
-def _csv(path: Path) -> Iterator[Pair]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        for row in rows:
-            yield _pair(row, f"{path}, line {rows.line_num}")
-
-
-def _jsonl(path: Path) -> Iterator[Pair]:
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    raise PlanError(f"--pairs: {path}, line {number}: not JSON") from None
-                yield _pair(row, f"{path}, line {number}")
-
-
-def _parquet(path: Path) -> Iterator[Pair]:
-    try:
-        import pyarrow.parquet as parquet  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError:
-        raise PlanError(f"--pairs: reading {path} needs pyarrow: pip install 'pyarrow>=20'") from None
-    try:
-        file = parquet.ParquetFile(path)
-        batches = file.iter_batches(batch_size=10_000, columns=["query", "title"])
-        for batch in batches:
-            for row in batch.to_pylist():
-                yield _pair(row, str(path))
-    except (ValueError, KeyError) as error:  # pyarrow's errors are kinds of ValueError
-        raise PlanError(f"--pairs: {path} cannot be read: {error}") from None
-
-
-def _pair(row: Any, where: str) -> Pair:
-    query, title = (row.get("query"), row.get("title")) if isinstance(row, dict) else (None, None)
-    if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
-        raise PlanError(f"--pairs: {where}: expected the texts query and title")
-    return query, title
+def _read(path: Path, kind: str) -> Any:
+    if kind == ".parquet":
+        return parquet.read_table(path, columns=["query", "title"])
+    texts = pyarrow.schema([("query", pyarrow.string()), ("title", pyarrow.string())])
+    if kind == ".jsonl":
+        return json.read_json(path, parse_options=json.ParseOptions(explicit_schema=texts))
+    return csv.read_csv(
+        path,
+        parse_options=csv.ParseOptions(delimiter="\t" if kind == ".tsv" else ",", newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=texts, include_columns=["query", "title"]),
+    )

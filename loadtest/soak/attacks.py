@@ -1,7 +1,7 @@
-"""Attacks on a server, as events of a scenario, and what they do to the latency of everybody else.
+"""Attacks on a server, as events of a scenario.
 
-    python -m loadtest.attacks slow-loris URL 20s   attack for so long, and print what came back as JSON
-    python -m loadtest.attacks --measure URL        the latency of others beside each attack, as a table
+    python -m loadtest.soak.attacks slow-loris URL 20s
+        attack for that time, and print what came back as JSON
 
 A server should refuse an attack: with a 4xx, by closing the connection, or with a 503 while its replicas are
 lost. Another 5xx, a 200, or no end within PATIENCE_S is wrong. Then the exit status is 1, and also if the
@@ -16,15 +16,13 @@ import gzip
 import json
 import random
 import resource
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
-from loadtest import running
-from loadtest.plan import make_plan, seconds
+from loadtest.plan import seconds
 
 PATIENCE_S = 75.0
 """Longer than a server waits for headers, a body, or a replica that is frozen."""
@@ -35,9 +33,6 @@ LORISES = 200
 IDLE = 10_000
 IDLE_OPENED = 0.1
 """Share of IDLE connections that must be opened for an attack to count."""
-
-BASE_RATE = 20
-MEASURED_S = 10.0
 
 
 class Target:
@@ -197,48 +192,9 @@ def had_effect(name: str, answers: Counter[str]) -> bool:
     return any(answer != "refused" for answer in answers)
 
 
-def measure(url: str) -> None:
-    """Print p50 and p99 of small requests, alone and beside each attack, as a Markdown table."""
-    print("| beside | p50 ms | p99 ms | p50, times alone | p99, times alone | failed | the attack got |")
-    print("|---|---|---|---|---|---|---|")
-    alone = (1.0, 1.0)
-    for name in ("nothing", *ATTACKS):
-        command = [sys.executable, "-m", "loadtest.attacks", name, url, f"{MEASURED_S + 3:g}s"]
-        attack = None if name == "nothing" else subprocess.Popen(command, stdout=subprocess.PIPE)
-        traffic = [{"titles": 1}]
-        plan = make_plan(
-            {
-                "url": url,
-                "rate": BASE_RATE,
-                "duration": MEASURED_S,
-                "warmup": 3,
-                "timeout": 30,
-                "traffic": traffic,
-            }
-        )
-        recorder = running.run(plan).recorder
-        said = b"{}" if attack is None else attack.communicate()[0]
-        latency = recorder.latency()
-        p50, p99 = latency.percentile_ms(50) or 0.0, latency.percentile_ms(99) or 0.0
-        if attack is None:
-            alone = (p50, p99)
-        got = ", ".join(
-            f"{count:,} {answer}" for answer, count in json.loads(said).get("answers", {}).items()
-        )
-        failed = sum(recorder.errors.values())
-        ratios = f"{p50 / alone[0]:.2f} | {p99 / alone[1]:.2f}"
-        print(f"| {name} | {p50:.1f} | {p99:.1f} | {ratios} | {failed} of {recorder.scheduled} | {got} |")
-
-
 def main(arguments: list[str]) -> int:
-    """Attack, or measure.
-
-    Exit status 1 if an answer was wrong or the attack had no effect, 2 if the arguments are wrong.
-    """
+    """Attack. Exit status 1: an answer was wrong or the attack had no effect; 2: the arguments are wrong."""
     match arguments:
-        case ["--measure", url]:
-            measure(url)
-            return 0
         case [name, url, length] if name in ATTACKS:
             target = Target(url, seconds(length))
             asyncio.run(ATTACKS[name](target))

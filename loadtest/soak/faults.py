@@ -1,9 +1,13 @@
 """Faults for a scenario's events. They act on processes and files of the server that the run started.
 
-    python -m loadtest.faults KILL ServeReplica             signal processes by a word of their command line
-    python -m loadtest.faults KILL ServeReplica --youngest  only the one that started last
-    python -m loadtest.faults STOP ServeReplica 2s          stop them, and continue them two seconds later
-    python -m loadtest.faults EDIT serve.yaml               edit the config, and wait until it is in force
+    python -m loadtest.soak.faults KILL ServeReplica
+        signal processes by a word of their command line
+    python -m loadtest.soak.faults KILL ServeReplica --youngest
+        only the one that started last
+    python -m loadtest.soak.faults STOP ServeReplica 2s
+        stop them, and continue them two seconds later
+    python -m loadtest.soak.faults EDIT serve.yaml
+        edit the config, and wait until it is in force
 
 The processes are descendants of $SERVER_PID; $URL is the server's address.
 """

@@ -10,20 +10,25 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+from scipy.special import stdtrit
+from scipy.stats import linregress
 
 from loadtest import arrivals, server_side
 from loadtest.alarm import clock
 from loadtest.plan import Plan
 from loadtest.report import Report, missed_objective
-from loadtest.trend import trend
 
 SAMPLES = 400
+BLOCKS = 10
+"""The means of this many stretches of a series count as independent."""
+
 MIN_EVERY_S = 1.0
 SETTLING = 0.5
 """Share of the run that is left out of the slopes."""
@@ -113,9 +118,9 @@ class Watch:
             "scrapes": self.scrapes,
             "counters_fell": self.falls,
             "processes_seen": len(self._names),
-            **{name: _trend(times, values) for name, values in series.items()},
+            **{name: trend(times, values) for name, values in series.items()},
             "memory_mb_by_process": {
-                f"{self._names[p]} ({p[0]})": _trend(times, values) for p, values in sorted(memory.items())
+                f"{self._names[p]} ({p[0]})": trend(times, values) for p, values in sorted(memory.items())
             },
             "disk_max_mb": max((sample.disk for sample in self.samples), default=0) / 1e6,
             "series": {"at": times, **series},
@@ -170,9 +175,22 @@ class Watch:
                 self._written.add(path if path.parent in _SHARED else path.parent)
 
 
-def _trend(times: list[float], values: list[float]) -> dict[str, float] | None:
-    found = trend(times, values) if values else None
-    return None if found is None else asdict(found)
+def trend(seconds: Sequence[float], values: Sequence[float]) -> dict[str, float] | None:
+    """Return the growth per hour with its 95 % interval, and the first and last value of the line.
+
+    It is the least-squares line through the means of BLOCKS stretches. Single values depend on those before
+    them, so an interval from all of them would promise too much. None if there are fewer than two per block.
+    """
+    if len(values) < 2 * BLOCKS:
+        return None
+    hours = np.asarray(seconds) / 3600
+    blocks = (np.array_split(each, BLOCKS) for each in (hours, np.asarray(values, dtype=float)))
+    x, y = ([block.mean() for block in each] for each in blocks)
+    line = linregress(x, y)
+    half = float(stdtrit(BLOCKS - 2, 0.975) * line.stderr)
+    slope = float(line.slope)
+    first, last = (float(line.intercept + slope * hour) for hour in (hours[0], hours[-1]))
+    return {"per_hour": slope, "low": slope - half, "high": slope + half, "first": first, "last": last}
 
 
 def conclusion(watch: Watch, report: Report) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import typer
 from models.commands.interrupt import ends_at_once
 from models.commands.options import AsJson, Model, NewDirectory
 from models.commands.scoring import scored
-from models.commands.terminal import progress, table
+from models.commands.terminal import counted, table
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -82,8 +82,8 @@ def command(
         scores_before, scores_after = scored(before, pairs), scored(after, pairs)
         result = agreement(scores_before, scores_after, labelled)
         few = after.tokenizer.encode(pairs[:BATCH])
-        with progress("speed: round {task.completed} of {task.total}", speeds.ROUNDS) as advance:
-            speed = speeds.measure(Classifier.load(model, "cpu"), after, few, advance)
+        with counted("rounds of timing", speeds.ROUNDS) as advance:
+            speed = speeds.measure(Classifier.load(model, "cpu"), after, few, lambda _: advance(1))
         speeds.store(speed, draft)
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
@@ -117,8 +117,8 @@ def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[st
 
     order = np.random.default_rng(0).permutation(len(calibration))
     encoded = clf.tokenizer.encode([calibration[i] for i in order])
-    with progress("layer {task.completed} of {task.total}", clf.num_layers) as advance:
-        quantize(source, out, encoded, lambda done, _: advance(done))
+    with counted("layers", clf.num_layers) as advance:
+        quantize(source, out, encoded, lambda *_: advance(1))
 
 
 def warn(result: Agreement) -> None:

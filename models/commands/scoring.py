@@ -22,7 +22,7 @@ def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | N
     import numpy as np
 
     logits = []
-    with counted("{task.completed} of {task.total} pairs", len(pairs)) as advance:
+    with counted("pairs", len(pairs)) as advance:
         for start in range(0, len(pairs), PORTION):
             portion = pairs[start : start + PORTION]
             logits.append(clf.score(portion, mask).logits)

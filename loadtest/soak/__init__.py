@@ -1,0 +1,1 @@
+"""What the scenario `soak` does to a server, and what it looks at meanwhile."""

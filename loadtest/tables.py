@@ -1,0 +1,134 @@
+"""The tables of a run, for the terminal and the page: rows of text, of which the first names the columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadtest.report import DIMENSIONS, Report
+
+Rows = list[list[str]]
+
+PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean")
+TIMES = {
+    "latency": "latency_ms",
+    "service": "service_ms",
+    "wait for a connection": "connection_wait_ms",
+    "send lag": "send_lag_ms",
+    "failed requests": "error_latency_ms",
+}
+
+
+def ms(value: float | None) -> str:
+    """Return milliseconds with their unit."""
+    if value is None:
+        return "–"
+    if value >= 10_000:
+        return f"{value / 1000:,.2f} s"
+    return f"{value:,.2f} ms" if value < 100 else f"{value:,.0f} ms"
+
+
+def number(value: float | None) -> str:
+    """Return a number with three digits or more."""
+    return "–" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Return a change with its sign, and without one if it is rounded to 0."""
+    text = f"{value:+,.{digits}f}"
+    return f"{0:.{digits}f}" if float(text.replace(",", "")) == 0 else text
+
+
+def percent(share: float) -> str:
+    """Return a change as a share in percent."""
+    return f"{signed(100 * share)}%"
+
+
+def percentiles(report: Report) -> Rows:
+    """Return one row per kind of time."""
+    rows = [[title, *(ms(report[name][key]) for key in PERCENTILES)] for title, name in TIMES.items()]
+    return [["", *PERCENTILES], *rows]
+
+
+def by_dimension(report: Report) -> list[Rows]:
+    """Return one table for each dimension in which requests differ."""
+    counts = ("requests", "errors", "titles", "degraded")
+    keys = ("p50", "p90", "p99", "p99.9", "max")
+    return [
+        [
+            [dimension, *counts, *keys],
+            *(
+                [name, *(f"{row[c]:,}" for c in counts), *(ms(row["latency_ms"][key]) for key in keys)]
+                for name, row in report["by"][dimension].items()
+            ),
+        ]
+        for dimension in DIMENSIONS
+        if len(report["by"][dimension]) > 1
+    ]
+
+
+def errors(report: Report) -> Rows:
+    """Return one row per kind of error."""
+    scheduled = max(1, report["requests"]["scheduled"])
+    rows = [[kind, f"{n:,}", f"{n / scheduled:.3%}"] for kind, n in report["requests"]["errors"].items()]
+    return [["error", "requests", "share"], *rows]
+
+
+def curve(capacity: dict[str, Any]) -> Rows:
+    """Return one row per probe of a search."""
+    rows = [
+        [
+            f"{point['rate']:,.1f}",
+            f"{point['achieved']:,.1f}",
+            ms(point["p50_ms"]),
+            ms(point["p99_ms"]),
+            f"{point['errors']:.2%}",
+            point["purpose"],
+            "held" if point["held"] else "; ".join(point["missed_because"]),
+        ]
+        for point in capacity["curve"]
+    ]
+    return [["rate/s", "achieved/s", "p50", "p99", "errors", "probe", ""], *rows]
+
+
+def highest_rate(capacity: dict[str, Any]) -> str:
+    """Return what a search found, in a sentence."""
+    if capacity["rate"] is None:
+        return "No rate that was tried holds the objective."
+    high = capacity["lost_at"]
+    end = f"{high:,.1f}/s did not hold it" if high else "above it the client was the limit"
+    return f"Highest rate that holds the objective: {capacity['rate']:,.1f} requests/s; {end}."
+
+
+def summary(report: Report) -> str:
+    """Return rates and counts as one line."""
+    rate, requests = report["rate"], report["requests"]
+    failed = sum(requests["errors"].values())
+    return (
+        f"{rate['intended']:,.1f}/s intended, {rate['achieved']:,.1f}/s achieved, "
+        f"{rate['goodput']:,.1f}/s goodput; "
+        f"{requests['ok']:,} of {requests['scheduled']:,} ok, {failed:,} errors"
+    )
+
+
+def objective(report: Report) -> str | None:
+    """Return whether the run met its objective; None without one."""
+    asked = report["objective"]
+    if asked is None:
+        return None
+    met = "held" if asked["met"] else "missed: " + "; ".join(asked["missed_because"])
+    return f"objective {asked['slo']}: {met}"
+
+
+def watched(watch: dict[str, Any]) -> list[str]:
+    """Return the lines about a server that was watched."""
+    lines = []
+    for title, name in (("memory, MB", "memory_mb"), ("open files", "open_files"), ("disk, MB", "disk_mb")):
+        if (trend := watch[name]) is not None:
+            lines.append(
+                f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {signed(trend['per_hour'])} an hour"
+                f" (95 %: {signed(trend['low'])} to {signed(trend['high'])})"
+            )
+    fell = "none fell" if not watch["counters_fell"] else f"{len(watch['counters_fell'])} fell"
+    lines.append(f"counters: {fell} in {watch['scrapes']:,} scrapes")
+    lines.append("problems: none" if not watch["problems"] else "problems:")
+    return [*lines, *(f"  {problem}" for problem in watch["problems"])]
