@@ -87,9 +87,8 @@ class Histogram:
             return None
         counts = np.ctypeslib.as_array(self._hdr.counts)
         places = np.flatnonzero(counts)
-        values = []
-        for lowest in (self._hdr.get_value_from_index(int(place)) for place in places):
-            values.append((lowest + self._hdr.get_highest_equivalent_value(lowest)) / 2)
+        lowest = [self._hdr.get_value_from_index(int(place)) for place in places]
+        values = [(low + self._hdr.get_highest_equivalent_value(low)) / 2 for low in lowest]
         return float(np.average(values, weights=counts[places])) / 1000
 
     def max_ms(self) -> float | None:

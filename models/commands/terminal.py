@@ -16,7 +16,7 @@ LINE_S = 15.0
 
 
 class _Display:
-    """Shows how much of a long work is done on standard error: a bar in a terminal, else a line every LINE_S."""
+    """Shows on standard error how much is done: a bar in a terminal, else a line every LINE_S."""
 
     def __init__(self) -> None:
         from rich.console import Console
