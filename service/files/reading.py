@@ -158,7 +158,8 @@ def _parquet(raw: Any, window: Window, request: Request, most: int) -> Iterator[
         window.share = read / metadata.num_rows
         yield _settled(window, request)
     if not read:
-        yield window
+        window.table = schema.empty_table().replace_schema_metadata()
+        yield _settled(window, request)
 
 
 def _plain(table: Any) -> Iterator[dict[str, Any] | str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from models.errors import ModelError
@@ -175,7 +176,7 @@ def _publish(job: Job, parts: Parts) -> None:
     storage, output, on_disk = parts.storage, job.output, isinstance(parts.storage, Disk)
     in_order = sorted(parts.done().values())
     whole = parts.path(WHOLE) if on_disk else output
-    if job.is_directory:
+    if job.is_directory and not on_disk:
         storage.remove(f"{output}/{SUCCESS}")
     if job.is_directory or on_disk:
         storage.remove(whole)
@@ -190,7 +191,7 @@ def _publish(job: Job, parts: Parts) -> None:
         names = [parts.part_path(part) for part in in_order if part.file == file.number]
         assemble(storage, names, whole + file.output.removeprefix(output), file.target.kind)
     if on_disk:
-        if storage.is_directory(output):
+        if job.is_directory and Path(output).exists():
             storage.remove(parts.path(OLD))
             storage.move(output, parts.path(OLD))  # is removed with the parts
         storage.move(whole, output)

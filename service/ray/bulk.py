@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 AHEAD = 2
 """Windows that each actor has: one to score, and one that waits for it."""
 
+RESTARTS = 5
+"""How often Ray starts an actor again whose worker or node has died, and repeats what it had."""
+
 
 @contextlib.contextmanager
 def cluster(
@@ -48,7 +51,8 @@ class Actors:
 
     def __init__(self, ray: Any, request: Request, count: int, gpus: int) -> None:
         self._ray = ray
-        actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Scoring)
+        how = {"max_restarts": RESTARTS, "max_task_retries": RESTARTS}
+        actor = ray.remote(num_cpus=1, num_gpus=gpus, **how)(Scoring)
         self._turns = itertools.cycle([actor.remote(request) for _ in range(count)])
         self.ahead = AHEAD * count
 
