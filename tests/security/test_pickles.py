@@ -17,7 +17,7 @@ import torch
 from models import Classifier
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.study.runner import Runner
-from models.training.saved import read_saved
+from models.training.loop import read_saved
 from tests.models.study.data import judged
 
 ROOT = Path(__file__).parents[2]
