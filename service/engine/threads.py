@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -93,9 +93,6 @@ other work."""
 
 logger = logging.getLogger("headroom.engine")
 
-Outcome = RowScore | np.ndarray
-"""What the network makes of a row: its scores, or its attention."""
-
 
 class Engine:
     """Owns the networks and the threads that run them.
@@ -115,7 +112,7 @@ class Engine:
     ) -> None:
         self.classifiers = classifiers
         self._on_failure = on_failure
-        self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
+        self._hangs_at: dict[Future[Sequence[Any]], float] = {}  # of each pass under way
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         self.batch_tokens: int | None = None
@@ -130,22 +127,21 @@ class Engine:
             self._wide = forward_pool(1, threads, device)
             self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
-    async def run(self, batch: Batch) -> Sequence[Outcome | Exception]:
-        """Score a batch of one lane, in its order.
+    async def run(self, batch: Batch) -> Sequence[Any]:
+        """Return a RowScore, an attention map or an exception for each row of a batch.
 
         Raises OutOfMemory (smaller batches may fit) and DeviceFailed (nothing will).
         """
         assert isinstance(batch.lane, Lane)
-        rows = [row for row in batch.rows if isinstance(row, PairRow)]
+        rows = cast(Sequence[PairRow], batch.rows)
         exact = batch.lane.classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
-        limit_s = self._longest_pass_s(batch.tokens) or HANGS_AFTER_S
-        ended = self._submit(pool, batch.lane, rows, limit_s)
-        return await asyncio.wrap_future(ended)
+        limit_s = self._longest_pass_s(batch.tokens, unknown=HANGS_AFTER_S)
+        return await asyncio.wrap_future(self._submit(pool, batch.lane, rows, limit_s))
 
     def _submit(
         self, pool: ThreadPoolExecutor, lane: Lane, rows: Sequence[PairRow], limit_s: float
-    ) -> Future[Sequence[Outcome | Exception]]:
+    ) -> Future[Sequence[Any]]:
         """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
         ended = pool.submit(self._forward, lane, rows)
         self._hangs_at[ended] = time.monotonic() + limit_s
@@ -158,10 +154,10 @@ class Engine:
         now = time.monotonic()
         return any(now > hangs_at for hangs_at in list(self._hangs_at.values()))
 
-    def _longest_pass_s(self, tokens: int) -> float | None:
-        """Return after which time a pass counts as hung; None if the rate is not known yet."""
+    def _longest_pass_s(self, tokens: int, *, unknown: float) -> float:
+        """Return after how many seconds a pass counts as hung: `unknown` if the rate is not known yet."""
         if self.tokens_per_second is None:
-            return None
+            return unknown
         return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
@@ -190,7 +186,7 @@ class Engine:
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             for count in (1, max(1, batch_tokens // row.tokens)) * 2:
                 began = time.monotonic()
-                limit_s = self._longest_pass_s(count * row.tokens) or WARM_UP_HANGS_AFTER_S
+                limit_s = self._longest_pass_s(count * row.tokens, unknown=WARM_UP_HANGS_AFTER_S)
                 batch = [row] * count
                 passes = [self._submit(pool, row.lane, batch, limit_s) for _ in range(slots)]
                 for ended in wait(passes, limit_s).not_done:
@@ -206,14 +202,16 @@ class Engine:
         self._wide.shutdown(wait=True)
         self._narrow.shutdown(wait=True)
 
-    def _forward(self, lane: Lane, rows: Sequence[PairRow]) -> Sequence[Outcome | Exception]:
+    def _forward(self, lane: Lane, rows: Sequence[PairRow]) -> Sequence[Any]:
         classifier = lane.classifier
         if self.failure is not None:
             raise self.failure
         try:
             if lane.kind == "attention":
                 return [classifier.attention(row.pair, row.heads, row.mask) for row in rows]
-            return score_rows(classifier, rows, sliced=lane.sliced)
+            masks = RowMasks.of([row.mask for row in rows])
+            logits = classifier.forward([row.pair for row in rows], masks, sliced=lane.sliced)
+            return row_scores(classifier, logits)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error, classifier.network.device):
                 self.failure = DeviceFailed("cuda")
@@ -254,29 +252,21 @@ def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadP
     return pool
 
 
-def score_rows(
-    classifier: Classifier, rows: Sequence[PairRow], *, sliced: bool = False
-) -> list[RowScore | Exception]:
-    """Run one forward pass; a row whose logits are not finite gets an error instead of a score.
-
-    sliced: all rows have one mask, and it is a variant's that is sliced.
-    """
-    masks = RowMasks.of([row.mask for row in rows])
-    logits = classifier.forward([row.pair for row in rows], masks, sliced=sliced)
-    finite = np.isfinite(logits).all(axis=1).tolist()
-    return [
-        result if is_finite else InferenceFailed()
-        for is_finite, result in zip(finite, row_scores(classifier, logits), strict=True)
-    ]
-
-
-def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore]:
-    """Return the results of logits, (rows, labels) float32."""
+def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Exception]:
+    """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
     scores = classifier.scores(logits)
     raw_scores = scores.raw_score.tolist()
-    if not classifier.config.is_graded:
-        ungraded = zip(scores.score, raw_scores, scores.logits, strict=True)
-        return [RowScore(score, raw_score, None, None, None, logits) for score, raw_score, logits in ungraded]
-    grades = zip(scores.grade.tolist(), scores.expected_grade, scores.probabilities, strict=True)
-    columns = zip(scores.score, raw_scores, grades, scores.logits, strict=True)
-    return [RowScore(score, raw_score, *grade, logits) for score, raw_score, grade, logits in columns]
+    results: list[RowScore | Exception]
+    if classifier.config.is_graded:
+        columns = zip(
+            *(scores.score, raw_scores, scores.grade.tolist(), scores.expected_grade, scores.probabilities),
+            scores.logits,
+            strict=True,
+        )
+        results = [RowScore(*column) for column in columns]
+    else:
+        pairs = zip(scores.score, raw_scores, scores.logits, strict=True)
+        results = [RowScore(score, raw_score, None, None, None, row) for score, raw_score, row in pairs]
+    for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
+        results[index] = InferenceFailed()
+    return results

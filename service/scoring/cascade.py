@@ -13,7 +13,7 @@ the last stage scored, best first, then those that the stage before it left behi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,14 +32,6 @@ class Due(NamedTuple):
 
     stage: int
     pairs: Sequence[int]
-
-
-class Later(NamedTuple):
-    """The number of titles that a stage will score, of these pairs; which ones is not known yet."""
-
-    stage: int
-    pairs: list[int]
-    titles: int
 
 
 class Course:
@@ -105,16 +97,14 @@ class Course:
             due.setdefault(stage, []).extend(pairs)
         return [Due(stage, sorted(due[stage])) for stage in sorted(due)]
 
-    def later(self) -> list[Later]:
-        """Return what comes after what is due, as far as it is known."""
-        coming = []
+    def later(self) -> Iterator[tuple[int, list[int], int]]:
+        """Yield what comes after what is due: a stage, and how many of which pairs it will score."""
         for stage, pairs in self._reached:
             count = len(pairs)
             while stage < len(self._keeps):
                 count = count_kept(self._keeps[stage], count)
                 stage = next_stage(count, self._keeps, stage + 1)
-                coming.append(Later(stage, pairs, count))
-        return coming
+                yield stage, pairs, count
 
 
 def floor_of(score_activation: str) -> float:

@@ -65,9 +65,9 @@ class Column:
     def later_tokens(self) -> int:
         """Tokens, at most, of the stages after the first: those of the longest titles."""
         tokens = 0
-        for later in self._course.later() if self._course else ():
-            pairs = self._encoded[later.stage].pairs
-            tokens += sum(sorted((len(pairs[index]) for index in later.pairs), reverse=True)[: later.titles])
+        for stage, indices, count in self._course.later() if self._course else ():
+            lengths = [len(self._encoded[stage].pairs[index]) for index in indices]
+            tokens += sum(sorted(lengths, reverse=True)[:count])
         return tokens
 
     def advance(self) -> None:

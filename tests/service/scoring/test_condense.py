@@ -18,7 +18,6 @@ from models.condense.local import condense
 from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from service.engine.runner import Batch
-from service.engine.threads import Outcome
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, serve
@@ -232,7 +231,7 @@ async def test_what_was_scored_of_a_portion_counts_too(
 async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     never = asyncio.Event()
 
-    async def held(_: Batch) -> list[Outcome]:
+    async def held(_: Batch) -> list[Any]:
         await never.wait()
         return []
 
