@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ import numpy as np
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from service.engine.threads import Lane, PairRow, RowScore
+from service.engine.threads import PairRow, RowScore
 from service.schemas.responses import Chunk, ScoreResult, StageInfo
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
-from service.scoring.catalog import Choice
+from service.scoring.catalog import Choice, lane_of
 from service.scoring.listings import mask_info
 from service.scoring.tokens import Encoded
 
@@ -36,7 +36,7 @@ class Column:
 
     choice: the variant and mask. queries: of each pair.
     encoded: the pairs by classifier, for those of all stages.
-    lane: gives the lane of a stage's rows.
+    shared: whether masks of sliced variants are multiplied, so that their rows share other columns' batches.
     due: the rows to compute next.
     scored: the pairs that were scored, one entry per stage and round. seconds: what their rows took.
     """
@@ -46,14 +46,17 @@ class Column:
         choice: Choice,
         queries: Sequence[str],
         encoded: Mapping[Classifier, Encoded],
-        lane: Callable[[Choice], Lane],
+        *,
+        shared: bool,
     ) -> None:
         self.choice = choice
         self.scored: list[Encoded] = []
         self.seconds = 0.0
         self._stages = choice.stages or (choice,)
         self._encoded = [encoded[stage.variant.classifier] for stage in self._stages]
-        self._lanes = [lane(stage) for stage in self._stages]
+        self._lanes = [
+            lane_of(stage.variant.classifier, stage.mask) if shared else stage.lane for stage in self._stages
+        ]
         self._course = Course(queries, choice.variant.keeps) if choice.stages else None
         self._rows: list[Sequence[PairRow]] = [()] * len(queries)  # of each pair, from its last stage
         self._pairs_scored = [0] * len(self._stages)

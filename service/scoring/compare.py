@@ -12,8 +12,7 @@ from service.errors import InvalidRequest
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention
-from service.scoring.catalog import Catalog, Choice, lane_of
-from service.scoring.column import Column
+from service.scoring.catalog import Catalog, Choice
 from service.scoring.listings import mask_info
 from service.scoring.score import Computed, Scorer, asks_for, usage
 
@@ -28,14 +27,7 @@ async def compare(
     choices = [_choice(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
     choices += [_choice(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
     asks_for(request, choices)
-    encoded, tokenize_s = await scorer.encode_for(choices, request)
-    queries = [query for query, _ in request.texts()]
-    # The masks of sliced variants are multiplied here, so that their rows share the others' batches.
-    columns = [
-        Column(choice, queries, encoded, lambda stage: lane_of(stage.variant.classifier, stage.mask))
-        for choice in choices
-    ]
-    computed = await scorer.compute(columns, request, deadline, tokenize_s)
+    columns, computed = await scorer.columns(request, choices, deadline, shared=True)
     answers = []
     for column in columns:
         choice, results, stages = column.choice, column.results(), column.stages()
@@ -54,7 +46,8 @@ async def attention(
     choice = catalog.choose(request.variant, request.head_mask)
     asks_for(request, [choice])
     classifier = choice.variant.classifier
-    encoded, tokenize_s = await scorer.encode(classifier, [(request.query, request.title)], request)
+    computed = Computed()
+    encoded = await scorer.encode(classifier, [(request.query, request.title)], request, computed)
     (pair,) = encoded.rows
     heads = _heads_of(request.heads, classifier)
     values = len(heads) * len(pair) ** 2
@@ -66,7 +59,6 @@ async def attention(
         )
     scorer.check_tokens(len(pair), request)
     row = PairRow(pair, choice.mask, Lane(classifier, kind="attention"), heads)
-    computed = Computed(tokenize_s)
     await scorer.run([row], deadline, computed)
     return AttentionResponse(
         model=classifier.name,

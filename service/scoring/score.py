@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -89,10 +89,7 @@ class Scorer:
         degraded: the variant stands in for the default because of the load, which the answer says.
         """
         asks_for(request, [choice])
-        encoded, tokenize_s = await self.encode_for([choice], request)
-        queries = [query for query, _ in request.texts()]
-        column = Column(choice, queries, encoded, lambda stage: stage.lane)
-        computed = await self.compute([column], request, deadline, tokenize_s, use_cache=assigned is None)
+        (column,), computed = await self.columns(request, [choice], deadline, use_cache=assigned is None)
         results, stages = column.results(), column.stages()
         self.count(choice, results, computed, "" if assigned is None else assigned.arm, stages)
         degraded = degraded or computed.is_cut_short
@@ -112,73 +109,43 @@ class Scorer:
             _labels=variant.classifier.config.labels,
         )
 
-    async def encode_for(
-        self, choices: Iterable[Choice], request: ScoreRequest | CompareRequest
-    ) -> tuple[dict[Classifier, Encoded], float]:
-        """Return the tokens of the pairs by classifier, and the seconds it took to read them."""
-        encoded: dict[Classifier, Encoded] = {}
-        tokenize_s = 0.0
-        stages = [stage for choice in choices for stage in choice.stages or (choice,)]
-        for classifier in dict.fromkeys(stage.variant.classifier for stage in stages):
-            encoded[classifier], seconds = await self.encode(
-                classifier, request.texts(), request, request.long_titles
-            )
-            tokenize_s += seconds
-        return encoded, tokenize_s
-
-    async def encode(
+    async def columns(
         self,
-        classifier: Classifier,
-        texts: Sequence[tuple[str, str]],
-        request: ScoreRequest | CompareRequest | AttentionRequest,
-        long_titles: LongTitles | None = None,
-    ) -> tuple[Encoded, float]:
-        """Return the tokens of the pairs and the seconds it took to read them.
-
-        Raises InvalidRequest if a query has no token.
-        """
-        started = time.monotonic()
-        tokenizer = tokenizer_for(request, classifier.tokenizer)
-        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
-        check_whole(request, encoded.rows, classifier.max_tokens)
-        for number, pair in enumerate(encoded.pairs):
-            if not pair.query_tokens:
-                in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
-                param = f"pairs[{number}][0]" if in_pairs else "query"
-                raise InvalidRequest("holds no character that the model can read", param=param)
-        ended = time.monotonic()
-        note_stage("tokenize", started, ended)
-        return encoded, ended - started
-
-    async def compute(
-        self,
-        columns: Sequence[Column],
         request: ScoreRequest | CompareRequest,
+        choices: Sequence[Choice],
         deadline: Deadline,
-        tokenize_s: float = 0.0,
         *,
+        shared: bool = False,
         use_cache: bool = False,
         background: bool = False,
-    ) -> Computed:
-        """Compute the rows of columns, stage by stage, pair by pair in the same batches.
+    ) -> tuple[list[Column], Computed]:
+        """Score the pairs under each choice, stage by stage, pair by pair in the same batches.
 
         A later stage that would not be done by the deadline is left out. The request is admitted once.
 
+        shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_cache: whether results may come from the score cache.
-        background: as `Scheduler.submit` takes it.
         Raises the first error among the results, or InvalidRequest if the request has too many rows or
         tokens.
         """
+        texts, computed = request.texts(), Computed()
+        stages = [stage for choice in choices for stage in choice.stages or (choice,)]
+        encoded = {
+            classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
+            for classifier in dict.fromkeys(stage.variant.classifier for stage in stages)
+        }
+        queries = [query for query, _ in texts]
+        columns = [Column(choice, queries, encoded, shared=shared) for choice in choices]
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows = [
             row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
         ]
-        self._check_rows(rows, len(columns) * len(request.texts()), request)
+        self._check_rows(rows, len(columns) * len(texts), request)
         self.check_tokens(sum([row.tokens for row in rows]) + sum(c.later_tokens for c in columns), request)
         cache = self._cache if use_cache else None
-        computed = Computed(tokenize_s)
         while rows:
-            if computed.is_admitted and not self._is_in_time(rows, deadline):
+            tokens = sum([row.tokens for row in rows])
+            if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
                 computed.is_cut_short = True
                 break
             if cache is None:
@@ -194,14 +161,40 @@ class Scorer:
             rows = [row for column in columns for row in column.due]
         if cache is not None:
             self.metrics.looked_up(hits=computed.hits, misses=computed.misses)
-        return computed
+        return columns, computed
+
+    async def encode(
+        self,
+        classifier: Classifier,
+        texts: Sequence[tuple[str, str]],
+        request: ScoreRequest | CompareRequest | AttentionRequest,
+        computed: Computed,
+        long_titles: LongTitles | None = None,
+    ) -> Encoded:
+        """Return the tokens of the pairs, and add the seconds it took to read them to `computed`.
+
+        Raises InvalidRequest if a query has no token.
+        """
+        started = time.monotonic()
+        tokenizer = tokenizer_for(request, classifier.tokenizer)
+        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
+        check_whole(request, encoded.rows, classifier.max_tokens)
+        for number, pair in enumerate(encoded.pairs):
+            if not pair.query_tokens:
+                in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
+                param = f"pairs[{number}][0]" if in_pairs else "query"
+                raise InvalidRequest("holds no character that the model can read", param=param)
+        ended = time.monotonic()
+        note_stage("tokenize", started, ended)
+        computed.tokenize_s += ended - started
+        return encoded
 
     async def run(
         self, rows: Sequence[PairRow], deadline: Deadline, computed: Computed, *, background: bool = False
     ) -> None:
         """Have rows computed, and add their times to `computed`. Raises the first error among their results.
 
-        If `computed` has times already, the rows belong to a request that was let into the queue before.
+        If `computed.is_admitted`, the rows belong to a request that was let into the queue before.
         """
         if not rows:
             return
@@ -249,9 +242,6 @@ class Scorer:
         )
         if stages is not None:
             self.metrics.cascade(choice.label, {stage.variant: stage.pairs for stage in stages})
-
-    def _is_in_time(self, rows: Sequence[PairRow], deadline: Deadline) -> bool:
-        return self._scheduler.is_in_time(sum([row.tokens for row in rows]), deadline.expires)
 
     def _check_rows(
         self, rows: Sequence[PairRow], pairs: int, request: ScoreRequest | CompareRequest

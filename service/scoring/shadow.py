@@ -112,13 +112,10 @@ class Shadow:
         }
         if not choices:
             return False
-        request, deadline = job.request, Deadline(0.0, inf)
-        encoded, _ = await self._scorer.encode_for(choices.values(), request)
-        queries = [query for query, _ in request.texts()]
-        columns = {
-            arm: Column(choice, queries, encoded, lambda stage: stage.lane) for arm, choice in choices.items()
-        }
-        await self._scorer.compute([*columns.values()], request, deadline, background=True)
+        scored, _ = await self._scorer.columns(
+            job.request, [*choices.values()], Deadline(0.0, inf), background=True
+        )
+        columns = dict(zip(choices, scored, strict=True))
         # While it waited for an idle device, the experiment may have been stopped or an arm rolled back.
         if self._arms(job.experiment).keys() != columns.keys():
             return False
