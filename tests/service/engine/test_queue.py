@@ -114,12 +114,6 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
         batch()
 
 
-def test_equal_requests_are_served_first_come_first_served() -> None:
-    """Served side by side they would all end together, as late as the last of them must."""
-    queue = queue_of(*[[25] * 40] * 4)
-    assert [set(owners(queue)) for _ in range(4)] == [{0}, {1}, {2}, {3}]
-
-
 @pytest.mark.parametrize("fill", [True, False])
 def test_a_long_request_ends_however_many_short_ones_keep_coming(fill: bool) -> None:
     """Every batch could be filled with newcomers alone; a quarter of it goes to what is past its age."""
@@ -140,16 +134,6 @@ def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_
         assert owners_of(queue.take(BUDGET, now=float(turn), fill=False))[0] == 0
         push(queue, turn, [Named(25, "lane")], now=float(turn))
         assert owners_of(queue.take(BUDGET, now=float(turn), fill=False)) == [turn]
-
-
-def test_a_short_request_passes_each_time_the_long_one_before_it() -> None:
-    """Sharing lets it, while the long one would need longer even so; the rest of the batch is not lost."""
-    queue = queue_of([25] * 1000)
-    for owner in range(1, 11):
-        push(queue, owner, [Named(25, "lane")], now=0.0)
-        batch = owners(queue)
-        assert batch[0] == owner
-        assert batch[1:] == [0] * 39
 
 
 def test_who_is_done_with_a_batch_need_not_wait_for_part_of_a_long_request() -> None:
@@ -176,38 +160,6 @@ def test_what_is_before_a_request_is_known_when_it_comes() -> None:
     assert queue.ahead_of(100_000) == queue.tokens
 
 
-def test_neighbours_in_a_batch_are_alike_in_length() -> None:
-    """Short and long titles arrive in turn; a batch holds one sort, so little time is lost on the mixture."""
-    queue = queue_of(*[[30], [40]] * 20)
-    batch = queue.take(300, now=0.0)
-    assert [entry.tokens for entry in batch] == [30] * 10
-
-
-def test_a_long_title_is_not_overtaken_for_ever_by_short_ones() -> None:
-    queue = queue_of([10], [90], *[[10]] * 100, max_age_s=1.0)
-    young = queue.take(100, now=1.0)
-    assert 1 not in owners_of(young)
-    push(queue, 1000, [Named(10, "lane")], now=1.0)
-    old = queue.take(100, now=1.5)
-    assert owners_of(old)[0] == 1
-
-
-def test_a_title_over_the_budget_goes_alone() -> None:
-    queue = queue_of([10], [300], [10])
-    assert [owners(queue, budget=100) for _ in range(2)] == [[0, 2], [1]]
-
-
-def test_an_overdue_request_of_another_model_is_next_after_the_batch_before_it() -> None:
-    queue: FairQueue = FairQueue(max_age_s=1.0)
-    for _ in range(20):
-        push(queue, "full", [Named(50, "full")], now=0.0)
-    push(queue, "pruned", [Named(50, "pruned")], now=0.0)
-    for _ in range(20):
-        push(queue, "full", [Named(50, "full")], now=0.0)
-    taken = [set(owners_of(queue.take(BUDGET, now=2.5))) for _ in range(3)]
-    assert taken == [{"full"}, {"pruned"}, {"full"}]
-
-
 def test_short_requests_of_one_model_do_not_keep_out_a_long_one_of_another() -> None:
     queue: FairQueue = FairQueue(max_age_s=1.0)
     push(queue, "long", [Named(50, "pruned")] * 100, now=0.0)
@@ -217,16 +169,6 @@ def test_short_requests_of_one_model_do_not_keep_out_a_long_one_of_another() -> 
             push(queue, "short", [Named(50, "full")], now=2.0 + turn)
         taken.append(set(owners_of(queue.take(BUDGET, now=2.0 + turn))))
     assert taken.count({"long"}) == 3
-
-
-def test_two_overdue_models_still_run_in_full_batches() -> None:
-    """Under overload everything is overdue; batches of one item would turn that into a standstill."""
-    queue: FairQueue = FairQueue(max_age_s=1.0)
-    for owner in range(400):
-        push(queue, owner, [Named(25, ("full", "pruned")[owner % 2])], now=0.0)
-    batches = [owners(queue, now=5.0) for _ in range(10)]
-    assert [len(batch) for batch in batches] == [BUDGET // 25] * 10
-    assert [batch[0] for batch in batches] == [0, 1, 80, 81, 160, 161, 240, 241, 320, 321]
 
 
 def test_clients_that_come_and_go_leave_nothing_behind() -> None:

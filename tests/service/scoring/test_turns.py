@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from service.errors import QueueFull
+from service.errors import Draining, QueueFull
 from service.scoring import tokens
 from service.scoring.tokens import CHARS_PER_SECOND, Encoder
 
@@ -106,3 +106,16 @@ async def test_requests_that_end_early_leave_the_thread_to_the_others() -> None:
     assert thread.waiting_chars == 0
     assert await thread.read(steps("next", log, 1), 1_000) == "next"
     thread.close()
+
+
+async def test_what_is_not_read_when_the_replica_ends_is_refused_as_by_a_stop() -> None:
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 1), 1_000))
+    await gate.is_begun()
+    second = asyncio.create_task(thread.read(steps("second", log, 1), 1_000))
+    await asyncio.sleep(0)
+    thread.close()
+    gate.open.set()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(result) for result in results] == [Draining, Draining]
+    assert (log, thread.waiting_chars) == (["first"], 0)
