@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.checkpoint.chunks import ChunkedPair, best_chunks
-from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from service.engine.threads import PairRow, RowScore
-from service.schemas.responses import Chunk, ScoreResult, StageInfo
+from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
 from service.scoring.catalog import Choice, lane_of
 from service.scoring.listings import mask_info
-from service.scoring.tokens import Encoded
+from service.scoring.tokens import Pair, rows_of
 
 
 class _Scoring(NamedTuple):
-    """The pairs, by index, that a stage scores in one round, with their rows."""
+    """The pairs, by index, that a stage scores in one round, and the rows of each."""
 
     stage: int
     indices: Sequence[int]
-    encoded: Encoded
-    rows_of_pairs: Sequence[Sequence[PairRow]]
+    rows: Sequence[Sequence[PairRow]]
 
 
 class Column:
@@ -38,22 +35,22 @@ class Column:
     encoded: the pairs by classifier, for those of all stages.
     shared: whether masks of sliced variants are multiplied, so that their rows share other columns' batches.
     due: the rows to compute next.
-    scored: the pairs that were scored, one entry per stage and round. seconds: what their rows took.
+    usage: what was scored so far; a pair counts once per stage. seconds: what it took.
     """
 
     def __init__(
         self,
         choice: Choice,
         queries: Sequence[str],
-        encoded: Mapping[Classifier, Encoded],
+        encoded: Mapping[Classifier, Sequence[Pair]],
         *,
         shared: bool,
     ) -> None:
         self.choice = choice
-        self.scored: list[Encoded] = []
+        self.usage = Usage(0, 0)
         self.seconds = 0.0
         self._stages = choice.stages or (choice,)
-        self._encoded = [encoded[stage.variant.classifier] for stage in self._stages]
+        self._pairs = [encoded[stage.variant.classifier] for stage in self._stages]
         self._lanes = [
             lane_of(stage.variant.classifier, stage.mask) if shared else stage.lane for stage in self._stages
         ]
@@ -69,19 +66,20 @@ class Column:
         """Tokens, at most, of the stages after the first: those of the longest titles."""
         tokens = 0
         for stage, indices, count in self._course.later() if self._course else ():
-            lengths = [len(self._encoded[stage].pairs[index]) for index in indices]
+            lengths = [len(self._pairs[stage][index]) for index in indices]
             tokens += sum(sorted(lengths, reverse=True)[:count])
         return tokens
 
     def advance(self) -> None:
         """Take the results of the rows that were due, and choose the rows of the next round."""
+        self.usage.tokens += sum([row.tokens for row in self.due])
         self.seconds += sum([row.seconds for row in self.due])
         raw_scores = []
         for part in self._round:
-            for index, rows in zip(part.indices, part.rows_of_pairs, strict=True):
+            for index, rows in zip(part.indices, part.rows, strict=True):
                 self._rows[index] = rows
             self._pairs_scored[part.stage] += len(part.indices)
-            self.scored.append(part.encoded)
+            self.usage.pairs += len(part.indices)
             if self._course is not None:
                 raw_scores.append([self._raw_score(part.stage, index) for index in part.indices])
         if self._course is not None:
@@ -91,12 +89,12 @@ class Column:
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
         if self._course is None:
-            return _results(self.choice, self._encoded[0], [row for rows in self._rows for row in rows])
+            return _results(self.choice, self._pairs[0], self._rows)
         results = []
-        for number, (stage, encoded) in enumerate(zip(self._stages, self._encoded, strict=True)):
+        for number, (stage, encoded) in enumerate(zip(self._stages, self._pairs, strict=True)):
             indices = np.flatnonzero(self._course.stages == number).tolist()
-            rows = [row for index in indices for row in self._rows[index]]
-            for index, result in zip(indices, _results(stage, encoded.of_pairs(indices), rows), strict=True):
+            pairs, rows = [encoded[index] for index in indices], [self._rows[index] for index in indices]
+            for index, result in zip(indices, _results(stage, pairs, rows), strict=True):
                 result.index = index
                 result.stage = stage.variant.name
                 results.append(result)
@@ -125,37 +123,28 @@ class Column:
         """Make the rows of the pairs that are due."""
         self.due, self._round = [], []
         for stage, indices in due_by_stage:
-            encoded = self._encoded[stage].of_pairs(indices)
-            mask, lane = self._stages[stage].mask, self._lanes[stage]
-            rows = [PairRow(pair, mask, lane) for pair in encoded.rows]
-            if encoded.counts is None:
-                rows_of_pairs = [[row] for row in rows]
-            else:
-                ends = list(accumulate(encoded.counts))
-                rows_of_pairs = [
-                    rows[end - count : end] for end, count in zip(ends, encoded.counts, strict=True)
-                ]
-            self.due += rows
-            self._round.append(_Scoring(stage, indices, encoded, rows_of_pairs))
+            mask, lane, pairs = self._stages[stage].mask, self._lanes[stage], self._pairs[stage]
+            rows = [[PairRow(row, mask, lane) for row in rows_of(pairs[index])] for index in indices]
+            self.due += [row for rows_of_pair in rows for row in rows_of_pair]
+            self._round.append(_Scoring(stage, indices, rows))
 
     def _raw_score(self, stage: int, index: int) -> float:
         """Return the raw score of a pair: of several chunks, the best one's."""
-        classifier, pair = self._stages[stage].variant.classifier, self._encoded[stage].pairs[index]
+        classifier, pair = self._stages[stage].variant.classifier, self._pairs[stage][index]
         return max(_judged(classifier, pair, row.result).raw_score for row in self._rows[index])
 
 
-def _results(choice: Choice, encoded: Encoded, rows: Sequence[PairRow]) -> list[ScoreResult]:
-    """Return one result per pair, in their order. rows: of all pairs, with their results."""
-    scores: list[RowScore] = [row.result for row in rows]
+def _results(choice: Choice, pairs: Sequence[Pair], rows: Sequence[Sequence[PairRow]]) -> list[ScoreResult]:
+    """Return one result per pair, in their order. rows: of each pair, with their results."""
+    scores: list[RowScore] = [row.result for rows_of_pair in rows for row in rows_of_pair]
     chunks: Sequence[Any] = ()
-    if encoded.counts is not None:
-        chunked = [pair for pair in encoded.pairs if isinstance(pair, ChunkedPair)]
+    if chunked := [pair for pair in pairs if isinstance(pair, ChunkedPair)]:  # all of them, or none
         best, chunks = best_chunks([score.raw_score for score in scores], chunked)
         scores = [scores[row] for row in best]
     classifier = choice.variant.classifier
     labels = classifier.grades
     results = []
-    for index, (pair, score) in enumerate(zip(encoded.pairs, scores, strict=True)):
+    for index, (pair, score) in enumerate(zip(pairs, scores, strict=True)):
         score = _judged(classifier, pair, score)
         results.append(
             ScoreResult(
@@ -179,7 +168,7 @@ def _results(choice: Choice, encoded: Encoded, rows: Sequence[PairRow]) -> list[
     return results
 
 
-def _judged(classifier: Classifier, pair: EncodedPair | ChunkedPair, score: RowScore) -> RowScore:
+def _judged(classifier: Classifier, pair: Pair, score: RowScore) -> RowScore:
     """Return a pair's scores: the network's, or the lowest if the title is empty."""
     if pair.title_tokens:
         return score

@@ -11,10 +11,11 @@ from service.engine.threads import Lane, PairRow
 from service.errors import InvalidRequest
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
-from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention
+from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.listings import mask_info
-from service.scoring.score import Computed, Scorer, asks_for, usage
+from service.scoring.score import Computed, Scorer, asks_for
+from service.scoring.tokens import rows_of
 
 MAX_ATTENTION_VALUES = 4_000_000
 """Maximum values of one `/v1/attention`: heads times tokens squared."""
@@ -36,7 +37,11 @@ async def compare(
             scorer.metrics.degraded()
         mask = mask_info(choice.mask, choice.variant.classifier)
         answers.append(responses.Column(mask, choice.variant.name, results, stages, bool(column.due)))
-    return CompareResponse(catalog.base.name, answers, usage(columns), computed.timing(deadline))
+    usage = Usage(
+        pairs=sum(column.usage.pairs for column in columns),
+        tokens=sum(column.usage.tokens for column in columns),
+    )
+    return CompareResponse(catalog.base.name, answers, usage, computed.timing(deadline))
 
 
 async def attention(
@@ -47,8 +52,8 @@ async def attention(
     asks_for(request, [choice])
     classifier = choice.variant.classifier
     computed = Computed()
-    encoded = await scorer.encode(classifier, [(request.query, request.title)], request, computed)
-    (pair,) = encoded.rows
+    pairs = await scorer.encode(classifier, [(request.query, request.title)], request, computed)
+    (pair,) = rows_of(pairs[0])
     heads = _heads_of(request.heads, classifier)
     values = len(heads) * len(pair) ** 2
     if values > MAX_ATTENTION_VALUES:

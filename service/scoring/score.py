@@ -20,12 +20,12 @@ from service.observe.followed import current, note_stage, trace
 from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing, Usage
+from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
 from service.scoring.cache import ScoreCache
 from service.scoring.catalog import Choice
 from service.scoring.column import Column
 from service.scoring.listings import mask_info
-from service.scoring.tokens import Encoded, Encoder, check_whole, tokenizer_for
+from service.scoring.tokens import Encoder, Pair, check_whole, tokenizer_for
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest | CondenseRequest
 
@@ -103,7 +103,7 @@ class Scorer:
             assignment=None if assigned is None else _assignment(assigned, choice),
             degraded=degraded,
             results=results,
-            usage=usage([column]),
+            usage=column.usage,
             timing_ms=computed.timing(deadline),
             stages=stages,
             _labels=variant.classifier.config.labels,
@@ -170,16 +170,16 @@ class Scorer:
         request: ScoreRequest | CompareRequest | AttentionRequest,
         computed: Computed,
         long_titles: LongTitles | None = None,
-    ) -> Encoded:
+    ) -> Sequence[Pair]:
         """Return the tokens of the pairs, and add the seconds it took to read them to `computed`.
 
         Raises InvalidRequest if a query has no token.
         """
         started = time.monotonic()
         tokenizer = tokenizer_for(request, classifier.tokenizer)
-        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
-        check_whole(request, encoded.rows, classifier.max_tokens)
-        for number, pair in enumerate(encoded.pairs):
+        pairs = await self._encoder.encode(tokenizer, texts, long_titles)
+        check_whole(request, pairs, classifier.max_tokens)
+        for number, pair in enumerate(pairs):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
                 param = f"pairs[{number}][0]" if in_pairs else "query"
@@ -187,7 +187,7 @@ class Scorer:
         ended = time.monotonic()
         note_stage("tokenize", started, ended)
         computed.tokenize_s += ended - started
-        return encoded
+        return pairs
 
     async def run(
         self, rows: Sequence[PairRow], deadline: Deadline, computed: Computed, *, background: bool = False
@@ -253,15 +253,6 @@ class Scorer:
                 f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
                 param=_texts_field(request),
             )
-
-
-def usage(columns: Sequence[Column]) -> Usage:
-    """Return how much was scored; a pair counts once for each time that it was."""
-    scored = [encoded for column in columns for encoded in column.scored]
-    return Usage(
-        pairs=sum(len(encoded.pairs) for encoded in scored),
-        tokens=sum(sum(map(len, encoded.rows)) for encoded in scored),
-    )
 
 
 def asks_for(request: AnyRequest, choices: Sequence[Choice]) -> None:

@@ -35,30 +35,8 @@ CHARS_PER_SECOND = 500_000.0
 last requests took says nothing about the next ones, because known texts cost next to nothing."""
 
 
-class Encoded(NamedTuple):
-    """The tokens of a request's (query, title) pairs.
-
-    rows: the sequences to score, in the order of the pairs: one per pair, or one per chunk of a long title.
-    counts: how many rows each pair has; None: one.
-    """
-
-    pairs: Sequence[EncodedPair | ChunkedPair]
-    rows: Sequence[EncodedPair]
-    counts: Sequence[int] | None = None
-
-    @classmethod
-    def of_chunks(cls, pairs: Sequence[ChunkedPair]) -> Encoded:
-        """Return pairs whose long titles are in chunks."""
-        return cls(pairs, [row for pair in pairs for row in pair.rows], [len(pair.rows) for pair in pairs])
-
-    def of_pairs(self, indices: Sequence[int]) -> Encoded:
-        """Return the pairs with these indices, which ascend, with their rows."""
-        if len(indices) == len(self.pairs):
-            return self
-        pairs = [self.pairs[index] for index in indices]
-        if self.counts is None:
-            return Encoded(pairs, [self.rows[index] for index in indices])
-        return Encoded.of_chunks([pair for pair in pairs if isinstance(pair, ChunkedPair)])
+Pair = EncodedPair | ChunkedPair
+"""The tokens of a query and a title, whose rows may be several: one per chunk of a long title."""
 
 
 class _Text(NamedTuple):
@@ -94,7 +72,7 @@ class Encoder:
         tokenizer: PairTokenizer,
         texts: Sequence[tuple[str, str]],
         long_titles: LongTitles | None = None,
-    ) -> Encoded:
+    ) -> Sequence[Pair]:
         """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says.
 
         Raises QueueFull if too much text waits.
@@ -106,7 +84,7 @@ class Encoder:
                 try:
                     next(reading)
                 except StopIteration as end:
-                    encoded: Encoded = end.value
+                    encoded: Sequence[Pair] = end.value
                     return encoded
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
         return await self.read(reading, sum(map(len if is_whole else tokenizer.characters, distinct)))
@@ -174,12 +152,17 @@ def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
     return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
 
 
-def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) -> None:
+def rows_of(pair: Pair) -> Sequence[EncodedPair]:
+    """Return the sequences of a pair that are to be scored."""
+    return pair.rows if isinstance(pair, ChunkedPair) else [pair]
+
+
+def check_whole(request: object, pairs: Sequence[Pair], window: int) -> None:
     """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
     if not isinstance(request, TruncationRequest) or request.keep != "all":
         return
     field = "titles" if request.pairs is None else "pairs"
-    for index, pair in enumerate(encoded):
+    for index, pair in enumerate(pairs):
         if pair.truncated:
             raise InvalidRequest(
                 f"does not fit into the window of {window} tokens; send shorter texts, or allow truncation",
@@ -214,14 +197,13 @@ def _read_texts(
 
 def _read_pairs(
     tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles | None
-) -> Generator[None, None, Encoded]:
+) -> Generator[None, None, Sequence[Pair]]:
     encoded = yield from _read_texts(tokenizer, {text for pair in pairs for text in pair})
     if long_titles is None:
-        joined = tokenizer.join(pairs, encoded)
-        return Encoded(joined, joined)
+        return tokenizer.join(pairs, encoded)
     chunked: list[ChunkedPair] = []
     for pair in chunk_pairs(tokenizer, pairs, encoded, long_titles):
         if pair is not None:
             chunked.append(pair)
         yield
-    return Encoded.of_chunks(chunked)
+    return chunked
