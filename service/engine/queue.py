@@ -17,27 +17,27 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from operator import attrgetter
 
-from service.engine.request import Request, Row
+from service.engine.request import Row, Submission
 from service.engine.sharing import ProcessorSharing
 
 AGED_PART = 4
 """Once something is past its age, a quarter of each batch, and every fourth choice of a lane, go by age."""
 
 
-class Part:
+class LanePart:
     """The rows of one request in one lane, shortest first.
 
     rank: its rank in the fair order: when its request would be done under sharing, then the arrival.
     arrival: a number that grows from part to part. next: index of the first row that still waits.
     """
 
-    __slots__ = ("_ends", "arrival", "lane", "next", "rank", "request", "rows")
+    __slots__ = ("_ends", "arrival", "lane", "next", "rank", "rows", "submission")
 
-    def __init__(self, request: Request, lane: Hashable, arrival: int, rows: Sequence[Row]) -> None:
-        self.request = request
+    def __init__(self, submission: Submission, lane: Hashable, arrival: int, rows: Sequence[Row]) -> None:
+        self.submission = submission
         self.lane = lane
         self.arrival = arrival
-        self.rank = (request.share.finish, arrival)
+        self.rank = (submission.share.finish, arrival)
         self.rows = sorted(rows, key=attrgetter("tokens"))
         self.next = 0
         self._ends = list(accumulate([row.tokens for row in self.rows], initial=0))
@@ -62,7 +62,7 @@ class Part:
         return self.rows[first : self.next]
 
 
-class Lane:
+class WaitingLane:
     """The parts that wait in one lane: by arrival, and a heap of them in the fair order.
 
     A part that has left stays in the heap until it comes first or most of the heap has left.
@@ -71,28 +71,28 @@ class Lane:
     __slots__ = ("_heap", "parts")
 
     def __init__(self) -> None:
-        self.parts: dict[int, Part] = {}
-        self._heap: list[tuple[tuple[float, int], Part]] = []
+        self.parts: dict[int, LanePart] = {}
+        self._heap: list[tuple[tuple[float, int], LanePart]] = []
 
-    def add(self, part: Part) -> None:
+    def add(self, part: LanePart) -> None:
         """Add a part."""
         self.parts[part.arrival] = part
         heappush(self._heap, (part.rank, part))
 
-    def remove(self, part: Part) -> None:
+    def remove(self, part: LanePart) -> None:
         """Remove a part of which nothing waits."""
         del self.parts[part.arrival]
         if len(self._heap) > 2 * len(self.parts) + 16:
             self._heap = [entry for entry in self._heap if entry[1].waits]
             heapify(self._heap)
 
-    def first(self) -> Part:
+    def first(self) -> LanePart:
         """Return the first part in the fair order."""
         while not self._heap[0][1].waits:
             heappop(self._heap)
         return self._heap[0][1]
 
-    def oldest(self) -> Part:
+    def oldest(self) -> LanePart:
         """Return the part that came first."""
         return next(iter(self.parts.values()))
 
@@ -117,37 +117,37 @@ class FairQueue:
         self._batches = 0
         # By how many tokens the oldest request is behind its quarter; negative if it is ahead.
         self._owed_by_age = 0.0
-        self._lanes: dict[Hashable, Lane] = {}
+        self._lanes: dict[Hashable, WaitingLane] = {}
 
-    def push(self, request: Request, rows: Sequence[Row]) -> None:
+    def push(self, submission: Submission, rows: Sequence[Row]) -> None:
         """Add a new request of at least one row. Its `since` is not before that of an earlier one."""
-        request.share = self.sharing.enter(request.tokens)
+        submission.share = self.sharing.enter(submission.tokens)
         by_lane: dict[Hashable, list[Row]] = {}
         lane: Hashable = None
         rows_of_lane: list[Row] = []
         for row in rows:
-            row.request = request
+            row.submission = submission
             if row.lane is not lane:  # most requests have one lane, which is then hashed once
                 lane = row.lane
                 rows_of_lane = by_lane.setdefault(lane, [])
             rows_of_lane.append(row)
         for name, rows_of_lane in by_lane.items():
             self._arrivals += 1
-            part = Part(request, name, self._arrivals, rows_of_lane)
-            request.parts.append(part)
-            self._lanes.setdefault(name, Lane()).add(part)
+            part = LanePart(submission, name, self._arrivals, rows_of_lane)
+            submission.parts.append(part)
+            self._lanes.setdefault(name, WaitingLane()).add(part)
         self.rows += len(rows)
-        self.tokens += request.tokens
+        self.tokens += submission.tokens
 
-    def remove(self, request: Request) -> None:
+    def remove(self, submission: Submission) -> None:
         """Remove the part of a request that still waits."""
-        if not request.parts:
+        if not submission.parts:
             return
-        self.sharing.shorten(request.share, request.tokens - request.waiting_tokens)
-        self.rows -= request.waiting_rows
-        self.tokens -= request.waiting_tokens
-        request.waiting_rows = request.waiting_tokens = 0
-        for part in list(request.parts):
+        self.sharing.shorten(submission.share, submission.tokens - submission.waiting_tokens)
+        self.rows -= submission.waiting_rows
+        self.tokens -= submission.waiting_tokens
+        submission.waiting_rows = submission.waiting_tokens = 0
+        for part in list(submission.parts):
             self._leave(part)
         self._clear_sharing_if_empty()
 
@@ -160,7 +160,7 @@ class FairQueue:
 
     def oldest_age_s(self, now: float) -> float:
         """Return how long the oldest request with work not begun has waited; 0 if nothing waits."""
-        return max((now - lane.oldest().request.since for lane in self._lanes.values()), default=0.0)
+        return max((now - lane.oldest().submission.since for lane in self._lanes.values()), default=0.0)
 
     def take(self, budget: int, now: float, *, fill: bool = True) -> list[Row]:
         """Take the next batch, all of one lane; empty if nothing waits.
@@ -199,25 +199,25 @@ class FairQueue:
         self._clear_sharing_if_empty()
         return batch
 
-    def _choose_lane(self, is_aged: bool) -> Lane:
+    def _choose_lane(self, is_aged: bool) -> WaitingLane:
         """Return the lane of the first request in the fair order, or, every fourth time, of the oldest."""
         if is_aged and self._batches % AGED_PART == 0:
             return min(self._lanes.values(), key=lambda lane: lane.oldest().arrival)
         return min(self._lanes.values(), key=lambda lane: lane.first().rank)
 
-    def _take_aged(self, lane: Lane, room: int, now: float, batch: list[Row]) -> int:
+    def _take_aged(self, lane: WaitingLane, room: int, now: float, batch: list[Row]) -> int:
         """Take what is past its age and fits the room, oldest first, at least one row; return its tokens."""
         taken_tokens = 0
         while lane.parts and (not batch or taken_tokens < room):
             part = lane.oldest()
-            if now - part.request.since <= self._max_age_s:
+            if now - part.submission.since <= self._max_age_s:
                 break
             taken_tokens += self._take_from(part, room - taken_tokens, batch)
             if part.waits:
                 break
         return taken_tokens
 
-    def _take_from(self, part: Part, room: int, batch: list[Row]) -> int:
+    def _take_from(self, part: LanePart, room: int, batch: list[Row]) -> int:
         """Move a part's shortest rows that fit the room into the batch; return their tokens.
 
         An empty batch takes one row in any case.
@@ -226,18 +226,18 @@ class FairQueue:
         taken = part.take(room, at_least_one=not batch)
         tokens = before - part.tokens
         batch += taken
-        part.request.waiting_rows -= len(taken)
-        part.request.waiting_tokens -= tokens
+        part.submission.waiting_rows -= len(taken)
+        part.submission.waiting_tokens -= tokens
         self.rows -= len(taken)
         self.tokens -= tokens
         if not part.waits:
             self._leave(part)
         return tokens
 
-    def _leave(self, part: Part) -> None:
+    def _leave(self, part: LanePart) -> None:
         """Remove a part of which nothing waits from its lane, and the lane if it was the last."""
         part.rows = []
-        part.request.parts.remove(part)
+        part.submission.parts.remove(part)
         lane = self._lanes[part.lane]
         lane.remove(part)
         if not lane.parts:

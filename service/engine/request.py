@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.engine.queue import Part
+    from service.engine.queue import LanePart
     from service.engine.sharing import Share
     from service.observe.tracing import RequestTrace
 
@@ -17,14 +17,14 @@ class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
 
     tokens: its length, at least 1. lane: only rows of one lane share a batch.
-    request: the request that it belongs to, once it is submitted.
+    submission: what it was submitted with.
     result: what was computed, or an exception; None before.
     seconds: its part of the time of its forward pass.
     """
 
-    __slots__ = ("lane", "request", "result", "seconds", "tokens")
+    __slots__ = ("lane", "result", "seconds", "submission", "tokens")
 
-    request: Request
+    submission: Submission
 
     def __init__(self, tokens: int, lane: Hashable) -> None:
         self.tokens = tokens
@@ -33,9 +33,11 @@ class Row:
         self.seconds = 0.0
 
 
-class Request:
-    """Rows that were submitted together, for one waiter. It does not refer to its rows once they have left
-    the queue: that would be a reference cycle, which stays until Python looks for cycles.
+class Submission:
+    """Rows that were submitted together, for one waiter: those of a request, or of one stage of a cascade.
+
+    It does not refer to its rows once they have left the queue: that would be a reference cycle, which stays
+    until Python looks for cycles.
 
     since: when it was submitted. deadline: until when its first batch must begin. tokens: of all its rows.
     unanswered: how many rows have no result yet.
@@ -65,7 +67,7 @@ class Request:
         self.trace = trace
         self.unanswered = self.waiting_rows = len(rows)
         self.tokens = self.waiting_tokens = sum([row.tokens for row in rows])
-        self.parts: list[Part] = []
+        self.parts: list[LanePart] = []
         self.started: float | None = None
         self.queue_s = 0.0
         self.inference_s = 0.0

@@ -81,7 +81,7 @@ class BatchRunner:
         try:
             parts = [rows]
             while parts:
-                part = [row for row in parts.pop() if row.request.is_open]
+                part = [row for row in parts.pop() if row.submission.is_open]
                 if part and not await self._attempt(part, alone=alone):
                     middle = len(part) // 2
                     parts += part[middle:], part[:middle]
@@ -98,7 +98,7 @@ class BatchRunner:
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
             return False
         # Background work comes in small batches, which say nothing about how fast users are served.
-        is_measured = not rows[0].request.is_background
+        is_measured = not rows[0].submission.is_background
         if self._observer is not None and is_measured:
             self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
@@ -139,8 +139,8 @@ class BatchRunner:
 
     def _traced(self, batch: Batch) -> AbstractContextManager[object]:
         """Return what follows a forward pass for the traced requests in it."""
-        requests = dict.fromkeys(row.request for row in batch.rows)
-        traces = [request.trace for request in requests if request.trace is not None]
+        submissions = dict.fromkeys(row.submission for row in batch.rows)
+        traces = [submission.trace for submission in submissions if submission.trace is not None]
         if not traces:
             return _NOT_TRACED
         return traces[0].in_batch(traces, rows=len(batch.rows), tokens=batch.tokens)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from service.engine.admission import Admission
 from service.engine.queue import FairQueue
 from service.engine.rate import TokenRate
-from service.engine.request import Request, Row
+from service.engine.request import Row, Submission
 from service.engine.runner import Batch, BatchRunner, Observer
 from service.engine.sizing import Sizing, TokenBudget
 from service.errors import DeadlineExceeded, Draining
@@ -87,7 +87,7 @@ class Scheduler:
             max_wait_s=max_wait_s,
         )
         self._runner = BatchRunner(forward, self._deliver, budget, rate, observer, clock)
-        self._requests: set[Request] = set()  # the open ones
+        self._requests: set[Submission] = set()  # the open ones
         self._draining = False
         self._work = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -120,7 +120,7 @@ class Scheduler:
         admitted: bool = False,
         background: bool = False,
         trace: RequestTrace | None = None,
-    ) -> Request:
+    ) -> Submission:
         """Put rows into the queue; the caller then waits for `result`, or gives up with `cancel`.
 
         deadline: work that has not begun by then (on the clock) is dropped.
@@ -133,40 +133,40 @@ class Scheduler:
         if self._draining:
             raise Draining(DRAINING_RETRY_S)
         now = self._clock()
-        request = Request(rows, now, deadline, is_background=background, trace=trace)
+        submission = Submission(rows, now, deadline, is_background=background, trace=trace)
         if not rows:
-            request.close(now)
-            return request
+            submission.close(now)
+            return submission
         if not background:
             if not admitted:
                 self._admission.check(
-                    request.tokens,
+                    submission.tokens,
                     in_flight_tokens=self._runner.in_flight_tokens,
                     seconds_left=deadline - now,
                 )
-            self._sizing.admit(request, now)
+            self._sizing.admit(submission, now)
         if trace is not None:
             self._runner.traces = True
-        self._queue_of(request).push(request, rows)
-        self._requests.add(request)
+        self._queue_of(submission).push(submission, rows)
+        self._requests.add(submission)
         self._work.set()
-        return request
+        return submission
 
-    async def result(self, request: Request) -> None:
+    async def result(self, submission: Submission) -> None:
         """Wait until every row of a request has its result, or an exception in its place.
 
         Raises DeadlineExceeded if work would begin after the deadline, Draining if the scheduler was stopped
         first, CancelledError after `cancel`. If the waiter is cancelled, so is the request.
         """
         try:
-            await request.closed()
+            await submission.closed()
         except asyncio.CancelledError:
-            self.cancel(request)
+            self.cancel(submission)
             raise
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, submission: Submission) -> None:
         """Drop a request: work that has not begun never runs, and its room in the queue is free at once."""
-        self._close(request, asyncio.CancelledError())
+        self._close(submission, asyncio.CancelledError())
 
     def is_in_time(self, tokens: int, deadline: float) -> bool:
         """Return whether so many tokens would be done by the deadline if they were submitted now."""
@@ -184,8 +184,8 @@ class Scheduler:
                     slots.create_task(self._serve())
         finally:
             self._draining = True
-            for request in list(self._requests):
-                self._close(request, Draining(DRAINING_RETRY_S))
+            for submission in list(self._requests):
+                self._close(submission, Draining(DRAINING_RETRY_S))
             self._stopped.set()
 
     async def drain(self) -> None:
@@ -208,7 +208,7 @@ class Scheduler:
         batch = await self._take()
         if batch:
             is_alone = not self._runner.busy_slots and not self._queue.tokens
-            await self._runner.run(batch, alone=is_alone and not batch[0].request.is_background)
+            await self._runner.run(batch, alone=is_alone and not batch[0].submission.is_background)
         return bool(batch)
 
     async def _take(self) -> list[Row]:
@@ -231,27 +231,27 @@ class Scheduler:
 
     def _in_time(self, batch: list[Row], now: float) -> list[Row]:
         """Return the rows of a batch without those of late requests, which are dropped; the others begin."""
-        for request in {row.request for row in batch}:
-            if request.deadline <= now:
-                self._close(request, DeadlineExceeded())
-            elif request.started is None:
-                request.start(now)
-        return [row for row in batch if row.request.is_open]
+        for submission in {row.submission for row in batch}:
+            if submission.deadline <= now:
+                self._close(submission, DeadlineExceeded())
+            elif submission.started is None:
+                submission.start(now)
+        return [row for row in batch if row.submission.is_open]
 
     def _deliver(self, rows: Sequence[Row]) -> None:
         """Close the requests that have all of their results."""
         for row in rows:
-            request = row.request
-            request.unanswered -= 1
-            if not request.unanswered:
-                self._close(request)
+            submission = row.submission
+            submission.unanswered -= 1
+            if not submission.unanswered:
+                self._close(submission)
 
-    def _close(self, request: Request, error: BaseException | None = None) -> None:
+    def _close(self, submission: Submission, error: BaseException | None = None) -> None:
         """Take what waits of a request out of the queue, and wake its waiter with the results or an error."""
-        self._requests.discard(request)
-        self._sizing.forget(request)
-        self._queue_of(request).remove(request)
-        request.close(self._clock(), error)
+        self._requests.discard(submission)
+        self._sizing.forget(submission)
+        self._queue_of(submission).remove(submission)
+        submission.close(self._clock(), error)
 
-    def _queue_of(self, request: Request) -> FairQueue:
-        return self._background if request.is_background else self._queue
+    def _queue_of(self, submission: Submission) -> FairQueue:
+        return self._background if submission.is_background else self._queue

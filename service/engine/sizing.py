@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from service.engine.rate import TokenRate
-from service.engine.request import Request
+from service.engine.request import Submission
 
 SLICE_S = 0.02
 """How long a batch takes while traffic is mixed: a short request waits for one such batch and for its own."""
@@ -72,19 +72,19 @@ class Sizing:
         self._rate = rate
         self._slots = slots
         self._split_tokens = split_tokens
-        self._long_requests: set[Request] = set()
+        self._long_requests: set[Submission] = set()
         self._last_short = -inf
 
-    def admit(self, request: Request, now: float) -> None:
+    def admit(self, submission: Submission, now: float) -> None:
         """Note a request that came in: it is short if it fits a slice, long if it needs several batches."""
-        if request.tokens <= self.slice_tokens():
+        if submission.tokens <= self.slice_tokens():
             self._last_short = now
-        if request.tokens > self._budget.tokens:
-            self._long_requests.add(request)
+        if submission.tokens > self._budget.tokens:
+            self._long_requests.add(submission)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, submission: Submission) -> None:
         """Forget a request that is answered or was dropped."""
-        self._long_requests.discard(request)
+        self._long_requests.discard(submission)
 
     def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> BatchSize:
         """Return the size of the batch that a free slot takes now."""

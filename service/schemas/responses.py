@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Number = float | np.float32
-    Row = Sequence[float] | NDArray[np.float32]
+    Numbers = Sequence[float] | NDArray[np.float32]
     Matrix = Sequence[Sequence[float]] | NDArray[np.float32]
 else:
     Number = float
-    Row = list[float]
+    Numbers = list[float]
     Matrix = list[list[float]]
 
 AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
@@ -104,7 +104,7 @@ class ScoreResult:
             "lowers it for titles that a stage left behind, as far as needed to stay below those it kept."
         ),
     ]
-    probabilities: Annotated[Row | None, Field(description="One per grade.")]
+    probabilities: Annotated[Numbers | None, Field(description="One per grade.")]
     tokens: Annotated[int, Field(description="Tokens scored, the special ones and all chunks included.")]
     unknown_tokens: Annotated[int, Field(description="Those of them that the vocabulary could not read.")]
     truncated: Annotated[bool, Field(description="Whether some of the text was cut off and not scored.")]
@@ -133,10 +133,10 @@ class ScoreResult:
             "probabilities are that variant's. Else null."
         ),
     ] = None
-    _logits: SkipJsonSchema[Row] = ()  # orjson leaves out names that begin with an underscore
+    _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore
 
     @property
-    def logits(self) -> Row:
+    def logits(self) -> Numbers:
         """Return what the network gave, one per label: for other clients' shapes, not for JSON."""
         return self._logits
 

@@ -25,7 +25,7 @@ class _Scoring(NamedTuple):
     rows: Sequence[Sequence[PairRow]]
 
 
-class Column:
+class ScoredColumn:
     """The pairs of a request on their way through a variant, which may be a cascade of several stages.
 
     Compute the rows of `due`, then call `advance`, until nothing is due. A cascade that is left early is

@@ -23,7 +23,7 @@ from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequ
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
 from service.scoring.cache import ScoreCache
 from service.scoring.catalog import Choice
-from service.scoring.column import Column
+from service.scoring.column import ScoredColumn
 from service.scoring.listings import mask_info
 from service.scoring.tokens import Encoder, Pair, check_whole, tokenizer_for
 
@@ -118,7 +118,7 @@ class Scorer:
         shared: bool = False,
         use_cache: bool = False,
         background: bool = False,
-    ) -> tuple[list[Column], Computed]:
+    ) -> tuple[list[ScoredColumn], Computed]:
         """Score the pairs under each choice, stage by stage, pair by pair in the same batches.
 
         A later stage that would not be done by the deadline is left out. The request is admitted once.
@@ -135,7 +135,7 @@ class Scorer:
             for classifier in dict.fromkeys(stage.variant.classifier for stage in stages)
         }
         queries = [query for query, _ in texts]
-        columns = [Column(choice, queries, encoded, shared=shared) for choice in choices]
+        columns = [ScoredColumn(choice, queries, encoded, shared=shared) for choice in choices]
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows = [
             row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
@@ -198,7 +198,7 @@ class Scorer:
         """
         if not rows:
             return
-        waited = self._scheduler.submit(
+        submission = self._scheduler.submit(
             rows,
             deadline=deadline.expires,
             admitted=computed.is_admitted,
@@ -206,9 +206,9 @@ class Scorer:
             trace=trace(),
         )
         computed.is_admitted = True
-        await self._scheduler.result(waited)
-        computed.queue_s += waited.queue_s
-        computed.inference_s += waited.inference_s
+        await self._scheduler.result(submission)
+        computed.queue_s += submission.queue_s
+        computed.inference_s += submission.inference_s
         for row in rows:
             if isinstance(row.result, Exception):
                 raise row.result

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from service.engine.queue import FairQueue
-from service.engine.request import Request, Row
+from service.engine.request import Row, Submission
 from service.engine.runner import Batch
 from service.engine.scheduler import Scheduler
 
@@ -85,7 +85,7 @@ def rows(*names: Any, tokens: int = 10, lane: str = "full") -> list[Row]:
     return [Named(tokens, lane, name) for name in names]
 
 
-class Owned(Request):
+class Owned(Submission):
     """A request that a test of the queue knows by its owner."""
 
     def __init__(self, owner: Any, rows: Sequence[Row], since: float) -> None:
@@ -100,7 +100,7 @@ def push(queue: FairQueue, owner: Any, rows: Sequence[Row], *, now: float) -> Ow
 
 
 def owners_of(rows: Sequence[Row]) -> list[Any]:
-    return [row.request.owner for row in rows if isinstance(row.request, Owned)]
+    return [row.submission.owner for row in rows if isinstance(row.submission, Owned)]
 
 
 class Ticket:
@@ -109,14 +109,14 @@ class Ticket:
     def __init__(self, scheduler: Scheduler, rows: Sequence[Row], **options: Any) -> None:
         self.scheduler = scheduler
         self.rows = rows
-        self.request: Request = scheduler.submit(rows, **options)
+        self.submission: Submission = scheduler.submit(rows, **options)
 
     async def result(self) -> list[Any]:
-        await self.scheduler.result(self.request)
+        await self.scheduler.result(self.submission)
         return [row.result for row in self.rows]
 
     def cancel(self) -> None:
-        self.scheduler.cancel(self.request)
+        self.scheduler.cancel(self.submission)
 
 
 async def settle() -> None:

@@ -82,7 +82,7 @@ class Machine:
         """Answer a request of so many titles, of 20 tokens each."""
         ticket = self.stage.submit(rows(*range(titles), tokens=20))
         await settle()
-        while ticket.request.is_open:
+        while ticket.submission.is_open:
             end, _, done = heapq.heappop(self._ends)
             self.stage.clock.advance(end - self.stage.clock())
             done.set_result(None)

@@ -93,7 +93,7 @@ async def test_nothing_keeps_a_request_that_is_answered() -> None:
             ticket = s.submit(rows(1), deadline=s.clock() + 1)
             await s.finish_all()
             assert await ticket.result() == [result_of(1)]
-            left = weakref.ref(ticket.request)
+            left = weakref.ref(ticket.submission)
             del ticket
             s.device.batches.clear()
             assert left() is None
@@ -144,7 +144,7 @@ async def test_times_say_how_long_a_request_waited_and_ran() -> None:
         await settle()
         s.clock.advance(3.0)
         await s.finish_all()
-        assert (ticket.request.queue_s, ticket.request.inference_s) == (2.0, 3.0)
+        assert (ticket.submission.queue_s, ticket.submission.inference_s) == (2.0, 3.0)
         assert s.scheduler.oldest_age_s == 0.0
 
 
