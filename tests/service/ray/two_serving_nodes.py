@@ -25,9 +25,10 @@ import psutil
 import yaml
 
 from loadtest.beside import free_port
-from service.observe.node_metrics import NodeMetrics
+from service.observe.node_metrics import render
 from service.ray import environment
 from tests.service.client import Answer, request, score, send_raw
+from tests.service.metering import samples
 from tests.service.running import DEPLOY, LIVE
 
 PATIENCE_S = 400.0
@@ -112,13 +113,7 @@ def ready(port: int) -> bool:
 def counted(directory: Path) -> float:
     """Return the answered scores that a node has counted."""
     directory.mkdir(exist_ok=True)
-    return sum(
-        sample.value
-        for metric in NodeMetrics(directory).collect()
-        for sample in metric.samples
-        if sample.name == "headroom_requests_total"
-        and (sample.labels["route"], sample.labels["status"]) == ("/v1/score", "200")
-    )
+    return samples(render(directory)).get('headroom_requests_total{route="/v1/score",status="200"}', 0.0)
 
 
 def health_of_a_stopping_replica(directory: Path) -> str:
