@@ -18,7 +18,7 @@ from pathlib import Path
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.observe.access_log import PIPE
-from service.ray import access_log, haproxy_files, ports
+from service.ray import access_log, ports
 
 MIN_OPEN_FILES = 1024
 
@@ -181,6 +181,8 @@ def raise_open_files() -> int:
 
 
 def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
+    from service.ray import haproxy_files  # 27 MB, and Serve's own processes import this module too
+
     patience = str(int(request_timeout_s) + 5)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
