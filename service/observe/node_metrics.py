@@ -11,8 +11,11 @@ full. So importing this module makes the library reserve the disk space of a fil
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
+from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,14 +24,14 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
 FILE_BYTES = 1 << 20
-"""Size of a file, enough for about 8,000 series; beyond that it grows without a reservation."""
+"""Size of a process's file, enough for about 8,000 series; beyond that it grows without a reservation."""
 
 
 class ReservedFile(MmapedDict):
     """A file of values. Raises OSError if the disk has no room for it."""
 
     def __init__(self, filename: str) -> None:
-        with Path(filename).open("ab") as file:  # open until the end: `_is_used` asks for it
+        with Path(filename).open("ab") as file:  # open until the end: `_opened_by` asks for it
             if sys.platform.startswith("linux"):  # macOS has no such call
                 os.posix_fallocate(file.fileno(), 0, FILE_BYTES)
             super().__init__(filename)  # type: ignore[no-untyped-call]
@@ -39,12 +42,38 @@ values.MmapedDict = ReservedFile  # type: ignore[attr-defined,assignment]
 
 def render(directory: Path) -> bytes:
     """Return the metrics of all processes that share the directory, but no gauges of those that ended."""
-    for file in directory.glob("gauge_live*.db"):
-        if not _is_used(file):
-            file.unlink(missing_ok=True)  # a scrape beside this one may be faster
+    by_process: defaultdict[int, list[Path]] = defaultdict(list)
+    for file in directory.resolve().glob("*.db"):
+        by_process[int(file.stem.rpartition("_")[2])].append(file)
+    for pid, files in by_process.items():
+        with suppress(
+            psutil.AccessDenied, FileNotFoundError
+        ):  # another's process, or a scrape beside this one
+            opened = _opened_by(pid)
+            for file in files:
+                if str(file) not in opened:
+                    _retire(file)
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(directory))  # type: ignore[no-untyped-call]
     return generate_latest(registry)
+
+
+def _opened_by(pid: int) -> set[str]:
+    """Return the files that a process has open. In a container, process ids come again after a restart."""
+    try:
+        return {opened.path for opened in psutil.Process(pid).open_files()}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _retire(file: Path) -> None:
+    """Remove a gauge of a process that ended; give back the disk space that a counter of it does not use."""
+    if file.name.startswith("gauge_live"):
+        file.unlink()
+    elif file.stat().st_size >= FILE_BYTES:
+        with file.open("rb") as values_file:
+            (used,) = struct.unpack("i", values_file.read(4))
+        os.truncate(file, max(used, 8))
 
 
 class NodeGauge:
@@ -71,17 +100,3 @@ class NodeGauge:
     def close(self) -> None:
         """End the gauge: scrapes show it no longer."""
         self._file.close()  # type: ignore[no-untyped-call]
-
-
-def _is_used(file: Path) -> bool:
-    """Return whether the process that the file is named after has it open.
-
-    In a container, the processes after a restart have the process ids of those before it.
-    """
-    owner = int(file.stem.rpartition("_")[2])
-    try:
-        return str(file.resolve()) in {opened.path for opened in psutil.Process(owner).open_files()}
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False

@@ -148,6 +148,9 @@ def test_replicas_that_are_killed_again_and_again_lose_no_count_and_leave_no_gau
                 assert found["headroom_ready"] == len(stay)
         gauges = {path.stem.rpartition("_")[2] for path in tmp_path.glob("gauge_*.db")}
         assert gauges == {str(replica.process.pid) for replica in stay}
+        dead = [path for path in tmp_path.glob("*.db") if path.stem.rpartition("_")[2] not in gauges]
+        assert dead
+        assert max(path.stat().st_size for path in dead) < 100_000
     finally:
         for replica in replicas:
             replica.kill()
