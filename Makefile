@@ -148,6 +148,6 @@ clients: $(CLIENTS:%=.venv-clients/%/installed.txt)
 	@touch $@ .venv/installed
 
 # Without a compiler torch computes, and the output says what to install: no failure, and no retry at each start.
-.venv/kernels: $(wildcard models/ops/native/*) models/ops/kernel_build.py models/ops/kernel_levels.py | .venv/installed
+.venv/kernels: $(wildcard models/ops/native/*) models/ops/kernel_build.py | .venv/installed
 	@$(BIN)/python -m models.ops || true
 	@touch $@

@@ -272,7 +272,7 @@ def graph(bench: Bench) -> list[Row]:
     if bench.device.type != "cuda":
         return [Row("passes as CUDA graphs", "left out: no GPU")]
     network, rows = bench.network(), []
-    live = network.live_heads.of(None)
+    live = network.selector.select(None)
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
         for name, pairs in (("one pair's", bench.one_pair()), ("a full batch's", bench.pairs())):

@@ -5,11 +5,12 @@
 
 (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, §3.2.2.) A head's weight multiplies its output before
 W^O, which equals multiplying its attention probabilities: weight 0 removes the head, the bias of W^O stays.
-The classifier's own attention, over packed sequences, is in `models.encoder`.
+The network computes the same over packed sequences (`models.network`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +22,12 @@ from models.ops.torch import Linear
 
 @dataclass(frozen=True, slots=True)
 class MultiHeadAttention:
-    """One attention module with h heads of width d_head.
+    """The weights of h heads of width d_head: all heads of a layer, or some.
 
     query_key_value: W^Q, W^K and W^V as one map, d_model → 3·h·d_head; output: W^O, h·d_head → d_model.
     """
 
-    heads: int
+    count: int
     head_size: int
     query_key_value: Linear
     output: Linear
@@ -34,16 +35,30 @@ class MultiHeadAttention:
     @classmethod
     def from_weights(
         cls,
-        heads: int,
+        count: int,
         weights: tuple[Tensor, Tensor, Tensor, Tensor],
         biases: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> MultiHeadAttention:
         """Build it from W^Q, W^K, W^V, each (h·d_head, d_model), W^O (d_model, h·d_head) and their biases."""
         return cls(
-            heads,
-            weights[0].shape[0] // heads,
+            count,
+            weights[0].shape[0] // count,
             Linear(torch.cat(weights[:3]), torch.cat(biases[:3])),
             Linear(weights[3], biases[3]),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the weights."""
+        return self.query_key_value.nbytes + self.output.nbytes
+
+    def only(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Return a copy of some heads, at least one. heads: their positions in this module."""
+        columns = head_rows(heads, self.head_size)
+        width = self.count * self.head_size
+        rows = torch.cat([columns + part * width for part in range(3)])
+        return MultiHeadAttention(
+            len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)
         )
 
     def __call__(
@@ -71,15 +86,20 @@ class MultiHeadAttention:
         bias = _bias(length, memory.shape[1], causal, key_lengths, queries)
         heads = attend(query, key, value, bias)  # (B, h, n, d)
         if head_weights is not None:
-            heads = heads * head_weights.reshape(-1, self.heads, 1, 1)
-        joined = heads.transpose(1, 2).reshape(rows * length, self.heads * self.head_size)
+            heads = heads * head_weights.reshape(-1, self.count, 1, 1)
+        joined = heads.transpose(1, 2).reshape(rows * length, self.count * self.head_size)
         return self.output(joined).view(rows, length, width)
 
     def _split(self, projected: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Split (B·n, 3·h·d) into three of (B, h, n, d)."""
-        shape = (rows, projected.shape[0] // rows, 3, self.heads, self.head_size)
+        shape = (rows, projected.shape[0] // rows, 3, self.count, self.head_size)
         query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
+
+
+def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
+    """Return the heads' rows in W^Q, W^K, W^V (columns in W^O), (len(heads)·head_size,) int64."""
+    return (torch.tensor(heads, dtype=torch.int64)[:, None] * head_size + torch.arange(head_size)).flatten()
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -33,21 +33,21 @@ class LengthGroup:
     sequences: which sequences of the pack.
     tokens: (count, longest) int64; after a sequence's end its last token is repeated.
     exists: (count, longest) bool, False after a sequence's end; None if all lengths are equal.
-    places: (tokens of the group,) int64, where `exists` is True in the flattened group; None like `exists`.
+    index: (tokens of the group,) int64, where `exists` is True in the flattened group; None like `exists`.
     """
 
     sequences: slice
     tokens: Tensor
     exists: Tensor | None
-    places: Tensor | None
+    index: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
     """Some sequences of a pack, packed as a batch of their own.
 
-    tokens: (T or more,) int64, where the tokens of `batch` stand in the whole pack; what fills `batch` up
-    stands nowhere. rows: (B,) int64, which sequences of the whole pack they are.
+    tokens: (T or more,) int64, the index of each token of `batch` in the whole pack; padding has index 0 and
+    is ignored. rows: (B,) int64, which sequences of the whole pack they are.
     """
 
     batch: PackedBatch
@@ -63,11 +63,12 @@ class PackedBatch:
     tokens of no sequence. The network's results for them are never read.
 
     ids, positions, segments: (T or more,) int64. row_of_token: the sequence of each token, same shape.
-    first_token: (B or more,) int64, the position of each sequence's [CLS].
+    first_token: (B or more,) int64, the index of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     longest: the length of the longest sequence. lengths: (B,) numpy int64.
     order: (B,) numpy int64, the caller's index of each packed sequence.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
+    first_only: only first tokens leave the layer that computes this batch.
     """
 
     ids: Tensor
@@ -80,8 +81,9 @@ class PackedBatch:
     lengths: np.ndarray
     order: np.ndarray
     exact: bool
+    first_only: bool = False
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
-    _parts: dict[bytes, BatchPart] = field(default_factory=dict, repr=False)
+    _parts: dict[tuple[bytes, bool], BatchPart] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
@@ -96,16 +98,25 @@ class PackedBatch:
             self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
         return self._groups
 
-    def sequences(self, *, first_only: bool) -> Tensor:
-        """Return the sequence of each token, (T or more,) int64, or of first tokens only, (B or more,)."""
-        return self.row_of_token[self.first_token] if first_only else self.row_of_token
+    def of_first_tokens(self) -> PackedBatch:
+        """Return the same batch for a layer that only first tokens leave."""
+        return replace(self, first_only=True)
+
+    def leaving(self, x: Tensor) -> Tensor:
+        """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first tokens."""
+        return x[self.first_token] if self.first_only else x
+
+    @property
+    def row_leaving(self) -> Tensor:
+        """Return the sequence of each token that leaves a layer, int64."""
+        return self.leaving(self.row_of_token)
 
     def part(self, rows: np.ndarray) -> BatchPart:
         """Return some of the sequences as a batch of their own, filled up as `pack` does it (cached).
 
         rows: at least one of the pack's sequences, ascending, int64.
         """
-        key = rows.tobytes()
+        key = rows.tobytes(), self.first_only
         if key not in self._parts:
             self._parts[key] = _part(self, rows)
         return self._parts[key]
@@ -135,6 +146,7 @@ def _part(batch: PackedBatch, rows: np.ndarray) -> BatchPart:
         lengths=lengths,
         order=batch.order[rows],
         exact=batch.exact,
+        first_only=batch.first_only,
     )
     return BatchPart(part, index, order)
 
@@ -211,15 +223,15 @@ def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Ite
     borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(lengths)]
     for first, end in itertools.pairwise(borders):
         chosen = lengths[first:end]
-        place = np.arange(chosen.max())
-        tokens = starts[first:end, None] + np.minimum(place, chosen[:, None] - 1)
-        exists = place < chosen[:, None]
+        position = np.arange(chosen.max())
+        tokens = starts[first:end, None] + np.minimum(position, chosen[:, None] - 1)
+        exists = position < chosen[:, None]
         if exists.all():
-            (index,) = to_device([tokens], device)
-            yield LengthGroup(slice(first, end), index, None, None)
+            (grouped,) = to_device([tokens], device)
+            yield LengthGroup(slice(first, end), grouped, None, None)
         else:
-            index, real, places = to_device([tokens, exists, np.flatnonzero(exists)], device)
-            yield LengthGroup(slice(first, end), index, real.bool(), places)
+            grouped, real, index = to_device([tokens, exists, np.flatnonzero(exists)], device)
+            yield LengthGroup(slice(first, end), grouped, real.bool(), index)
 
 
 def to_device(
@@ -229,9 +241,9 @@ def to_device(
     *,
     sizes: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """Move arrays to the device in one transfer that nobody waits for. Returns contiguous tensors.
+    """Move arrays to the device in one asynchronous copy. Returns contiguous tensors.
 
-    sizes: what each array, of one dimension, is filled up to with zeros; None: arrays stay as they are.
+    sizes: the length that each array, of one dimension, is filled up to with zeros; None: no filling.
     """
     lengths = [array.size for array in arrays] if sizes is None else sizes
     host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")

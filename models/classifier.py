@@ -13,9 +13,8 @@ import numpy as np
 from models.batch import batches_by_length, pack
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
-from models.checkpoint.digest import digest_of
-from models.checkpoint.figures import read_quality
-from models.checkpoint.head_study import read_head_study
+from models.checkpoint.extras import read_head_study, read_quality
+from models.checkpoint.files import digest_of
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.network_tokenizer import load_tokenizer
 from models.checkpoint.tensors import read_tensors

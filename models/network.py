@@ -1,24 +1,361 @@
-"""Chooses the network that computes a checkpoint."""
+"""The networks: BERT and ModernBERT over packed sequences, with a weight for each head of each sequence.
+
+    BERT                                              ModernBERT
+    x = norm(word + position + segment)               x = norm(word)                                (T, D)
+    for each layer:                                   for each layer:
+        x = norm(x + heads(x)·W^O)                        x = x + heads(norm(x))·W^O
+        x = norm(x + down(act(up(x))))                    y = norm(x);  x = x + down(act(up(y)) · gate(y))
+    classifier(tanh(pooler(first token of x)))        classifier(norm(act(dense(pool(norm(x))))))  (B, labels)
+
+    head_i = softmax(q_i k_iᵀ/√d)·v_i · weight_i                                                    (T, d)
+
+ModernBERT rotates queries and keys by their positions, its local layers attend to neighbours alone, and its
+`pool` takes the first token or the mean of all. A head's weight multiplies its output before W^O, which
+equals multiplying its attention probabilities. What differs between processors is in `models.ops`.
+Devlin et al. 2019, https://arxiv.org/abs/1810.04805; Warner et al. 2024, https://arxiv.org/abs/2412.13663.
+The tests hold them to transformers' BertModel and ModernBertModel.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from models.bert import Bert
+from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.encoder import Encoder as Network
-from models.modernbert import ModernBert
-from models.ops.torch import TorchOps
-
-__all__ = ["Network", "build"]
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.modernbert import ModernBertConfig
+from models.checkpoint.tensors import expected_shapes
+from models.layer import Layer
+from models.masks.rows import Masks, RowMasks, rows_of
+from models.ops import choose
+from models.ops.torch import (
+    Linear,
+    Positions,
+    Tensors,
+    TorchOps,
+    activate,
+    attention_probabilities,
+    normed,
+    rotated,
+    rotations,
+    visibility_bias,
+)
+from models.selection import Chosen, Selector
+from models.weights import Weights
 
 log = logging.getLogger(__name__)
+
+
+class Network(Weights):
+    """A classifier's network, its weights laid out for one device.
+
+    A family says how tokens enter it (`embed`), what its layers are, and what its classifier reads (`pool`,
+    `classify`).
+    tensors: what `models.checkpoint.tensors.read_tensors` returns.
+    dtype: of weights and activations; the classifier and what it reads always compute in float32.
+    deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
+    ops: default: the fastest that the device has.
+    parameters, nbytes: the number of weights, and the bytes that they take up here.
+    """
+
+    reads_first_tokens = True
+    """Whether the classifier reads first tokens alone; the last layer then computes no others."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Tensors,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool = False,
+        ops: TorchOps | None = None,
+    ) -> None:
+        super().__init__(config, ops or choose(config, device, dtype))
+        self.device = device
+        self.dtype = dtype
+        self.deterministic = deterministic
+        self.lay_out(tensors)
+        is_stored = replace(config, int8=False).is_stored
+        names = [name for name, _ in expected_shapes(config) if is_stored(name)]
+        self.parameters = sum(tensors[name].numel() for name in names)
+        self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
+        self.selector = Selector(
+            self.layers, config.kept_heads, config.num_heads, self.ops, copies=not deterministic
+        )
+        self.ops.synchronize()  # from here on, other threads' streams may use the weights
+
+    @abstractmethod
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make `layers` and everything else that holds weights."""
+
+    @abstractmethod
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return what enters the first layer: (T, D)."""
+
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:  # noqa: ARG002 - for networks that pool
+        """Return what `classify` reads, (B, D), of what leaves the last layer."""
+        return x
+
+    @abstractmethod
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Return logits. pooled: (n, D) → (n, labels) float32."""
+
+    def forward(self, batch: PackedBatch, masks: Masks = None, *, sliced: bool = False) -> Tensor:
+        """Return the logits of a packed batch.
+
+        masks: in the caller's order of rows, or one for all rows: weights of heads alone, (rows, layers,
+            heads) or (layers, heads) float32, 1 keeps a head and 0 removes it; or whole masks; None: all on.
+        sliced: the mask belongs to a sliced variant, so exactly what is on is computed.
+        Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
+        """
+        with torch.inference_mode():
+            selection = self.selector.select(rows_of(masks, batch.order), sliced=sliced)
+            logits = self.logits(batch, selection)[: batch.rows]
+            restored = torch.empty_like(logits)
+            (order,) = to_device([batch.order], self.device)
+            restored[order] = logits
+            self.ops.synchronize()  # only then may another stream reuse the selection's memory
+            return restored
+
+    def logits(self, batch: PackedBatch, selection: Sequence[Chosen]) -> Tensor:
+        """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
+        x = self.embed(batch)  # (T, D)
+        for layer, chosen, view in zip(self.layers, selection, self.views(batch), strict=True):
+            x = self.layer_output(layer, x, view, chosen)  # (T, D), at last (B, D)
+        return self.classify(self.pool(x, batch))  # (B, labels)
+
+    def views(self, batch: PackedBatch) -> list[PackedBatch]:
+        """Return the batch as each layer computes it: only the tokens that are read leave the last one."""
+        last = batch.of_first_tokens() if self.reads_first_tokens else batch
+        return [batch] * (len(self.layers) - 1) + [last]
+
+    def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor:
+        """Return what leaves a layer: (T, D), or (B, D) of first tokens.
+
+        x: (T, D), what enters; its memory may be used. Rows that skip the layer leave it as they entered.
+        """
+        if chosen.rows is None:
+            context = self.context(layer, x, batch, chosen)  # (T, h·d), or (B, h·d)
+            x = self.after_attention(layer, batch.leaving(x), context, chosen)  # (T, D), or (B, D)
+            return self.after_feed_forward(layer, x, batch, chosen)
+        out = batch.leaving(x)
+        if not len(chosen.rows):
+            return out
+        part = batch.part(chosen.rows)
+        y = self.layer_output(layer, x[part.tokens], part.batch, replace(chosen, rows=None))
+        index = part.rows if batch.first_only else part.tokens[: int(part.batch.lengths.sum())]
+        scatter = out.index_copy if torch.is_grad_enabled() else out.index_copy_
+        return scatter(0, index, y[: len(index)])
+
+    def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
+        """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""
+        heads = chosen.heads
+        if heads is None:
+            return None
+        projected = heads.query_key_value(normed(x, layer.attention_input_norm))  # (T, 3·h·d)
+        return self.ops.attention(projected, batch, heads.count, chosen.head_weights, layer.positions)
+
+    def after_attention(
+        self, layer: Layer, residual: Tensor, context: Tensor | None, chosen: Chosen
+    ) -> Tensor:
+        """Return what enters the feed-forward half. residual: what entered the layer, (T, D), or (B, D); its
+        memory may be used."""
+        if context is None or chosen.heads is None:  # only the bias of W^O remains
+            return normed(residual + layer.attention_bias, layer.attention_norm)
+        return chosen.heads.output(context, residual)
+
+    def after_feed_forward(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor:
+        """Return what leaves the layer. x: (T, D), or (B, D); its memory may be used."""
+        units, weights = chosen.units, chosen.unit_weights
+        if units is None:  # only the bias of the down map remains
+            return layer.units.down.of_zeros(x)
+        inner = units.inner(normed(x, layer.feed_forward_input_norm))  # (T, units)
+        if weights is not None:
+            inner = units.down.weighted(inner, weights, batch.row_leaving)
+        return units.down(inner, x)
+
+    def layer_outputs(self, x: Tensor, batch: PackedBatch, selection: Sequence[Chosen]) -> Iterator[Tensor]:
+        """Yield what leaves each layer, (T, D), also of the last; the next layer may use its memory."""
+        for layer, chosen in zip(self.layers, selection, strict=True):
+            x = self.layer_output(layer, x, batch, chosen)
+            yield x
+
+    def attention_maps(
+        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], masks: Masks = None
+    ) -> np.ndarray:
+        """Return what some heads attend to in a batch of one pair of n tokens.
+
+        heads: (layer, head) in the numbering of the unpruned model; masks: one mask, as `forward` takes it.
+        A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
+        Returns (len(heads), n, n) float32; row i is what token i attends to.
+        """
+        length = int(batch.lengths[0])
+        maps = np.zeros((len(heads), length, length), np.float32)
+        weights = masks.weights if isinstance(masks, RowMasks) else masks
+        wanted = {layer for layer, _ in heads}
+        probabilities: dict[int, Tensor] = {}
+        with torch.inference_mode():
+            x = self.embed(batch)
+            for number, chosen in enumerate(self.selector.select(masks)[: max(wanted) + 1]):
+                if number in wanted:
+                    probabilities[number] = self._probabilities(self.layers[number], x[:length])
+                x = self.layer_output(self.layers[number], x, batch, chosen)
+            self.ops.synchronize()  # as in `forward`
+        for i, (layer, head) in enumerate(heads):
+            kept = self.config.kept_heads[layer]
+            if head in kept:
+                weight = 1.0 if weights is None else weights[layer, head]
+                maps[i] = probabilities[layer][kept.index(head)].numpy(force=True) * weight
+        return maps
+
+    @staticmethod
+    def _probabilities(layer: Layer, x: Tensor) -> Tensor:
+        """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
+        length, positions = len(x), layer.positions
+        if layer.heads is None:
+            return x.new_zeros(0, length, length)
+        projected = layer.heads.query_key_value(normed(x, layer.attention_input_norm)).float()
+        parts = projected.view(length, 3, layer.heads.count, -1)
+        if positions.rotation is not None:
+            parts = rotated(parts, positions.rotation[:length])
+        query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d) each
+        return attention_probabilities(query, key, visibility_bias(query, positions.window))
+
+    def in_plain_torch(self) -> Self:
+        """Return the same network in float32 on `TorchOps`: slower, and differentiable."""
+        return type(self)(
+            replace(self.config, int8=False),
+            self.tensors(),
+            device=self.device,
+            dtype=torch.float32,
+            deterministic=True,
+            ops=TorchOps(self.device, torch.float32),
+        )
+
+    @property
+    def max_pack_tokens(self) -> int | None:
+        """Return the tokens of the largest pack that the device computes well; None for any number."""
+        if self.ops.max_pack_bytes is None:
+            return None
+        inner = self.config.intermediate_size * (1 if self.config.int8 else self.dtype.itemsize)
+        projected = 3 * self.config.num_heads * self.config.head_size * self.dtype.itemsize
+        return self.ops.max_pack_bytes // max(inner, projected)
+
+    @property
+    def number_format(self) -> str:
+        """Return the number format of the layers' products: int8, or the name of the weights' dtype."""
+        return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
+
+
+class Bert(Network):
+    """BERT with a classifier on the first token, and the families whose network is the same."""
+
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make embeddings, layers and classifier."""
+        config, embeddings = self.config, "bert.embeddings."
+        self.word_embeddings = self.table(tensors, f"{embeddings}word_embeddings.weight")
+        self.position_embeddings = self.table(tensors, f"{embeddings}position_embeddings.weight")
+        self.segment_embeddings: Tensor | None = None
+        if config.type_vocab_size:
+            self.segment_embeddings = self.table(tensors, f"{embeddings}token_type_embeddings.weight")
+        self.embedding_norm = self.norm(tensors, f"{embeddings}LayerNorm")
+        self.widen: Linear | None = None
+        if config.embedding_size != config.hidden_size:
+            self.widen = self.linear(tensors, "bert.embeddings_project")
+        self.layers = [self._layer(tensors, number) for number in range(config.num_layers)]
+        self.pooler = self.linear(tensors, "bert.pooler.dense", torch.float32)
+        self.classifier = self.linear(tensors, "classifier", torch.float32)
+
+    def _layer(self, tensors: Tensors, number: int) -> Layer:
+        prefix = layer_prefix(number)
+        norm = self.norm(tensors, f"{prefix}attention.output.LayerNorm")
+        return Layer(
+            heads=self.heads(tensors, number, norm),
+            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+            attention_norm=norm,
+            units=self.units(tensors, number, self.norm(tensors, f"{prefix}output.LayerNorm")),
+        )
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
+        x = F.embedding(batch.ids, self.word_embeddings)
+        if self.segment_embeddings is not None:
+            one = self.config.type_vocab_size == 1
+            x = x + (self.segment_embeddings if one else F.embedding(batch.segments, self.segment_embeddings))
+        x = x + F.embedding(batch.positions, self.position_embeddings)
+        x = self.embedding_norm(x)
+        return x if self.widen is None else self.widen(x)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Apply pooler and classifier to first tokens. (n, D) → (n, labels) float32."""
+        return self.classifier(activate(self.pooler(pooled.float()), self.config.head_activation))
+
+
+class ModernBert(Network):
+    """ModernBERT with a classifier on the first token or on the mean of all tokens."""
+
+    config: ModernBertConfig
+
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make the layers, embeddings and classifier."""
+        config = self.config
+        self.reads_first_tokens = not config.pools_mean
+        self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
+        self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
+        turns = {
+            theta: rotations(theta, config.max_positions, config.head_size, self.device)
+            for theta in set(config.thetas)
+        }
+        self.layers = [
+            self._layer(tensors, number, Positions(turns[config.thetas[number]], config.windows[number]))
+            for number in range(config.num_layers)
+        ]
+        self.final_norm = self.norm(tensors, "bert.final_norm")
+        self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
+        self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
+        self.classifier = self.linear(tensors, "classifier", torch.float32)
+
+    def _layer(self, tensors: Tensors, number: int, positions: Positions) -> Layer:
+        prefix = layer_prefix(number)
+        return Layer(
+            heads=self.heads(tensors, number),
+            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+            units=self.units(tensors, number),
+            positions=positions,
+            # What enters the first layer is normalised already.
+            attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None,
+            feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
+        )
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return word embeddings, normalised: (T, D)."""
+        return self.embedding_norm(F.embedding(batch.ids, self.word_embeddings))
+
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
+        """Return the normalised first tokens, or the mean of each sequence's: (B, D)."""
+        x = self.final_norm(x)
+        if self.reads_first_tokens:
+            return x
+        # The last bag ends with the list, whatever its offset: padding must not be in it.
+        tokens = torch.arange(int(batch.lengths.sum()), dtype=torch.int32, device=self.device)
+        return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Apply the dense layer, its norm and the classifier. (n, D) → (n, labels) float32."""
+        dense = activate(self.dense(pooled.float()), self.config.head_activation)
+        return self.classifier(self.dense_norm(dense))
+
 
 NETWORKS: dict[str, type[Network]] = {"bert": Bert, "modernbert": ModernBert}
 """By `Family.network`."""
@@ -44,3 +381,10 @@ def build(
         whole = network(config, tensors, device=torch.device("cpu"), dtype=torch.float32)
         config, tensors = replace(config, int8=False), whole.tensors()
     return network(config, tensors, device=device, dtype=dtype, deterministic=deterministic, ops=ops)
+
+
+def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Return the bytes per number of a checkpoint's tensor once it is loaded."""
+    if not tensor.is_floating_point():
+        return tensor.itemsize
+    return 4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize

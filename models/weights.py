@@ -11,11 +11,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from models.attention import MultiHeadAttention
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
-from models.layer import Layer
-from models.live_heads import AttentionHeads
+from models.layer import FeedForward, Layer
 from models.masks.head_mask import HeadMask
 from models.ops.torch import Linear, Norm, Tensors, TorchOps
 
@@ -52,14 +52,26 @@ class Weights(ABC):
         weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
         return self.part(name, self.ops.linear(weight, bias))
 
-    def attention(self, tensors: Tensors, number: int) -> AttentionHeads | None:
-        """Lay out the heads of a layer; None if pruning left none."""
+    def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> MultiHeadAttention | None:
+        """Lay out the heads of a layer; None if pruning left none. norm: after W^O and the residual."""
         kept = len(self.config.kept_heads[number])
         if not kept:
             return None
-        return AttentionHeads(
-            kept, self.config.head_size, *self.ops.attention_maps(tensors, layer_prefix(number))
-        )
+        maps = self.ops.attention_maps(tensors, layer_prefix(number), norm)
+        return MultiHeadAttention(kept, self.config.head_size, *maps)
+
+    def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:
+        """Lay out the feed-forward units of a layer. norm: after the down map and the residual."""
+        prefix, activation = layer_prefix(number), self.config.activation
+        if self.config.gated:
+            up, gate, down = self.ops.gated_maps(tensors, prefix, activation)
+            self.part(f"{prefix}gate.dense", gate)
+            units = FeedForward(up, down, gate)
+        else:
+            units = FeedForward(*self.ops.feed_forward_maps(tensors, prefix, activation, norm))
+        self.part(f"{prefix}intermediate.dense", units.up)
+        self.part(f"{prefix}output.dense", units.down)
+        return units
 
     def parameters_off(self, mask: HeadMask) -> int:
         """Return how many weights belong to the heads, units and layers that a mask switches off."""
@@ -89,9 +101,9 @@ class Weights(ABC):
         for number, layer in enumerate(self.layers):
             prefix = layer_prefix(number)
             parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
-            if layer.attention is not None:
-                parts[f"{prefix}attention.output.dense"] = layer.attention.output
-                projection = layer.attention.query_key_value
+            if layer.heads is not None:
+                parts[f"{prefix}attention.output.dense"] = layer.heads.output
+                projection = layer.heads.query_key_value
                 weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
                 for i, name in enumerate(("query", "key", "value")):
                     tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]

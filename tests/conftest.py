@@ -20,8 +20,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 from models import device
-from models.ops.kernel_build import build_all
-from models.ops.kernel_levels import levels_of_machine
+from models.ops.kernel_build import build_all, levels_of_machine
 from tests.checkpoints import write_checkpoint
 from tests.service.running import Server, running
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoint.digest import weights_of
 from models.checkpoint.fields import positive_float, positive_int, read_json
-from models.checkpoint.hub_files import check_files
+from models.checkpoint.files import check_files, weights_of
 from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
@@ -135,8 +134,7 @@ def read_raw(directory: Path) -> dict[str, Any]:
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
     """Check a config that is already parsed, as `read_config` does."""
-    from models.checkpoint.families import FAMILIES  # these build on ModelConfig
-    from models.checkpoint.recognise import family_of
+    from models.checkpoint.families import FAMILIES, family_of  # these build on ModelConfig
 
     _refuse_other_uses(raw)
     family = family_of(raw)
@@ -174,6 +172,12 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
         except (OSError, ValueError, KeyError, TypeError, ModelError) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
+
+
+def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
+    """Raise ModelError if the checkpoint is quantized already."""
+    if config.int8:
+        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
 
 
 def _refuse_other_uses(raw: Mapping[str, Any]) -> None:

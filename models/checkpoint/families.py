@@ -1,17 +1,19 @@
 """The model families: what each one's checkpoints are, in the terms of a network of ours.
 
 BERT's names are the canonical ones inside. A checkpoint of another family is translated when it is read, and
-back when it is written; what is between knows nothing of families.
+back when it is written; what is between knows nothing of families. Other families are refused by name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.like_bert import LikeBert, Shapes
 from models.checkpoint.modernbert import ModernBertFamily
+from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -107,3 +109,88 @@ FAMILIES: dict[str, Family] = {
     # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
     "modernbert": ModernBertFamily(),
 }
+
+_DISENTANGLED = "attention that adds scores of content and relative position"
+_PRE_NORM = "a network that normalises before attention"
+_ROTARY = "a network with rotary positions and gated feed-forward layers"
+_DECODER = "causal attention and a key-value cache, because it is a decoder"
+
+NEEDS = {
+    "deberta": _DISENTANGLED,
+    "deberta-v2": _DISENTANGLED,
+    "mpnet": "attention that adds a learnt bias of relative positions to its scores",
+    "albert": "layers that share their weights and are masked one by one",
+    "xlm-roberta-xl": _PRE_NORM,
+    "roberta-prelayernorm": _PRE_NORM,
+    "xlm": "a network and a pair template of its own",
+    "xlnet": "a network that attends by relative positions and reads the last token",
+    "longformer": "attention to windows and to chosen tokens",
+    "big_bird": "attention to blocks of tokens",
+    "nomic_bert": _ROTARY,
+    "new": _ROTARY,
+    **dict.fromkeys("bloom falcon gemma gemma2 gemma3_text gpt2 gpt_neox llama minicpm".split(), _DECODER),
+    **dict.fromkeys("mistral mixtral olmo2 phi phi3 qwen2 qwen3".split(), _DECODER),
+}
+"""What it would take to load a checkpoint of another model_type."""
+
+_ARCHITECTURES = {
+    "Bert": "bert",
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+    "Camembert": "camembert",
+    "Electra": "electra",
+    "DistilBert": "distilbert",
+}
+_ARCHITECTURE = re.compile("|".join(f"({name})(For|Model).*" for name in _ARCHITECTURES))
+
+
+def family_of(raw: Mapping[str, Any]) -> str:
+    """Return the family of a parsed config.json. Raises UnsupportedCheckpoint if it is none of FAMILIES.
+
+    Configs from before `model_type` are told apart by their `architectures`; without these too, they are
+    BERT's.
+    """
+    model_type = raw.get("model_type")
+    if model_type is None:
+        return _family_without_type(raw)
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        needs = NEEDS.get(str(model_type))
+        raise UnsupportedCheckpoint(
+            f"config.json: model_type is {model_type!r}, which is not supported"
+            f"{'' if needs is None else f': it would need {needs}'}; supported: {', '.join(FAMILIES)}"
+        )
+    _refuse_forks(raw)
+    return model_type
+
+
+def _family_without_type(raw: Mapping[str, Any]) -> str:
+    architectures = raw.get("architectures") or ["BertModel"]
+    found = _ARCHITECTURE.fullmatch(str(architectures[0])) if isinstance(architectures, list) else None
+    if found is None:
+        raise UnsupportedCheckpoint(
+            f"config.json: there is no model_type, and architectures is {architectures!r}; "
+            f"supported: {', '.join(FAMILIES)}"
+        )
+    _refuse_forks(raw)
+    return next(_ARCHITECTURES[name] for name in found.groups() if name in _ARCHITECTURES)
+
+
+def _refuse_forks(raw: Mapping[str, Any]) -> None:
+    """Refuse a network that calls itself by a family's name and computes something else."""
+    modern = raw.get("model_type") == "modernbert"  # its configs hold various words there, which mean nothing
+    position_type = "absolute" if modern else raw.get("position_embedding_type", "absolute")
+    if position_type == "alibi":
+        raise UnsupportedCheckpoint(
+            "config.json: position_embedding_type is 'alibi': it would need attention that adds a bias of "
+            "distance to each head's scores; only 'absolute' is supported"
+        )
+    if position_type != "absolute":
+        raise UnsupportedCheckpoint(
+            f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported"
+        )
+    own_code = raw.get("auto_map")
+    if isinstance(own_code, Mapping) and any(str(name).startswith("AutoModel") for name in own_code):
+        raise UnsupportedCheckpoint(
+            "config.json: auto_map says that the checkpoint brings the code of its own network, which is not "
+            "run; only the families of transformers itself are supported"
+        )

@@ -1,30 +1,56 @@
 """Reads a long text part by part, as far as it is wanted; the tokens are those of the whole text.
 
-Where a word surely ends, a text may be cut (`segments`). A text without such a place, such as one of Chinese
-for a byte-level tokenizer, is read in pieces that overlap. Two pieces are joined where a token of both begins
-at the same character and the tokens after it agree; if they agree nowhere, the piece grows.
+Where a word surely ends, a text may be cut (`cut_pattern`). A text without such a place, such as one of
+Chinese for a byte-level tokenizer, is read in pieces that overlap. Two pieces are joined in the middle of
+what they share, where tokens of both begin at the same character; if they do so nowhere, the piece grows.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
-from models.checkpoint.segments import CHINESE
-
-AGREEING_TOKENS = 16
-"""Two pieces are joined where so many tokens agree."""
-
-GROWTH = 4
-"""A piece that cannot be joined becomes so many times as long."""
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 LONG_WORD = 1_000
 """Characters after which a word of letters is longer than any that WordPiece looks up: it is unknown."""
 
+BERT_CUT = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
+"""ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes."""
+
+CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Chinese characters, for a character class; in the last range others, too."""
+
+BERT_CHINESE_CUT = re.compile(
+    BERT_CUT.pattern[:-1] + "\u3000-\u3002\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0002a6df]"
+)
+"""For a BertNormalizer that makes each Chinese character a word. Those of Japanese sentence marks, too."""
+
+_SPACE_CUT = re.compile(r"(?<=[A-Za-z0-9]) (?=[A-Za-z0-9])")
+"""A single space belongs to the word after it, for GPT-2's pattern and for Metaspace."""
+
 _LETTERS = re.compile(rf"[^\W_{CHINESE}]+")
 _BLOCK = 65_536  # characters of a word that are skipped at once
+
+
+def cut_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Return where a text may be cut without changing its tokens; None if that is not known."""
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        if not isinstance(splitter, pre_tokenizers.BertPreTokenizer):
+            return None
+        return BERT_CHINESE_CUT if normalizer.handle_chinese_chars else BERT_CUT
+    plain = normalizer is None or isinstance(normalizer, normalizers.Precompiled)
+    if plain and isinstance(splitter, pre_tokenizers.ByteLevel):
+        return _SPACE_CUT
+    if plain and isinstance(splitter, pre_tokenizers.Sequence):
+        parts = json.loads(splitter.__getstate__())["pretokenizers"]
+        if [part["type"] for part in parts] == ["WhitespaceSplit", "Metaspace"]:
+            return _SPACE_CUT
+    return None
 
 
 class Portion(NamedTuple):
@@ -112,40 +138,25 @@ def _read_overlapping(
 ) -> Generator[Portion, None, int]:
     """Yield the tokens from `start` to the next cut that a piece reaches; return the place of that cut."""
     begin, end = start, start + 2 * size  # of the piece
-    piece = encode(begin, end)
-    told = start
+    piece, yielded = encode(begin, end), start
     while True:
         overlap = end - size // 2
         stop = _next_cut(text, cut, end, overlap + 2 * size)
-        next_end = overlap + 2 * size if stop is None else stop
-        following = encode(overlap, next_end)
-        joint = _joint(piece, following)
-        if joint is not None:
-            yield piece.between(told, joint)
-            begin, piece, told = overlap, following, joint
-        else:
-            longer = begin + GROWTH * (end - begin)
-            stop = _next_cut(text, cut, end, longer)
-            next_end = longer if stop is None else stop
-            piece = encode(begin, next_end)
+        end = overlap + 2 * size if stop is None else stop
+        following = encode(overlap, end)
+        joint = _joint(piece, following, overlap + size // 4)
+        if joint is None:
+            piece = encode(begin, end)
             yield NOTHING
-        end = next_end
+        else:
+            yield piece.between(yielded, joint)
+            begin, piece, yielded = overlap, following, joint
         if stop is not None:
-            yield piece.between(told, None)
+            yield piece.between(yielded, None)
             return stop
 
 
-def _joint(piece: Portion, following: Portion) -> int | None:
-    """Return the first character from which on two pieces agree, None if there is none."""
-    for index in range(1, len(following.ids) - AGREEING_TOKENS):
-        place = following.starts[index]
-        if place == following.starts[index - 1]:  # inside a character of several tokens
-            continue
-        other = bisect_left(piece.starts, place)
-        these = slice(index, index + AGREEING_TOKENS)
-        those = slice(other, other + AGREEING_TOKENS)
-        if other + AGREEING_TOKENS > len(piece.ids):
-            return None
-        if piece.starts[those] == following.starts[these] and piece.ids[those] == following.ids[these]:
-            return place
-    return None
+def _joint(piece: Portion, following: Portion, middle: int) -> int | None:
+    """Return the first character from `middle` on where tokens of both pieces begin; None without one."""
+    begins = set(piece.starts)
+    return next((start for start in following.starts if start >= middle and start in begins), None)

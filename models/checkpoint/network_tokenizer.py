@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.token_types import check_types
 from models.checkpoint.tokenizer import PairTokenizer
-from models.checkpoint.tokenizer_options import read_window
+from models.checkpoint.tokenizer_options import check_types, read_window
 from models.errors import UnsupportedCheckpoint
 
 

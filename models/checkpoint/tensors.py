@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.checkpoint.checks import readable_as_usual
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import read_json
+from models.checkpoint.files import readable_as_usual
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modules import head_tensors, read_head
 from models.errors import UnsupportedCheckpoint

@@ -13,13 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.checkpoint.long_text import LONG_WORD, Portion, read_long
+from models.checkpoint.caches import TextCache, WordCache
+from models.checkpoint.long_text import BERT_CHINESE_CUT, BERT_CUT, LONG_WORD, Portion, cut_pattern, read_long
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
-from models.checkpoint.segments import BERT_CHINESE_CUT, BERT_CUT, cut_pattern
-from models.checkpoint.text_cache import TextCache
 from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
-from models.checkpoint.word_cache import WordCache
 from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint, without_panics
 
 FAILED = "the tokenizer failed on a text"

@@ -10,8 +10,13 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.checkpoint.added_tokens import add_declared_tokens, content_of, structural_tokens
-from models.checkpoint.token_types import gives_types, without_types
-from models.checkpoint.tokenizer_options import check_side, read_options, tokenizer_class
+from models.checkpoint.tokenizer_options import (
+    check_side,
+    gives_types,
+    read_options,
+    tokenizer_class,
+    without_types,
+)
 from models.errors import UnsupportedCheckpoint
 
 SPECIAL = "\ufdd0"

@@ -35,9 +35,8 @@ def command(
     """
     import json
 
-    from models.checkpoint.checks import check_empty, new_directory
     from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.digest import bytes_of_weights
+    from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
     from models.checkpoint.hub import locate
     from models.compress.prune import prune, read_scales, transformers_refusal
 

@@ -52,9 +52,8 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
-    from models.checkpoint.checks import check_can_be_quantized, check_empty, new_directory
-    from models.checkpoint.config import read_config
-    from models.checkpoint.digest import bytes_of_weights
+    from models.checkpoint.config import check_can_be_quantized, read_config
+    from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
     from models.checkpoint.hub import locate
     from models.quality.labelled import read_labelled, read_pairs
 

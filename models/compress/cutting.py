@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.like_bert import layer_prefix
 from models.compress.structure import Floats, Structure, check
-from models.live_heads import head_rows
 
 
 def cut(

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
+from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
 from models.errors import ModelError, reading_problem
 from models.files import read_text
@@ -64,7 +64,7 @@ def prune(
 
 def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
     """Write a smaller network than that of `source` to `target`, with the source's tokenizer."""
-    from models.checkpoint.hub_files import copy_tokenizer
+    from models.checkpoint.files import copy_tokenizer
     from models.checkpoint.tensors import write_tensors
 
     raw = _described(read_raw(source), config)

@@ -31,25 +31,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch, pack
-from models.checkpoint.checks import check_can_be_quantized, check_empty
 from models.checkpoint.config import (
     INT8_FORMAT,
     QUANTIZATION_CONFIG,
     ModelConfig,
+    check_can_be_quantized,
     parse_config,
     read_config,
     read_raw,
 )
-from models.checkpoint.hub_files import copy_tokenizer
+from models.checkpoint.files import check_empty, copy_tokenizer
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
-from models.live_heads import Live
 from models.network import build
 from models.ops.quantized import QuantizedMap
-from models.ops.torch import activate
+from models.ops.torch import activate, normed
+from models.selection import Chosen
 
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
@@ -121,25 +121,29 @@ def calibrate(
     streams = [network.embed(batch) for batch in calibration]
     for number, layer in enumerate(network.layers):
         prefix, kept = layer_prefix(number), list(config.kept_heads[number])
-        live = [Live(layer.attention, weights[:, number, kept]) for weights in rows]
+        chosen = [Chosen(layer.heads, layer.units, weights[:, number, kept]) for weights in rows]
         contexts = [
-            network.context(number, x, batch, heads)
-            for x, batch, heads in zip(streams, calibration, live, strict=True)
+            network.context(layer, x, batch, heads)
+            for x, batch, heads in zip(streams, calibration, chosen, strict=True)
         ]
         middle = [
-            network.after_attention(number, x, context, heads)
-            for x, context, heads in zip(streams, contexts, live, strict=True)
+            network.after_attention(layer, x, context, heads)
+            for x, context, heads in zip(streams, contexts, chosen, strict=True)
         ]
         present = [context for context in contexts if context is not None]
         if present:
-            inputs = torch.cat([layer.attention_input(x) for x in streams])
+            inputs = torch.cat([normed(x, layer.attention_input_norm) for x in streams])
             quantized = _attention(tensors, prefix, inputs, torch.cat(present))
         else:
             quantized = _no_attention(tensors, prefix, config.hidden_size)
         feed_forward = _gated if config.gated else _feed_forward
-        inputs = torch.cat([layer.feed_forward_input(x) for x in middle])
+        inputs = torch.cat([normed(x, layer.feed_forward_input_norm) for x in middle])
         yield quantized | feed_forward(tensors, prefix, inputs, config.activation)
-        streams = [network.feed_forward(number, x) for x in middle]
+        whole = Chosen(layer.heads, layer.units)
+        streams = [
+            network.after_feed_forward(layer, x, batch, whole)
+            for x, batch in zip(middle, calibration, strict=True)
+        ]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:

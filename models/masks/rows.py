@@ -26,8 +26,8 @@ NO_UNITS_OFF = UnitSet(b"", np.zeros((0, 0), np.bool_))
 class RowMasks:
     """The masks of the rows of one batch.
 
-    weights: (rows, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it. Any
-        weight will do for heads of skipped layers.
+    weights: (rows, layers, heads) float32, or (layers, heads) for all rows; 1 keeps a head, 0 removes it.
+        Weights in skipped layers are ignored.
     skipped: (rows, layers) or (layers,) bool like `weights`; None if no row skips a layer.
     units: the distinct sets of units that are off; empty if no row has any. unit_set: (rows,) int64, which of
         them each row has; None if `weights` are for all rows, which then have the only set.
@@ -85,6 +85,35 @@ class RowMasks:
             return np.empty(0, np.int64) if self.skipped[layer] else None
         skipping = self.skipped[:, layer]
         return np.flatnonzero(~skipping) if skipping.any() else None
+
+    def heads_on(self) -> npt.NDArray[np.bool_]:
+        """Return which heads some row needs, (layers, heads); rows that skip a layer do not count."""
+        return self._of_some_row(self.weights != 0)
+
+    def heads_weighted(self) -> npt.NDArray[np.bool_]:
+        """Return which heads some row weights by another number than 1, (layers, heads)."""
+        return self._of_some_row(self.weights != 1)
+
+    def _of_some_row(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        if self.skipped is not None:
+            flags &= ~self.skipped[..., None]
+        return np.any(flags, axis=0) if flags.ndim == 3 else flags
+
+    def units_on(
+        self, layer: int, count: int, rows: npt.NDArray[np.int64] | None
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Return the units of a layer that are on, (sets, count), for each set of some rows (None: all rows),
+        and which of the sets each of these rows has."""
+        sets, set_of_row = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        if self.unit_set is not None:
+            chosen = self.unit_set if rows is None else self.unit_set[rows]
+            sets, set_of_row = np.unique(chosen, return_inverse=True)
+        on = np.ones((len(sets), count), np.bool_)
+        for row, number in zip(on, sets, strict=True):
+            units = self.units[number]
+            if units.key:
+                row[units.off[layer, :count]] = False
+        return on, set_of_row
 
 
 Masks = npt.NDArray[np.float32] | RowMasks | None

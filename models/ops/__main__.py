@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from models.ops.kernel_build import BUILT, build_all
-from models.ops.kernel_levels import levels_of_machine
+from models.ops.kernel_build import BUILT, build_all, levels_of_machine
 from models.ops.kernel_library import best, how_to_compile
 
 

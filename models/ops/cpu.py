@@ -8,7 +8,6 @@ checked, and after a self-test; everywhere else plain `linear` gives the same an
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from models.batch import PackedBatch
 from models.ops.kernel_library import fitting
 from models.ops.kernels import Kernels, Normalisation
 from models.ops.tiles import BLOCK, TileLinear, fits
-from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes, normed
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, TorchOps, activate, nbytes
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -56,12 +55,14 @@ class CpuOps(TorchOps):
         """Return the level of our compiled kernels that computes attention; None if torch does."""
         return None if self._attention_kernels is None else self._attention_kernels.name
 
-    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
+    def linear(
+        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+    ) -> Linear:
         """Lay out an affine map for our kernel on tiles, or for oneDNN if its products of this dtype work."""
         kernels = fitting(weight.dtype, BLOCK)
         if kernels is not None and fits(kernels, weight.dtype, activation):
-            return TileLinear(weight, bias, activation, kernels)
-        return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
+            return TileLinear(weight, bias, activation, norm, kernels)
+        return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation, norm)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation by our kernel, or by torch."""
@@ -74,16 +75,17 @@ class CpuOps(TorchOps):
         batch: PackedBatch,
         heads: int,
         head_weights: Tensor | None = None,
-        *,
-        first_only: bool = False,
-        rotation: Tensor | None = None,
-        window: int | None = None,
+        positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
-        how: dict[str, Any] = {"first_only": first_only, "rotation": rotation, "window": window}
         if self._attention_kernels is None:
-            return super().attention(projected, batch, heads, head_weights, **how)
-        return self._attention_kernels.attention(projected, batch.offsets, heads, head_weights, **how)
+            return super().attention(projected, batch, heads, head_weights, positions)
+        return self._attention_kernels.attention(
+            *(projected, batch.offsets, heads, head_weights),
+            first_only=batch.first_only,
+            rotation=positions.rotation,
+            window=positions.window,
+        )
 
 
 class KernelNorm(Norm):
@@ -106,8 +108,10 @@ class KernelNorm(Norm):
 class PrepackedLinear(Linear):
     """An affine map whose weight is laid out for oneDNN, with the activation or the residual fused."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
-        super().__init__(weight, bias, activation)
+    def __init__(
+        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+    ) -> None:
+        super().__init__(weight, bias, activation, norm)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
     def _activated(self, x: Tensor) -> Tensor:
@@ -115,8 +119,10 @@ class PrepackedLinear(Linear):
         y: Tensor = _operator()(x, self._weight, self.bias, name, [], algorithm)
         return y if self.activation in FUSED else activate(y, self.activation)
 
-    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        return normed(_operator().binary(x, residual, self._weight, self.bias, "add"), norm)
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return the map plus a residual, before the norm."""
+        y: Tensor = _operator().binary(x, residual, self._weight, self.bias, "add")
+        return y
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""

@@ -19,7 +19,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from models.batch import PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.ops.torch import TorchOps, rotated
+from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, rotated
 
 log = logging.getLogger(__name__)
 
@@ -55,22 +55,22 @@ class VarlenOps(CudaOps):
         batch: PackedBatch,
         heads: int,
         head_weights: Tensor | None = None,
-        *,
-        first_only: bool = False,
-        rotation: Tensor | None = None,
-        window: int | None = None,
+        positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does.
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
+        rotation, window = positions.rotation, positions.window
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
         if rotation is not None:
             parts = rotated(parts, rotation[batch.positions])
         query, key, value = parts.unbind(1)
         keys, longest = batch.offsets, batch.longest
         queries, longest_query = keys, longest
-        alone = first_only and window is None  # in a window, the kernel would take a lone query for the last
+        alone = (
+            batch.first_only and window is None
+        )  # in a window, the kernel would take a lone query for the last
         if alone:
             query = query[batch.first_token]
             queries, longest_query = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
@@ -88,7 +88,7 @@ class VarlenOps(CudaOps):
                 weights = weights[batch.row_of_token]
             context.mul_(weights[..., None])
         context = context.flatten(1)
-        return context[batch.first_token] if first_only and not alone else context
+        return context if alone else batch.leaving(context)
 
 
 def fits_varlen(head_size: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
@@ -130,10 +130,11 @@ def _problem(ops: VarlenOps, head_size: int) -> str | None:
         weights = torch.rand(len(pairs), heads, generator=generator).to(ops.device)
         projected = projected.to(ops.device, ops.dtype)
         plain = TorchOps(ops.device, torch.float32)
-        for first_only, tokens in ((False, int(batch.lengths.sum())), (True, len(pairs))):
-            for size in (None, window):
+        views = (batch, int(batch.lengths.sum())), (batch.of_first_tokens(), len(pairs))
+        for view, tokens in views:
+            for positions in (PLAIN_POSITIONS, Positions(window=window)):
                 expected, ours = (
-                    one.attention(x, batch, heads, weights, first_only=first_only, window=size)[:tokens]
+                    one.attention(x, view, heads, weights, positions)[:tokens]
                     for one, x in ((plain, projected.float()), (ops, projected))
                 )
                 if not torch.allclose(ours.float(), expected, rtol=5e-2, atol=5e-2):

@@ -47,10 +47,12 @@ class Int8Linear(Linear):
         dtype: torch.dtype,
         source: ChannelScale | TensorScale,
         target: TensorScale | None = None,
+        norm: Norm | None = None,
         kernels: Kernels | None = None,
     ) -> None:
         weight, scale, bias = integers
         self.activation = activation
+        self.norm = norm
         self.dtype = dtype
         self.source, self.target, self._kernels = source, target, kernels
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
@@ -79,20 +81,13 @@ class Int8Linear(Linear):
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
 
-    def __call__(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        *,
-        overwrite: bool = False,
-        norm: Norm | None = None,
-    ) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
         assert residual is None or self.activation == "none"
         not_finite = None
         if not self._takes_input_as_it_is:
             x, not_finite = self.quantize(x)
-        y = self._multiply(x, residual, norm, overwrite=overwrite)
+        y = self._multiply(x, residual)
         if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
@@ -105,41 +100,35 @@ class Int8Linear(Linear):
         y = other._multiply(quantized).mul_(self._multiply(quantized))
         return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
 
-    def weighted(self, x: Tensor, weights: Tensor, which: Tensor | None = None) -> Tensor:
+    def weighted(self, x: Tensor, weights: Tensor, row_of: Tensor) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
         if not isinstance(self.source, TensorScale):
-            return super().weighted(x, weights, which)
+            return super().weighted(x, weights, row_of)
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
-        kept, zeros = (rows_for(table, which) for table in ((1 - off) * 255, off * self._input[1]))
-        return x.bitwise_and_(kept).bitwise_or_(zeros)
+        on, zeros = (rows_for(table, row_of) for table in ((1 - off) * 255, off * self._input[1]))
+        return x.bitwise_and_(on).bitwise_or_(zeros)
 
-    def _multiply(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        norm: Norm | None = None,
-        *,
-        overwrite: bool = False,
-    ) -> Tensor:
-        """Compute the map of 8-bit integers; tiles quantize floats themselves."""
+    def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
+        themselves."""
         if self._tiles is None:
-            return normed(self._product(x, residual, overwrite=overwrite), norm)
+            y = self._product(x, residual)
+            return y if residual is None else normed(y, self.norm)
         source = AS_IT_IS if x.dtype == torch.uint8 else (self._multiplier, self._shift, MIDDLE)
         if self.target is None:
-            return self._tiles.floats(x, self.activation, residual, norm, source=source)
+            return self._tiles.floats(x, self.activation, residual, self.norm, source=source)
         scale, zero_point = self._of_products(self.target)
         return self._tiles.quantized(x, self.activation, scale, zero_point, source=source)
 
-    def _product(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
+    def _product(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
         """Compute the map by oneDNN or torch."""
         if not self._packed:
             return self._by_torch(quantized, residual)
         if self.target is not None:
             return self._quantized_output(quantized, self.target)
-        if residual is not None:
-            # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
+        if residual is not None:  # "sum" writes into the residual
             y: Tensor = operator().binary(
-                *(*self._arguments(quantized), residual if overwrite else residual.clone(), self._bias),
+                *(*self._arguments(quantized), residual, self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
             return y
@@ -224,7 +213,7 @@ class Int8Linear(Linear):
 
     def _with(self, integers: QuantizedMap, source: ChannelScale | TensorScale | None = None) -> Int8Linear:
         same: dict[str, Any] = {"dtype": self.dtype, "source": source or self.source, "target": self.target}
-        return Int8Linear(integers, self.activation, **same, kernels=self._kernels)
+        return Int8Linear(integers, self.activation, **same, norm=self.norm, kernels=self._kernels)
 
     @property
     def _input(self) -> tuple[float, int]:
@@ -271,7 +260,9 @@ class Int8Ops(TorchOps):
         """Return the level of our compiled kernels that computes attention; None if torch does."""
         return self._base.kernels
 
-    def attention_maps(self, tensors: Tensors, prefix: str) -> tuple[Linear, Linear]:
+    def attention_maps(
+        self, tensors: Tensors, prefix: str, norm: Norm | None = None
+    ) -> tuple[Linear, Linear]:
         """Return a layer's W^Q, W^K and W^V as one map, and its W^O."""
         parts = [
             self._integers(tensors, f"{prefix}attention.self.{name}") for name in ("query", "key", "value")
@@ -279,9 +270,11 @@ class Int8Ops(TorchOps):
         stacked = QuantizedMap(*(torch.cat(same) for same in zip(*parts, strict=True)))
         output = self._integers(tensors, f"{prefix}attention.output.dense")
         source = self._channel_scale(tensors, f"{prefix}attention.self")
-        return self._map(stacked, source=source), self._map(output, source=ChannelScale())
+        return self._map(stacked, source=source), self._map(output, source=ChannelScale(), norm=norm)
 
-    def feed_forward_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear]:
+    def feed_forward_maps(
+        self, tensors: Tensors, prefix: str, activation: str, norm: Norm | None = None
+    ) -> tuple[Linear, Linear]:
         """Return a layer's two feed-forward maps; what passes between them is quantized."""
         up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
         scale, zero_point = (tensors[f"{down}.input_{name}"].item() for name in ("scale", "zero_point"))
@@ -289,7 +282,7 @@ class Int8Ops(TorchOps):
         source = self._channel_scale(tensors, up)
         return (
             self._map(self._integers(tensors, up), activation, source=source, target=between),
-            self._map(self._integers(tensors, down), source=between),
+            self._map(self._integers(tensors, down), source=between, norm=norm),
         )
 
     def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
@@ -302,8 +295,8 @@ class Int8Ops(TorchOps):
             self._map(self._integers(tensors, down), source=self._channel_scale(tensors, down)),
         )
 
-    def _map(self, integers: QuantizedMap, activation: str = "none", **scales: Any) -> Int8Linear:
-        return Int8Linear(integers, activation, dtype=self.dtype, kernels=self._quantizing, **scales)
+    def _map(self, integers: QuantizedMap, activation: str = "none", **options: Any) -> Int8Linear:
+        return Int8Linear(integers, activation, dtype=self.dtype, kernels=self._quantizing, **options)
 
     def _integers(self, tensors: Tensors, name: str) -> QuantizedMap:
         weight, scale, bias = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)

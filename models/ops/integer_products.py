@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from models.ops.cpu import CHECKED_TORCH, FUSED
-from models.ops.kernel_levels import features_here
+from models.ops.kernel_build import features_here
 from models.ops.torch import activate
 
 PLAIN: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")

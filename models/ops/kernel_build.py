@@ -2,7 +2,10 @@
 
 The libraries lie in the package, so an image that is built on one processor serves on any other. Nothing is
 compiled when the service starts. A library's name holds a digest of the source, the compiler's flags and the
-C library, and one of the compiler. A failure is kept as a file beside them, for the log of later starts.
+C library.
+
+A compiler may use every instruction of the sets that its flags name, so a level needs all of them, not only
+those that the source asks for: a hypervisor may hide any one (BMI2, say) of a processor that has the others.
 """
 
 from __future__ import annotations
@@ -13,28 +16,85 @@ import os
 import platform
 import shlex
 import stat
-import struct
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from models.ops.kernel_levels import Level
+from models.device import may_use_avx512
 
 SOURCES = Path(__file__).with_name("native")
 BUILT = Path(__file__).with_name("built")
-FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-shared",
-    "-fopenmp",
-    "-fno-exceptions",
-    "-fno-math-errno",
-    "-Wno-psabi",
-)
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux lists the features that the processor has and the kernel has switched on."""
 
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp"),
+    *("-fno-exceptions", "-fno-math-errno", "-Wno-psabi"),
+)
 SECONDS_TO_COMPILE = 120
-_IN_ENGLISH = {"LC_ALL": "C"}
+
+
+class Level(NamedTuple):
+    """A set of processor features that a library is compiled for.
+
+    machine: as `platform.machine` names it. flags: the compiler's.
+    features: all that the flags allow, as CPUINFO names them.
+    """
+
+    name: str
+    machine: str
+    flags: tuple[str, ...]
+    features: tuple[str, ...]
+
+    def lacking(self, features: frozenset[str]) -> list[str]:
+        """Return the level's features that are not among `features`."""
+        return [feature for feature in self.features if feature not in features]
+
+
+_AVX2 = (
+    *("avx2", "avx", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"),  # x86-64-v3; abm is LZCNT
+    *("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"),  # x86-64-v2; pni is SSE3
+)
+_AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", *_AVX2)  # x86-64-v4
+_AVX512_BF16 = ("avx512_bf16", *_AVX512)
+
+LEVELS = (
+    Level(
+        "amx",
+        "x86_64",
+        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        ("amx_tile", "amx_bf16", "amx_int8", *_AVX512_BF16),
+    ),
+    Level("avx512_bf16", "x86_64", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512_BF16),
+    Level("avx512", "x86_64", ("-march=x86-64-v4",), _AVX512),
+    Level("avx2", "x86_64", ("-march=x86-64-v3",), _AVX2),
+    Level("neon", "aarch64", ("-march=armv8.2-a",), ("fp", "asimd", "asimdrdm", "crc32", "atomics")),
+)
+"""From the best one down, for each machine."""
+
+
+def levels_of_machine() -> tuple[Level, ...]:
+    """Return the levels of machines like this one, the best one first; none outside Linux."""
+    if sys.platform != "linux":
+        return ()
+    return tuple(level for level in LEVELS if level.machine == platform.machine())
+
+
+def features_here() -> frozenset[str]:
+    """Return the features that CPUINFO lists for every core; none if it cannot be read.
+
+    ATEN_CPU_CAPABILITY=avx2 hides AVX-512 and AMX, as it does from torch's own kernels.
+    """
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    cores = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    features = frozenset(cores[0]).intersection(*cores) if cores else frozenset()
+    hidden = () if may_use_avx512() else ("avx512", "amx")
+    return frozenset(feature for feature in features if not feature.startswith(hidden))
 
 
 def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
@@ -42,40 +102,33 @@ def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
 
     Returns the compiler's (or the system's) message for each level by name; None for a level that is there.
     """
+
+    def failure(level: Level) -> str | None:
+        try:
+            build(level)
+        except (OSError, RuntimeError) as error:
+            return str(error)
+        return None
+
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip((level.name for level in levels), pool.map(_failure, levels), strict=True))
-
-
-def _failure(level: Level) -> str | None:
-    try:
-        build(level)
-    except (OSError, RuntimeError) as error:
-        return str(error)
-    return None
+        return dict(zip((level.name for level in levels), pool.map(failure, levels), strict=True))
 
 
 def build(level: Level) -> Path:
-    """Compile the kernels for a level, unless this compiler did before. Returns the library's path.
+    """Compile the kernels for a level, unless that was done before. Returns the library's path.
 
-    A damaged library is compiled again. Raises RuntimeError with the compiler's message; OSError without a
-    compiler, without disk space, or if others may write where the library would lie.
+    Raises RuntimeError with the compiler's message; OSError without a compiler, without disk space, or if
+    others may write where the library would lie.
     """
-    compiler, version = _compiler()
-    library = BUILT / f"{_stem(level)}-{_digest(version)}.so"
-    if library.exists() and is_whole(library):
+    library = BUILT / _name(level)
+    if library.exists():
         return library
     BUILT.mkdir(exist_ok=True)
     BUILT.chmod(0o755)  # whatever the umask: nobody else may write
     check_safe(BUILT)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
-        command = [*compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")]
-        try:
-            _run(command)
-        except RuntimeError as error:
-            made.write_text(str(error), encoding="utf-8", errors="replace")
-            made.replace(library.with_suffix(".failed"))
-            raise
+        _compile([*FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")])
         made.chmod(0o644)
         with made.open("rb") as file:
             os.fsync(file)  # or the file may be empty after a power failure, under its final name
@@ -86,31 +139,16 @@ def build(level: Level) -> Path:
     return library
 
 
-def _compiler() -> tuple[list[str], bytes]:
-    """Return the compiler's command and what it says of its version. Raises OSError if it does not run."""
+def _compile(arguments: list[str]) -> None:
     try:
-        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+        command = [*(shlex.split(os.environ.get("CXX", "")) or ["g++"]), *arguments]
         done = subprocess.run(
-            [*compiler, "--version"], capture_output=True, check=True, env=os.environ | _IN_ENGLISH
+            command, capture_output=True, errors="replace", timeout=SECONDS_TO_COMPILE, check=False
         )
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError) as error:
         raise OSError(f"no C++ compiler: {error}") from None
-    return compiler, done.stdout
-
-
-def _run(command: list[str]) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            env=os.environ | _IN_ENGLISH,  # in ASCII, which every terminal shows
-            timeout=SECONDS_TO_COMPILE,
-            check=False,
-        )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{command[0]} took more than {SECONDS_TO_COMPILE} s") from None
+        raise RuntimeError(f"the compiler took more than {SECONDS_TO_COMPILE} s") from None
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
 
@@ -118,38 +156,14 @@ def _run(command: list[str]) -> None:
 def library_of(level: Level) -> Path:
     """Return the library that `build` compiled for a level, from this source and for this C library.
 
-    Raises OSError if there is none, saying why, or if somebody else could have written it.
+    Raises FileNotFoundError if there is none, PermissionError if somebody else could have written it.
     """
-    if not BUILT.is_dir():
-        raise FileNotFoundError("not compiled")
+    library = BUILT / _name(level)
+    if not library.exists():
+        raise FileNotFoundError("not compiled from this source for this C library")
     check_safe(BUILT)
-    libraries = sorted(BUILT.glob(f"{_stem(level)}-*.so"))
-    if libraries:
-        check_safe(libraries[0])
-        if not is_whole(libraries[0]):
-            raise FileNotFoundError(f"{libraries[0]} is damaged")
-        return libraries[0]
-    for failed in BUILT.glob(f"{_stem(level)}-*.failed"):
-        message = failed.read_text(encoding="utf-8", errors="replace")
-        raise FileNotFoundError(f"could not be compiled: {message}")
-    if any(BUILT.glob(f"kernels-{level.name}-*.so")):
-        raise FileNotFoundError("compiled from another source or for another C library")
-    raise FileNotFoundError("not compiled")
-
-
-def is_whole(library: Path) -> bool:
-    """Return whether a library has the size that its header (ELF, 64 bits) tells.
-
-    It is not loaded for this: a processor without the library's level would stop the process.
-    """
-    with library.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or not header.startswith(b"\x7fELF"):
-        return False
-    (table,) = struct.unpack_from("<Q", header, 0x28)  # of sections, which linkers write at the end
-    size, count = struct.unpack_from("<HH", header, 0x3A)
-    end: int = table + size * count
-    return library.stat().st_size >= end
+    check_safe(library)
+    return library
 
 
 def check_safe(path: Path) -> None:
@@ -171,12 +185,9 @@ def check_safe(path: Path) -> None:
             raise PermissionError(f"everybody may write {parent}; run chmod o-w {parent}")
 
 
-def _stem(level: Level) -> str:
-    """Return the start of the name of a level's library: all that it depends on but the compiler."""
+def _name(level: Level) -> str:
+    """Return the name of a level's library, which tells all that it depends on but the compiler."""
     sources = [file.read_bytes() for file in sorted(SOURCES.iterdir()) if file.suffix in (".h", ".cpp")]
     recipe = [*FLAGS, *level.flags, *platform.libc_ver(), level.machine]
-    return f"kernels-{level.name}-{_digest(bytes(1).join([*sources, *map(str.encode, recipe)]))}"
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    digest = hashlib.sha256(bytes(1).join([*sources, *map(str.encode, recipe)])).hexdigest()
+    return f"kernels-{level.name}-{digest[:16]}.so"

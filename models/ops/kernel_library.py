@@ -1,7 +1,7 @@
-"""Chooses the library of our own kernels for this processor, loads it and tries it (`models.ops.kernels`).
+"""Chooses the library of our own kernels for this processor, loads it and compares it with torch.
 
 `make install` compiles the libraries (`models.ops.kernel_build`). The best one that this processor has is
-compared with torch once per process. Without one, torch's operators give the same answers, slower
+tried once per process. Without one, torch's operators give the same answers, slower
 (docs/decisions/006-kernels.md).
 """
 
@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import torch
 
-from models.ops.kernel_build import library_of
+from models.ops.kernel_build import Level, features_here, levels_of_machine, library_of
 from models.ops.kernel_check import check
-from models.ops.kernel_levels import Level, features_here, levels_of_machine
 from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ def best() -> Kernels | None:
 @functools.cache
 def choice() -> Choice:
     """Try this processor's levels from the best one down, and log why one is skipped."""
-    kernels, skipped, compiled = None, [], True
+    kernels, skipped, remedy = None, [], ""
     features, levels = features_here(), levels_of_machine()
     for level, below in itertools.zip_longest(levels, levels[1:]):
         lacking = level.lacking(features)
@@ -60,15 +59,12 @@ def choice() -> Choice:
         try:
             kernels = load(level)
             break
-        except FileNotFoundError as error:
-            compiled = False
-            skipped.append(f"{level.name}: {error}")
         except (OSError, RuntimeError) as error:
             skipped.append(f"{level.name}: {error}")
+            remedy = f"; {how_to_compile()}" if isinstance(error, FileNotFoundError) else remedy
     if not skipped:
         return Choice(kernels)
     instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
-    remedy = "" if compiled else f"; {how_to_compile()}"
     notice = f"the fastest kernels are not used, {instead} instead: {'; '.join(skipped)}{remedy}"
     logger.warning(notice)
     return Choice(kernels, tuple(skipped), notice)

@@ -25,19 +25,21 @@ ACTIVATIONS = ("none", "gelu", "gelu_tanh")
 class TileLinear(Linear):
     """An affine map whose weight is laid out for tiles; GELU, a residual and norm, or a product are fused."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str, kernels: Kernels) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, activation: str, norm: Norm | None, kernels: Kernels
+    ) -> None:
         """Lay out a map. activation: none, gelu or gelu_tanh. kernels: with `multiplies`."""
-        super().__init__(weight, bias, activation)
+        super().__init__(weight, bias, activation, norm)
         self._kernels = kernels
         self._inputs = weight.shape[1]
         self._filled_bias = filled(self.bias.float())
         self._weight = to_tiles(self._weight)
 
-    def _activated(self, x: Tensor) -> Tensor:
-        return self._computed(x, self.activation)
-
-    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        return with_norm(lambda inside: self._computed(x, "add", residual, inside), norm)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute the map as `Linear` does."""
+        if residual is None:
+            return self._computed(x, self.activation)
+        return with_norm(lambda inside: self._computed(x, "add", residual, inside), self.norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
@@ -59,7 +61,7 @@ class TileLinear(Linear):
         return nbytes(self._weight, self.bias, self._filled_bias)
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
-        return TileLinear(weight, bias, self.activation, self._kernels)
+        return TileLinear(weight, bias, self.activation, self.norm, self._kernels)
 
 
 class IntegerTiles:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -37,42 +38,40 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear:
-    """y = act(x·Wᵀ + b), or x·Wᵀ + b + residual.
+    """y = act(x·Wᵀ + b), or y = norm(x·Wᵀ + b + residual).
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
-    activation: a name in FUNCTIONS.
+    activation: a name in FUNCTIONS. norm: of the sum with a residual.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+    ) -> None:
         self._weight = weight.contiguous()
         self.bias = bias.contiguous()
         self.activation = activation
+        self.norm = norm
 
-    def __call__(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        *,
-        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
-        norm: Norm | None = None,
-    ) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map, x: (T, in) → (T, out).
 
-        residual: (T, out), added to a map that has no activation. overwrite: the residual's memory may become
-        the result, which saves integer products a copy. norm: of the sum.
+        residual: (T, out), for a map that has no activation; its memory may become the result.
         """
         if residual is None:
             return self._activated(x)
-        assert self.activation == "none"
-        return self._added(x, residual, norm)
+        return normed(self.added(x, residual), self.norm)
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return the map plus a residual, before the norm."""
+        return F.linear(x, self._weight, self.bias) + residual
+
+    def of_zeros(self, residual: Tensor) -> Tensor:
+        """Return the map of an input of zeros, with a residual: only the bias is added."""
+        return normed(residual + self.bias.to(residual.dtype), self.norm)
 
     def _activated(self, x: Tensor) -> Tensor:
         """Compute the map and its activation."""
         return activate(F.linear(x, self._weight, self.bias), self.activation)
-
-    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        """Compute the map, which has no activation, plus a residual, and the norm of that."""
-        return normed(F.linear(x, self._weight, self.bias) + residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -81,12 +80,12 @@ class Linear:
         """
         return self(x) * other(x)
 
-    def weighted(self, x: Tensor, weights: Tensor, which: Tensor | None = None) -> Tensor:
+    def weighted(self, x: Tensor, weights: Tensor, row_of: Tensor) -> Tensor:
         """Return an input of this map, (T, in), times weights; x may be overwritten.
 
-        weights: (n, in). which: (T,) int64, the row of `weights` for each row of x; None if n is 1.
+        weights: (1, in), or (n, in) with row_of: (T,) int64, the row of `weights` for each row of x.
         """
-        weights = rows_for(weights.to(x.dtype), which)
+        weights = rows_for(weights.to(x.dtype), row_of)
         return x * weights if torch.is_grad_enabled() else x.mul_(weights)
 
     @property
@@ -109,7 +108,7 @@ class Linear:
 
     def _alike(self, weight: Tensor, bias: Tensor) -> Linear:
         """Return the same kind of map with another weight and bias."""
-        return type(self)(weight, bias, self.activation)
+        return type(self)(weight, bias, self.activation, self.norm)
 
 
 class Norm:
@@ -135,9 +134,25 @@ def normed(x: Tensor, norm: Norm | None) -> Tensor:
     return x if norm is None else norm(x)
 
 
-def rows_for(table: Tensor, which: Tensor | None) -> Tensor:
-    """Return the rows `which`, (T,) int64, of a table, (n, D) → (T, D); the table itself if that is None."""
-    return table if which is None else F.embedding(which, table)
+def rows_for(table: Tensor, row_of: Tensor) -> Tensor:
+    """Return the row of a table, (n, D), for each token: (T, D); the table itself if it has one row."""
+    return table if len(table) == 1 else F.embedding(row_of, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How a layer's attention sees positions.
+
+    rotation: (positions, d) float32, of `rotations`: queries and keys are rotated by their positions.
+    window: a token sees this many tokens to each side; None: all of its sequence.
+    """
+
+    rotation: Tensor | None = None
+    window: int | None = None
+
+
+PLAIN_POSITIONS = Positions()
+"""Every token sees its whole sequence, and attention knows no positions."""
 
 
 class TorchOps:
@@ -162,25 +177,37 @@ class TorchOps:
         """Return the level of our compiled kernels that computes attention; None if torch does."""
         return None
 
-    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
-        """Lay out an affine map for this device. weight: (out, in); bias: (out,)."""
-        return Linear(weight, bias, activation)
+    def linear(
+        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+    ) -> Linear:
+        """Lay out an affine map for this device, as `Linear` takes it."""
+        return Linear(weight, bias, activation, norm)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation for this device. weight, bias: (D,)."""
         return Norm(weight, bias, eps)
 
-    def attention_maps(self, tensors: Tensors, prefix: str) -> tuple[Linear, Linear]:
-        """Return a layer's W^Q, W^K and W^V as one map, and its W^O. prefix: of the layer's tensor names."""
+    def attention_maps(
+        self, tensors: Tensors, prefix: str, norm: Norm | None = None
+    ) -> tuple[Linear, Linear]:
+        """Return a layer's W^Q, W^K and W^V as one map, and its W^O.
+
+        prefix: of the layer's tensor names. norm: of the residual stream after W^O.
+        """
         names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
         weight = torch.cat([self.get(tensors, f"{name}.weight") for name in names])
         bias = torch.cat([self.get(tensors, f"{name}.bias") for name in names])
-        return self.linear(weight, bias), self._named(tensors, f"{prefix}attention.output.dense")
+        return self.linear(weight, bias), self._named(tensors, f"{prefix}attention.output.dense", norm=norm)
 
-    def feed_forward_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear]:
-        """Return a layer's two feed-forward maps, up (with the activation) and down."""
+    def feed_forward_maps(
+        self, tensors: Tensors, prefix: str, activation: str, norm: Norm | None = None
+    ) -> tuple[Linear, Linear]:
+        """Return a layer's two feed-forward maps, up (with the activation) and down.
+
+        norm: of the residual stream after the down map.
+        """
         up = self._named(tensors, f"{prefix}intermediate.dense", activation)
-        return up, self._named(tensors, f"{prefix}output.dense")
+        return up, self._named(tensors, f"{prefix}output.dense", norm=norm)
 
     def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
         """Return the maps of a layer's gated linear unit: up (with the activation), gate and down."""
@@ -197,33 +224,28 @@ class TorchOps:
         batch: PackedBatch,
         heads: int,
         head_weights: Tensor | None = None,
-        *,
-        first_only: bool = False,
-        rotation: Tensor | None = None,
-        window: int | None = None,
+        positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
         sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
-        rotation: (positions, d) float32, from `rotations`: queries and keys are rotated by their positions.
-        window: a token sees so many tokens to each side; None: all of its sequence.
-        Returns (T, h·d), 0 for tokens of no sequence; with `first_only` (B, h·d), of first tokens alone.
+        Returns (T, h·d), 0 for tokens of no sequence; (B, h·d) if only first tokens leave the batch.
         """
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
-        if rotation is not None:
-            parts = rotated(parts, rotation[batch.positions])
+        if positions.rotation is not None:
+            parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        alone = first_only and self.first_queries_alone
+        alone = batch.first_only and self.first_queries_alone
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-            bias = visibility_bias(query, window, group.exists)
+            bias = visibility_bias(query, positions.window, group.exists)
             if alone:
                 query, bias = query[:, :, :1], None if bias is None else bias[..., :1, :]
             context = self._attend(query, key, value, bias).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if alone or group.places is None else context[group.places])
+            contexts.append(context if alone or group.index is None else context[group.index])
         context = torch.cat(contexts)  # (tokens, h, d) or (sequences, h, d)
         if head_weights is not None:
             weights = head_weights
@@ -233,7 +255,7 @@ class TorchOps:
             context = (context * weights[..., None]).to(context.dtype)
         rows_out = len(batch.first_token) if alone else projected.shape[0]
         context = F.pad(context.flatten(1), (0, 0, 0, rows_out - context.shape[0]))
-        return context[batch.first_token] if first_only and not alone else context
+        return context if alone else batch.leaving(context)
 
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""
@@ -247,8 +269,11 @@ class TorchOps:
         """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""
         return attention_probabilities(query, key, bias) @ value
 
-    def _named(self, tensors: Tensors, name: str, activation: str = "none") -> Linear:
-        return self.linear(self.get(tensors, f"{name}.weight"), self.get(tensors, f"{name}.bias"), activation)
+    def _named(
+        self, tensors: Tensors, name: str, activation: str = "none", norm: Norm | None = None
+    ) -> Linear:
+        weight, bias = (self.get(tensors, f"{name}.{part}") for part in ("weight", "bias"))
+        return self.linear(weight, bias, activation, norm)
 
 
 def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -260,7 +285,7 @@ def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = No
 def visibility_bias(query: Tensor, window: int | None, exists: Tensor | None = None) -> Tensor | None:
     """Return what to add to scores so that invisible keys get the probability 0; None if all are visible.
 
-    query: (…, n, d), as many as keys. window: as in `TorchOps.attention`. exists: (B, n) bool, False for keys
+    query: (…, n, d), as many as keys. window: as in `Positions`. exists: (B, n) bool, False for keys
     that fill up a shorter sequence; its queries, whose results nobody reads, see everything.
     Returns (B, 1, n or 1, n), without B if all keys exist.
     """

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.live_heads import Live
+from models.selection import Chosen
 from models.study.base import Matrix
 
 BATCH_TOKENS = 2048
@@ -45,13 +45,13 @@ class DifferentiableNetwork:
 
         Returns (rows of the pack, labels), least relevant first.
         """
-        live = [
-            Live(layer.attention, gates[:, number, list(kept)])
+        selection = [
+            Chosen(layer.heads, layer.units, gates[:, number, list(kept)])
             for number, (layer, kept) in enumerate(
                 zip(self.network.layers, self.config.kept_heads, strict=True)
             )
         ]
-        return self.network.logits(batch, live)[:, list(self.config.label_order)]
+        return self.network.logits(batch, selection)[:, list(self.config.label_order)]
 
     def states(self, batch: PackedBatch) -> Iterator[Tensor]:
         """Yield the residual stream of the whole model: what enters layer 0, then each layer's output, (T, D)
@@ -59,7 +59,7 @@ class DifferentiableNetwork:
         with torch.inference_mode():
             x = self.network.embed(batch)
             yield x
-            yield from self.network.layer_outputs(x, batch, self.network.live_heads.of(None), keep=True)
+            yield from self.network.layer_outputs(x, batch, self.network.selector.select(None))
 
     def gate_gradients(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.config import read_config
-from models.checkpoint.head_study import FILE, weights_id
+from models.checkpoint.extras import FILE, weights_id
 from models.checkpoint.hub import locate
 
 METRICS = ("qwk", "ndcg10", "accuracy")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.live_heads import Live
 from models.network import Network
+from models.selection import Chosen
 
 WORTH_SLICING = 0.25
 """If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
@@ -30,6 +30,7 @@ def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32
     logits = np.empty((len(masks), batch.rows, len(network.config.labels)), np.float32)
     layers = len(network.layers)
     with torch.inference_mode():
+        views = network.views(batch)
         states = [network.embed(batch)]  # states[n] enters layer n; the last one enters the classifier
         before: NDArray[np.float32] | None = None
         for index in np.lexsort(masks.reshape(len(masks), -1).T[::-1]):
@@ -37,12 +38,14 @@ def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32
             start = 0 if before is None else _first_difference(before, mask)
             if start < layers:
                 del states[start + 1 :]
-                live = [Live(None)] * start
-                live += [_live(network, number, mask[number]) for number in range(start, layers)]
-                states += network.layer_outputs(
-                    states[start], batch, live, start=start, first_only=True, keep=True
-                )
-            logits[index, batch.order] = network.classify(states[-1])[: batch.rows].numpy(force=True)
+                for number in range(start, layers):
+                    chosen = _chosen(network, number, mask[number])
+                    entering = states[-1].clone()  # a layer may use its input's memory
+                    states.append(
+                        network.layer_output(network.layers[number], entering, views[number], chosen)
+                    )
+            pooled = network.pool(states[-1], batch)
+            logits[index, batch.order] = network.classify(pooled)[: batch.rows].numpy(force=True)
             before = mask
     return logits
 
@@ -53,16 +56,16 @@ def _first_difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> i
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
-def _live(network: Network, number: int, weights: NDArray[np.float32]) -> Live:
-    """Return the live heads of layer `number` under one row of weights; cut out the others if that pays."""
-    attention = network.layers[number].attention
-    weights = weights[list(network.config.kept_heads[number])]
-    live = np.flatnonzero(weights)
-    if attention is None or not len(live):
-        return Live(None)
-    if not network.deterministic and len(live) <= (1 - WORTH_SLICING) * attention.heads:
-        attention, weights = attention.cut(live.tolist()), weights[live]
+def _chosen(network: Network, number: int, weights: NDArray[np.float32]) -> Chosen:
+    """Return what layer `number` computes under one row of weights; heads are left out if that pays."""
+    layer = network.layers[number]
+    heads, weights = layer.heads, weights[list(network.config.kept_heads[number])]
+    on = np.flatnonzero(weights)
+    if heads is None or not len(on):
+        return Chosen(None, layer.units)
+    if not network.deterministic and len(on) <= (1 - WORTH_SLICING) * heads.count:
+        heads, weights = heads.only(on.tolist()), weights[on]
     scale: Tensor | None = None
     if (weights != 1).any():
         scale = torch.from_numpy(weights[None]).to(network.device)
-    return Live(attention, scale)
+    return Chosen(heads, layer.units, scale)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
-from models.checkpoint.digest import digest_of
+from models.checkpoint.files import digest_of
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.quality.evaluation import Evaluation

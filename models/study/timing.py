@@ -21,10 +21,10 @@ from models.batch import TOKEN_MULTIPLE, PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import describe, one_thread, processor_features
-from models.layer import Layer
-from models.live_heads import Live
-from models.live_units import FeedForward
+from models.layer import FeedForward, Layer
 from models.network import Network
+from models.ops.torch import normed
+from models.selection import Chosen
 from models.study.base import Judged, Progress, Silent
 from models.study.latency import LatencyTable
 
@@ -69,7 +69,7 @@ def measure(
     states = {count: network.embed(batches[count]) for count in tokens}
     lives = {kept: _live(network.layers[number], kept) for kept in heads}
     layer = network.layers[widest]
-    cuts = {kept: layer.units if kept == units[-1] else layer.units.cut(range(kept)) for kept in units}
+    cuts = {kept: layer.units if kept == units[-1] else layer.units.only(range(kept)) for kept in units}
     for count, first in itertools.product(tokens, (False, True)):
         batch, x = batches[count], states[count]
         for kept in heads:
@@ -130,41 +130,41 @@ def _batch(classifier: Classifier, tokens: int, length: int) -> PackedBatch:
     return pack(pairs, device=classifier.network.device)
 
 
-def _live(layer: Layer, kept: int) -> Live:
-    if layer.attention is None or not kept:
-        return Live(None)
-    return Live(layer.attention if kept == layer.attention.heads else layer.attention.cut(range(kept)))
+def _live(layer: Layer, kept: int) -> Chosen:
+    heads = layer.heads if kept else None
+    if heads is not None and kept < heads.count:
+        heads = heads.only(range(kept))
+    return Chosen(heads, layer.units)
 
 
 def _attention_half(
-    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live, first: bool
+    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Chosen, first: bool
 ) -> Callable[[], object]:
+    layer, view = network.layers[number], batch.of_first_tokens() if first else batch
+
     def run() -> object:
-        residual = x[batch.first_token] if first else x
-        context = network.context(number, x, batch, live, first_only=first)
-        return network.after_attention(number, residual, context, live)
+        context = network.context(layer, x, view, live)
+        return network.after_attention(layer, view.leaving(x), context, live)
 
     return run
 
 
 def _feed_forward_half(layer: Layer, units: FeedForward, x: torch.Tensor) -> Callable[[], object]:
-    return lambda: layer.feed_forward(x.clone(), units)
+    return lambda: units.down(units.inner(normed(x, layer.feed_forward_input_norm)), x.clone())
 
 
 def _ends(network: Network, batch: PackedBatch) -> Callable[[], object]:
     def run() -> object:
         x = network.embed(batch)
-        return network.classify(
-            network.pool(x[batch.first_token] if network.reads_first_tokens else x, batch)
-        )
+        return network.classify(network.pool(network.views(batch)[-1].leaving(x), batch))
 
     return run
 
 
 def _whole(
-    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live
+    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Chosen
 ) -> Callable[[], object]:
-    return lambda: network.layer_output(number, x, batch, live)
+    return lambda: network.layer_output(network.layers[number], x, batch, live)
 
 
 def _shortest(

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, read_config
-from models.checkpoint.digest import digest_of
+from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
 from models.checkpoint.network_tokenizer import load_tokenizer
 from models.device import check_device_name

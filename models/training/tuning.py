@@ -15,8 +15,7 @@ import numpy as np
 import orjson
 from torch import Tensor
 
-from models.checkpoint.checks import put_in_place, readable_as_usual
-from models.checkpoint.hub_files import copy_tokenizer
+from models.checkpoint.files import copy_tokenizer, put_in_place, readable_as_usual
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_options import read_window
 from models.classifier import Classifier

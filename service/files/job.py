@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from models.checkpoint.config import read_config, read_stored_masks
-from models.checkpoint.digest import digest_of
+from models.checkpoint.files import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError, reading_problem
 from models.files import check_regular

@@ -275,7 +275,7 @@ def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:
     """Size each classifier's cache of sliced weights for the catalog's sliced lanes."""
     lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
     sliced = Counter(lane.classifier for lane in lanes)
-    narrow = Counter(lane.classifier for lane, mask in lanes.items() if mask.units_off is not None)
+    of_units = Counter(lane.classifier for lane, mask in lanes.items() if mask.units_off is not None)
     # All rows under a stored mask that switches units off can be in one batch, too.
     stored = {
         variant.classifier
@@ -283,4 +283,4 @@ def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:
         if any(mask.units_off is not None for mask in catalog.masks[variant.checkpoint].values())
     }
     for one in set(classifiers):
-        one.network.live_heads.make_room(sliced=sliced[one], narrow=narrow[one] + (one in stored))
+        one.network.selector.make_room(sliced=sliced[one], unit_masks=of_units[one] + (one in stored))

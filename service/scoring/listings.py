@@ -57,7 +57,7 @@ def model(classifier: Classifier) -> ModelInfo:
         score_activation=config.score_activation,
         parameters=network.parameters,
         bytes=network.nbytes,
-        sliced_bytes=network.live_heads.cache.nbytes,
+        sliced_bytes=network.selector.cache.nbytes,
         device=describe(network.device),
         dtype=network.number_format,
         deterministic=network.deterministic,

@@ -59,7 +59,7 @@ def test_classic_width_of_eight_heads_of_64() -> None:
     x = torch.randn(2, 10, 512)
 
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0].detach(), atol=1e-4, rtol=1e-4)
-    assert (ours.heads, ours.head_size) == (8, 64)
+    assert (ours.count, ours.head_size) == (8, 64)
 
 
 def test_decoder_self_attention_never_looks_ahead() -> None:

@@ -56,7 +56,7 @@ def test_every_sequence_attends_to_itself_alone(
     weights = torch.rand(rows, heads) if rows else None
 
     ours = OPS.attention(projected, batch, heads, weights).view(-1, heads, SIZE)
-    first = OPS.attention(projected, batch, heads, weights, first_only=True).view(-1, heads, SIZE)
+    first = OPS.attention(projected, batch.of_first_tokens(), heads, weights).view(-1, heads, SIZE)
 
     expected = alone(projected, batch, heads, weights)
     assert len(ours) == filled_size(sum(lengths))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from models import Classifier
 from models.batch import pack
-from models.live_heads import Live
+from models.selection import Chosen
 from tests.checkpoints import random_model, write_checkpoint
 from tests.models.reference import logits_of, network_of, random_pair, random_weights, reference_logits
 
@@ -179,17 +179,17 @@ def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero() -> None:
     mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
 
     multiplied = logits_of(network, pairs, mask)
-    assert network.live_heads.cache.nbytes == 0
+    assert network.selector.cache.nbytes == 0
     cut = logits_of(network, pairs, mask)  # seen a second time
 
-    assert network.live_heads.cache.nbytes > 0
+    assert network.selector.cache.nbytes > 0
     np.testing.assert_allclose(cut, multiplied, atol=1e-5)
 
 
 def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("models.live_heads.SLICED_WIDTHS", 2)  # of 4 heads: steps of 2
+    monkeypatch.setattr("models.selection.HEAD_COUNTS", 2)  # of 4 heads: steps of 2
     rng = np.random.default_rng(8)
     network = network_of(random_model(8))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)
@@ -198,37 +198,37 @@ def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
 
     used = []
     for sliced in (False, True):
-        before = network.live_heads.cache.nbytes
+        before = network.selector.cache.nbytes
         for _ in range(2):
             logits = network.forward(batch, mask, sliced=sliced)
         np.testing.assert_allclose(logits, multiplied, atol=1e-5)
-        used.append(network.live_heads.cache.nbytes - before)
+        used.append(network.selector.cache.nbytes - before)
 
-    head = network.layers[0].attention.nbytes / 4
+    head = network.layers[0].heads.nbytes / 4
     assert [round(nbytes / head) for nbytes in used] == [2, 1 + 3]
 
 
 def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
+    monkeypatch.setattr("models.selection.LEAST_CACHE_BYTES", 0)
     rng = np.random.default_rng(9)
     network = network_of(random_model(9))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)
     masks = [np.ones((3, 4), np.float32) for _ in range(3)]
     for off, mask in enumerate(masks):
         mask[:, off] = 0
-    network.live_heads.make_room(sliced=3)
+    network.selector.make_room(sliced=3)
 
     cut = []
     for _ in range(2):
         for mask in masks:
             network.forward(batch, mask, sliced=True)
-        cut.append(network.live_heads.cache.nbytes)
+        cut.append(network.selector.cache.nbytes)
 
-    attention = sum(layer.attention.nbytes for layer in network.layers)
+    attention = sum(layer.heads.nbytes for layer in network.layers)
     assert cut[0] == cut[1] > 2 * attention  # three times three quarters
-    network.live_heads.make_room(sliced=0)
+    network.selector.make_room(sliced=0)
     network.forward(batch, np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1)), sliced=True)
-    assert network.live_heads.cache.nbytes <= attention
+    assert network.selector.cache.nbytes <= attention
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -282,10 +282,14 @@ def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path
     batch = pack(pairs, device=torch.device("cpu"))
     x = rough.network.embed(batch)
     weights = torch.tensor([[0.7518, 0.3333, 0.9, 0.0009]])
-    ours, reference = (clf.network.layers[0].attention for clf in (rough, exact))
     with torch.inference_mode():
-        whole, weighted = (rough.network.context(0, x, batch, Live(ours, w)).float() for w in (None, weights))
-        truth = exact.network.context(0, x.float(), batch, Live(reference, weights))
+        layer, exact_layer = rough.network.layers[0], exact.network.layers[0]
+        whole, weighted = (
+            rough.network.context(layer, x, batch, Chosen(layer.heads, layer.units, w)).float()
+            for w in (None, weights)
+        )
+        chosen = Chosen(exact_layer.heads, exact_layer.units, weights)
+        truth = exact.network.context(exact_layer, x.float(), batch, chosen)
     # What single results are rounded by averages out; what a weight is rounded by does not.
     found = (whole * weighted).view(-1, 4, size).sum((0, 2)) / (whole**2).view(-1, 4, size).sum((0, 2))
     torch.testing.assert_close(found, weights[0], atol=0, rtol=1e-3)

@@ -16,11 +16,11 @@ from models import Classifier
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.quantize import quantize
-from models.live_heads import Live
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
 from models.network import Network
 from models.ops.torch import TorchOps
+from models.selection import Chosen
 from tests.checkpoints import WORDS, random_model, write_checkpoint
 from tests.models.reference import CPU, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert
@@ -179,7 +179,7 @@ def test_units_are_cut_out_at_once_for_a_sliced_variant_and_the_cache_keeps_its_
     network = network_of(random_model(6, num_hidden_layers=LAYERS))
     pairs, ones = some_pairs(rng, 3), np.ones((LAYERS, HEADS), np.float32)
     whole = sum(layer.units.nbytes for layer in network.layers)
-    cache = network.live_heads.cache
+    cache = network.selector.cache
     cache.max_bytes = whole
     masks = [HeadMask(ones, (), rng.permuted(np.arange(64) < 32)[None].repeat(LAYERS, 0)) for _ in range(3)]
 
@@ -205,7 +205,7 @@ def test_gates_on_units_have_the_gradients_that_differences_show(family: str) ->
 
     def loss(gates: torch.Tensor) -> torch.Tensor:
         live = [
-            Live(layer.attention, unit_weights=gate if rows is None else gate[rows], rows=rows)
+            Chosen(layer.heads, layer.units, unit_weights=gate if rows is None else gate[rows], rows=rows)
             for layer, gate, rows in zip(network.layers, gates, computing, strict=True)
         ]
         return network.logits(batch, live)[:3].square().sum()
@@ -236,7 +236,7 @@ def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) ->
     mixed = int8.score(texts[:20] * 2, [mask] * 20 + [other] * 20).logits[:20]
     multiplied, cut = (int8.score(texts[:20], mask).logits for _ in range(2))
 
-    assert int8.network.live_heads.cache.nbytes > 0
+    assert int8.network.selector.cache.nbytes > 0
     for found in (mixed, multiplied, cut):
         error = np.sqrt(np.square(found - expected).mean()) / expected.std(axis=0).mean()
         assert error < 0.2

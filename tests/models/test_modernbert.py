@@ -190,11 +190,11 @@ def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero(pooling: str) 
     mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 1]], np.float32)
 
     multiplied = logits_of(network, pairs, mask)
-    assert network.live_heads.cache.nbytes == 0
+    assert network.selector.cache.nbytes == 0
     cut = logits_of(network, pairs, mask)  # seen a second time
     sliced = network.forward(pack(pairs, device=CPU), mask, sliced=True)
 
-    assert network.live_heads.cache.nbytes > 0
+    assert network.selector.cache.nbytes > 0
     np.testing.assert_allclose(cut, multiplied, atol=1e-5)
     np.testing.assert_allclose(sliced, multiplied, atol=1e-5)
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.bert import Bert
 from models.checkpoint.config import parse_config
 from models.checkpoint.tokenizer import EncodedPair
+from models.network import Bert
 from tests.models.reference import CPU, logits_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

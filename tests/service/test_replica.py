@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models import Classifier, HeadMask
-from models.checkpoint.digest import digest_of
+from models.checkpoint.files import digest_of
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
 from service import replica
@@ -397,9 +397,9 @@ async def test_on_a_gpu_two_batches_are_under_way_and_a_full_memory_is_emptied(
 async def test_every_sliced_variant_has_room_for_its_heads(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
+    monkeypatch.setattr("models.selection.LEAST_CACHE_BYTES", 0)
     network = service.replica.engine.classifiers[""].network
-    attention = sum(layer.attention.nbytes for layer in network.layers if layer.attention)
+    attention = sum(layer.heads.nbytes for layer in network.layers if layer.heads)
     rooms = []
     for masks in (["0.0", "0.1", "0.1", "1.*"], []):
         variants = [
@@ -407,7 +407,7 @@ async def test_every_sliced_variant_has_room_for_its_heads(
         ]
         live = LiveConfig.model_validate({"variants": [{"name": "full"}, *variants]})
         await asyncio.to_thread(service.replica.apply, live)
-        rooms.append(network.live_heads.cache.max_bytes)
+        rooms.append(network.selector.cache.max_bytes)
     assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
 
 

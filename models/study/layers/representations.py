@@ -88,8 +88,8 @@ def outputs(
         wanted = np.concatenate([drawn[start[i] : start[i + 1]] for i in order])
         pair_of.append(np.repeat(order, lengths[order])[wanted])
         with torch.inference_mode():
-            live = network.live_heads.of(mask)
-            for layer, x in enumerate(network.layer_outputs(network.embed(batch), batch, live)):
+            selection = network.selector.select(mask)
+            for layer, x in enumerate(network.layer_outputs(network.embed(batch), batch, selection)):
                 parts[layer].append(x[torch.from_numpy(wanted)].float().numpy(force=True))
     return [np.concatenate(states) for states in parts], np.concatenate(pair_of)
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from models.attention import head_rows
 from models.classifier import Classifier
-from models.live_heads import head_rows
 from models.study.heads import Head, Heads
 
 Floats = NDArray[np.float64]
@@ -67,11 +67,11 @@ def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Heads:
     for number, (layer, kept) in enumerate(
         zip(classifier.network.layers, classifier.config.kept_heads, strict=True)
     ):
-        if layer.attention is None:
+        if layer.heads is None:
             continue
-        size, width = layer.attention.head_size, len(kept) * layer.attention.head_size
-        value = layer.attention.query_key_value.weight[2 * width :].float()
-        output = layer.attention.output.weight.float()
+        size, width = layer.heads.head_size, len(kept) * layer.heads.head_size
+        value = layer.heads.query_key_value.weight[2 * width :].float()
+        output = layer.heads.output.weight.float()
         for place, head in enumerate(kept):
             rows = head_rows([place], size)
             norms[number, head] = float((output[:, rows] @ value[rows]).norm())

@@ -73,7 +73,7 @@ def measure_speed(study: Study, mask: Matrix | None, scales: Matrix | None) -> S
             ways.append(("pruned checkpoint, tuned scales", pruned, None))
     runs = [_scoring(classifier, pairs, head_mask) for _, classifier, head_mask in ways]
     study.progress.start("speed", ROUNDS * len(ways))
-    for run in runs:  # the second run under a mask cuts its weights out; see models.live_heads
+    for run in runs:  # the second run under a mask cuts its weights out; see models.selection
         run()
         run()
     seconds = np.empty((ROUNDS, len(ways)))

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from models.attention import head_rows
 from models.batch import PackedBatch
 from models.checkpoint.tokenizer import EncodedPair
-from models.live_heads import Live, head_rows
+from models.ops.torch import normed
+from models.selection import Chosen
 from models.study.base import Matrix
 from models.study.gradients import DifferentiableNetwork
 
@@ -77,9 +79,10 @@ def contexts_of(
 ) -> list[Tensor | None]:
     """Return the input of W^O of layer `number` with all its heads, (T, h·d) for each batch; None if it has
     no heads. streams: what enters the layer, (T, D) each."""
-    live = Live(network.network.layers[number].attention)
+    layer = network.network.layers[number]
+    chosen = Chosen(layer.heads, layer.units)
     return [
-        network.network.context(number, x, batch, live) for x, batch in zip(streams, batches, strict=True)
+        network.network.context(layer, x, batch, chosen) for x, batch in zip(streams, batches, strict=True)
     ]
 
 
@@ -97,23 +100,24 @@ def _onward(
     scales: Tensor,
 ) -> list[Tensor]:
     """Return the output of the layer with its heads scaled by `scales` (h,)."""
-    layer = Live(network.network.layers[number].attention)
+    layer = network.network.layers[number]
+    chosen = Chosen(layer.heads, layer.units)
     after = []
     for x, context in zip(streams, contexts, strict=True):
         if context is not None:
             context = (context.view(len(context), len(scales), -1) * scales[:, None]).flatten(1)
-        x = network.network.after_attention(number, x, context, layer)
-        after.append(network.network.feed_forward(number, x))
+        x = network.network.after_attention(layer, x, context, chosen)
+        after.append(layer.units.down(layer.units.inner(normed(x, layer.feed_forward_input_norm)), x))
     return after
 
 
 def head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, context: Tensor | None) -> Tensor:
     """Return what each head adds to the residual stream x, without the bias: (T, D) → (T, h, D)."""
-    attention = network.network.layers[number].attention
+    attention = network.network.layers[number].heads
     if attention is None or context is None:
         return x.new_zeros(x.shape[0], 0, x.shape[1])
     size, output = attention.head_size, attention.output.weight
-    slices = [output[:, head_rows([place], size)] for place in range(attention.heads)]
+    slices = [output[:, head_rows([place], size)] for place in range(attention.count)]
     return torch.einsum("thd,hod->tho", context.view(x.shape[0], -1, size), torch.stack(slices))
 
 

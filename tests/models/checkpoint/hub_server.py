@@ -25,8 +25,7 @@ class Repository:
 
     reader: the only token that may read it. gated: everybody may see it, and only `reader` download it.
     fault: a status, a page ("html") or nothing ("silent") that answers everything, or what happens to large
-        files ("truncated", "altered").
-    claimed_bytes: the size that is told of large files, if it is not theirs.
+        files ("truncated").
     """
 
     commits: dict[str, dict[str, bytes]]
@@ -34,7 +33,6 @@ class Repository:
     reader: str | None = None
     gated: bool = False
     fault: int | str | None = None
-    claimed_bytes: int | None = None
 
 
 @dataclass
@@ -42,7 +40,8 @@ class Hub:
     """A running stand-in.
 
     storage: the address of its large files, another origin, as on the real hub. asked: the models that its
-        API was asked for. downloads: the files that were sent. leaks: tokens that the storage was shown.
+        API was asked for. downloads: the files that were sent. large: the repository of
+        each large one. leaks: tokens that the storage was shown.
         is_silent: is set once somebody waits for a silent repository.
     """
 
@@ -52,6 +51,7 @@ class Hub:
     tokens: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     downloads: list[str] = field(default_factory=list)
+    large: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
     is_silent: Event = field(default_factory=Event)
     closed: Event = field(default_factory=Event)
@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path):
             repository = self._repository(match[1])
             files = repository.commits[self._commit(repository, match[2])]
-            tree = [_entry(name, content, repository) for name, content in files.items()]
+            tree = [_entry(name, content) for name, content in files.items()]
             return 200, {"Content-Type": "application/json"}, json.dumps(tree).encode()
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._file(*match.groups(), path)
@@ -168,9 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
             return 302, about | {"X-Repo-Commit": commit, "Location": self.hub.storage + path}, b""
         if self.command == "GET":
             self.hub.downloads.append(file)
+            if file.endswith(LARGE):
+                self.hub.large.append(name)
         fault = repository.fault
-        if fault == "altered" and file.endswith(LARGE):
-            content = bytes([content[0] ^ 1]) + content[1:]
         if fault == "truncated" and file.endswith(LARGE):
             content = content[:-7]
         return 200, {"X-Repo-Commit": commit, "ETag": f'"{_git_id(content)}"'}, content
@@ -196,11 +196,10 @@ class _Handler(BaseHTTPRequestHandler):
         return None if said is None else said.removeprefix("Bearer ")
 
 
-def _entry(name: str, content: bytes, repository: Repository) -> dict[str, Any]:
+def _entry(name: str, content: bytes) -> dict[str, Any]:
     size = len(content)
     if not name.endswith(LARGE):
         return {"type": "file", "path": name, "size": size, "oid": _git_id(content)}
-    size = repository.claimed_bytes or size
     lfs = {"oid": _sha256(content), "size": size, "pointerSize": 134}
     return {"type": "file", "path": name, "size": size, "oid": _git_id(b"pointer"), "lfs": lfs}
 

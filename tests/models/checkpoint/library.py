@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from models.checkpoint.segments import BERT_CUT
+from models.checkpoint.long_text import BERT_CUT
 from models.checkpoint.tokenizer import PairTokenizer
 from tests.checkpoints import VOCABULARY, write_checkpoint
 

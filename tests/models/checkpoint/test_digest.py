@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.digest import bytes_of_weights, digest_of
+from models.checkpoint.files import bytes_of_weights, digest_of
 from tests.modernberts import write_ettin
 
 

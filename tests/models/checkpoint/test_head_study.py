@@ -12,7 +12,7 @@ import pytest
 
 from models import Classifier
 from models.checkpoint.config import read_config
-from models.checkpoint.head_study import FILE, read_head_study
+from models.checkpoint.extras import FILE, read_head_study
 from models.checkpoint.hub import DEFAULT
 from models.study import head_study
 

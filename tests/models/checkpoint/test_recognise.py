@@ -12,7 +12,7 @@ import pytest
 
 from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import parse_config
-from models.checkpoint.recognise import NEEDS
+from models.checkpoint.families import NEEDS
 from tests import families
 from tests.families import edit_config, model_of, write_family
 

@@ -7,8 +7,8 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from models.checkpoint.caches import LONGEST, WordCache
 from models.checkpoint.tokenizer import PairTokenizer
-from models.checkpoint.word_cache import LONGEST, WordCache
 from tests.models.checkpoint.library import SIZE, library_tokenizer
 
 LIBRARIES = {strip: library_tokenizer(strip_accents=strip) for strip in (False, True)}

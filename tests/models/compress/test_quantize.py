@@ -94,7 +94,7 @@ def test_cut_out_heads_score_as_masked_ones(int8_checkpoint: Path) -> None:
     for _ in range(3):
         sliced = clf.score(PAIRS, mask).logits
 
-    assert clf.network.live_heads.cache.nbytes > 0
+    assert clf.network.selector.cache.nbytes > 0
     np.testing.assert_allclose(sliced, masked, atol=0.02 * np.abs(masked).max())
 
 

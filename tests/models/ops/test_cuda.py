@@ -14,11 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.tokenizer import EncodedPair
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
-from models.network import Network
+from models.network import Bert, Network
 from models.ops import choose, cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
 from models.ops.torch import TorchOps, attention_probabilities
@@ -112,8 +111,8 @@ def assert_close(network: Bert, mask: np.ndarray | None, gpu: FakeGpu, stream: s
 
 def keep_one_set(network: Bert) -> None:
     """Let the cache hold one set of cut-down weights a layer, so that the next one evicts it."""
-    size = max(layer.attention.cut([0, 1]).nbytes for layer in network.layers if layer.attention)
-    network.live_heads.cache.max_bytes = 3 * size
+    size = max(layer.heads.only([0, 1]).nbytes for layer in network.layers if layer.heads)
+    network.selector.cache.max_bytes = 3 * size
 
 
 @pytest.fixture(params=["behind", "ahead"])
@@ -180,8 +179,8 @@ def test_scores_do_not_read_cut_weights_that_were_evicted_meanwhile(gpu: FakeGpu
 def test_a_stream_may_use_what_another_has_just_cut(gpu: FakeGpu) -> None:
     network = network_with(FakeGpuOps(gpu))
     with gpu.on("one"):
-        network.live_heads.of(LEFT, sliced=True)
-    assert network.live_heads.cache.nbytes
+        network.selector.select(LEFT, sliced=True)
+    assert network.selector.cache.nbytes
     assert_close(network, LEFT, gpu, "other")
 
 
@@ -297,9 +296,9 @@ def test_a_pass_reads_no_value_and_waits_for_no_copy(
 def test_the_masks_of_a_batch_are_one_copy() -> None:
     network = network_with(CudaOps(META, torch.bfloat16))
     with Copies() as copies:
-        live = network.live_heads.of(random_weights(np.random.default_rng(2), 5, 3, 4))
+        live = network.selector.select(random_weights(np.random.default_rng(2), 5, 3, 4))
     assert copies.waited == [False]
-    assert [None if one.weights is None else one.weights.shape for one in live] == [(5, 4)] * 3
+    assert [None if one.head_weights is None else one.head_weights.shape for one in live] == [(5, 4)] * 3
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network, build
+from models.network import Bert, Network, build
 from models.ops.cuda import CudaOps, VarlenOps
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
@@ -76,8 +75,8 @@ def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> No
 
 def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> None:
     plain, network = networks(torch.float16)
-    size = max(layer.attention.cut([0, 1]).nbytes for layer in network.layers if layer.attention)
-    network.live_heads.cache.max_bytes = 3 * size
+    size = max(layer.heads.only([0, 1]).nbytes for layer in network.layers if layer.heads)
+    network.selector.cache.max_bytes = 3 * size
     pairs = pairs_of()
     exact = [logits_of(plain, pairs, mask) for mask in (HALVES, OTHERS)]
 
@@ -97,11 +96,14 @@ def test_attention_has_the_same_bits_in_any_pack() -> None:
     whole = pack(pairs, device=network.device)
     projected = torch.randn(len(whole.ids), 3 * 64, device=network.device, dtype=torch.float16)
     for first_only in (False, True):
-        found = network.ops.attention(projected, whole, 4, first_only=first_only)
+        view = whole.of_first_tokens() if first_only else whole
+        found = network.ops.attention(projected, view, 4)
         for row, start in enumerate(whole.first_token[: whole.rows].tolist()):
             alone = pack([pairs[whole.order[row]]], device=network.device, fill=False)
             end = start + int(whole.lengths[row])
-            ours = network.ops.attention(projected[start:end], alone, 4, first_only=first_only)
+            ours = network.ops.attention(
+                projected[start:end], alone.of_first_tokens() if first_only else alone, 4
+            )
             assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
 
 
@@ -115,7 +117,7 @@ def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
     try:
         with torch.inference_mode():
             batch = pack(pairs, device=network.device)
-            logits = network.logits(batch, network.live_heads.of(mask))
+            logits = network.logits(batch, network.selector.select(mask))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert logits.isfinite().all()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.ops import kernel_build, kernel_levels, kernel_library
+from models.ops import kernel_build, kernel_library
 from models.ops.__main__ import main
-from models.ops.kernel_levels import LEVELS, Level, features_here, levels_of_machine
+from models.ops.kernel_build import LEVELS, Level, features_here, levels_of_machine
 from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
@@ -113,12 +113,12 @@ def test_neon_names_every_feature_that_its_compiler_may_use() -> None:
 def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
     hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cpuinfo = kernel_levels.CPUINFO.read_text()
+    cpuinfo = kernel_build.CPUINFO.read_text()
     if hidden not in cpuinfo:
         pytest.skip(f"this processor has no {hidden}")
     masked = tmp_path / "cpuinfo"
     masked.write_text(cpuinfo.replace(f" {hidden} ", " "))
-    monkeypatch.setattr(kernel_levels, "CPUINFO", masked)
+    monkeypatch.setattr(kernel_build, "CPUINFO", masked)
     able = [level for level in HERE if hidden not in level.features]
     with caplog.at_level(logging.WARNING):
         kernels, skipped, _ = kernel_library.choice()
@@ -132,9 +132,9 @@ def test_half_of_amx_is_not_taken_for_an_older_processor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masked = tmp_path / "cpuinfo"
-    shown = kernel_levels.CPUINFO.read_text().replace(" amx_tile", "")
+    shown = kernel_build.CPUINFO.read_text().replace(" amx_tile", "")
     masked.write_text(shown.replace(" avx2 ", " avx2 amx_bf16 "))
-    monkeypatch.setattr(kernel_levels, "CPUINFO", masked)
+    monkeypatch.setattr(kernel_build, "CPUINFO", masked)
     assert kernel_library.choice().skipped[0].startswith("amx: this processor does not show amx_tile")
 
 
@@ -158,9 +158,7 @@ def test_nothing_is_compiled_when_the_kernels_are_first_needed(
     assert f"(apt-get install g++), run: {sys.executable} -m models.ops" in caplog.text
 
 
-def test_a_library_is_compiled_once_for_a_compiler(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_is_compiled_once(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     umask = os.umask(0o002)
     try:
         library = kernel_build.build(AVX2)
@@ -171,26 +169,13 @@ def test_a_library_is_compiled_once_for_a_compiler(
     assert kernel_build.build(AVX2) == library == kernel_build.library_of(AVX2)
     assert list(built.iterdir()) == [library]
 
-    other = tmp_path / "newer"
-    other.write_text('#!/bin/sh\ncase "$*" in --version) exec echo 99;; esac\nexec g++ -O0 "$@"\n')
-    other.chmod(0o755)
-    monkeypatch.setenv("CXX", str(other))
-    assert kernel_build.build(AVX2) != library
-    assert list(built.iterdir()) == [kernel_build.library_of(AVX2)]
-
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "9.9"))
-    with pytest.raises(FileNotFoundError, match="for another C library"):
+    with pytest.raises(FileNotFoundError, match="for this C library"):
         kernel_build.library_of(AVX2)
 
 
-@pytest.mark.usefixtures("copies")
-def test_a_compiler_may_be_a_command_of_several_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "env LD_DEBUG= g++")
-    assert kernel_build.build(AVX2) == kernel_build.library_of(AVX2)
-
-
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("command", ["false", "env no-such-compiler", "g++ 'unclosed"])
+@pytest.mark.parametrize("command", ["no-such-compiler", "g++ 'unclosed"])
 def test_a_compiler_that_does_not_run_is_none(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", command)
     with pytest.raises(OSError, match=r"no C\+\+ compiler: "):
@@ -207,17 +192,6 @@ def test_what_the_system_leaves_among_the_sources_changes_no_library(
     assert kernel_build.library_of(AVX2) == library
 
 
-def test_the_compiler_is_asked_in_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer is part of the library's name."""
-    compiler = tmp_path / "cxx"
-    compiler.write_text('#!/bin/sh\necho "$LC_ALL"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-
-    assert kernel_build._compiler() == ([str(compiler)], b"C\n")
-
-
 def test_libraries_are_found_whatever_the_locale() -> None:
     script = "from models.ops.kernel_library import choice; print(choice().kernels.name)"
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -225,23 +199,6 @@ def test_libraries_are_found_whatever_the_locale() -> None:
         [sys.executable, "-c", script], env=os.environ | ascii_alone, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == (f"{HERE[0].name}\n", "")
-
-
-@pytest.mark.usefixtures("copies")
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_damaged_library_is_not_loaded_and_compiled_again(
-    share: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library = kernel_build.library_of(HERE[0])
-    os.truncate(library, int(library.stat().st_size * share))
-    _, skipped, notice = kernel_library.choice()
-    assert skipped == (f"{HERE[0].name}: {library} is damaged",)
-    assert notice is not None
-    assert notice.endswith("-m models.ops")
-
-    kernel_library.choice.cache_clear()
-    assert main() == 0
-    assert f"kernels used on this processor: those for {HERE[0].name}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("built")
@@ -257,17 +214,10 @@ def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_failed_compilation_is_remembered_and_the_log_of_a_start_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    best, *_ = HERE
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", compiler(tmp_path, "printf 'this source is not for me \\377' >&2; exit 1"))
     with pytest.raises(RuntimeError, match="this source is not for me"):
-        kernel_build.build(best)
-    with caplog.at_level(logging.WARNING):
-        assert kernel_library.best() is None
-    assert f"{best.name}: could not be compiled" in caplog.text
-    assert "this source is not for me" in caplog.text
+        kernel_build.build(HERE[0])
 
 
 def test_a_level_that_could_not_be_compiled_gives_the_next_one(
@@ -329,29 +279,14 @@ def test_a_library_of_another_user_is_not_loaded(copies: Path) -> None:
 MISTAKES = {
     "attention": ("1.44269504f / ", "1.4f / "),
     "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
-    "attention, weights": ("weights[sequence * weight_stride + head]", "weights[0]"),
-    "attention, rotation": ("one * c - other * s", "one * c + other * s"),
     "attention, rotation of half vectors": ("room[i + half] * sine[i]", "room[i] * sine[i]"),
     "attention, window": ("query + window + 1 - low", "query + window + 2 - low"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
-    "quantized values, largest": (
-        "values < largest ? values : all(largest)",
-        "values < 255 ? values : all(255)",
-    ),
-    "quantized GELU": ("-1.326754242e-01f", "-1.36e-01f"),
-    "affine map, added": ("low += left", "low -= left"),
-    "affine map of integers, bias": ("map->bias + column);", "map->scale + column);"),
     "quantized values": ("load<Floats>(shift + at);", "load<Floats>(multiplier + at);"),
     "rows with NaN": ("return sum != sum;", "return false;"),
-    "affine map, normalised": (
-        "normalise_between(out, first, end, shape.outputs",
-        "normalise_between(out, first, end - 1, shape.outputs",
-    ),
-    "affine map of integers, those of floats": (
-        "to += shape.width, ++broken",
-        "to += shape.row_bytes, ++broken",
-    ),
-    "affine map of integers, rows with NaN": ("bfloat16{0x7fc0}", "bfloat16{0}"),
+    "quantized GELU": ("-1.326754242e-01f", "-1.36e-01f"),
+    "affine map": ("low += left", "low -= left"),
+    "affine map of integers": ("map->bias + column);", "map->scale + column);"),
 }
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops import kernel_library, kernels
-from models.ops.kernel_levels import Level, features_here, levels_of_machine
+from models.ops.kernel_build import Level, features_here, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.torch import rotated, rotations
 from tests.checkpoints import random_model

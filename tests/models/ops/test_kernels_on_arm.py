@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.ops.kernel_build import FLAGS
-from models.ops.kernel_levels import LEVELS
+from models.ops.kernel_build import FLAGS, LEVELS
 from tests.referees import need
 
 DRIVER = Path(__file__).with_name("kernels_driver.cpp")

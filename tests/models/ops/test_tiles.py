@@ -14,7 +14,7 @@ from torch import Tensor
 from models.ops import kernel_library
 from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear
 from models.ops.int8 import Int8Linear
-from models.ops.kernel_levels import features_here, levels_of_machine
+from models.ops.kernel_build import features_here, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.tiles import TileLinear, from_tiles, to_tiles
@@ -58,9 +58,9 @@ def test_maps_are_rounded_once(ours: Kernels, inputs: int, outputs: int, rows: i
     weight, bias, x, other = a_map(inputs, outputs, rows)
     exact = x.double() @ weight.double().T + bias.double()
     for activation in ("none", "gelu", "gelu_tanh"):
-        linear = TileLinear(weight, bias, activation, ours)
+        linear = TileLinear(weight, bias, activation, None, ours)
         assert_rounded(linear(x), activate(exact, activation))
-    plain, gelu = (TileLinear(weight, bias, name, ours) for name in ("none", "gelu"))
+    plain, gelu = (TileLinear(weight, bias, name, None, ours) for name in ("none", "gelu"))
     assert_rounded(plain(x, other), exact + other.double())
     assert_rounded(plain.times(gelu, x), exact * gelu(x).double())
 
@@ -68,7 +68,7 @@ def test_maps_are_rounded_once(ours: Kernels, inputs: int, outputs: int, rows: i
 @needs_tiles
 def test_a_rows_bits_depend_on_nothing_else(ours: Kernels) -> None:
     weight, bias, x, other = a_map(800, 100, 200)
-    linear = TileLinear(weight, bias, "none", ours)
+    linear = TileLinear(weight, bias, "none", None, ours)
     before, whole = torch.get_num_threads(), linear(x, other)
     try:
         for threads in (1, 2, 3):
@@ -102,12 +102,13 @@ def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
     ours: Kernels, inputs: int, outputs: int, rows: int
 ) -> None:
     weight, bias, x, other = a_map(inputs, outputs, rows)
-    linear, norm = TileLinear(weight, bias, "none", ours), a_norm(ours, outputs)
+    linear, norm = TileLinear(weight, bias, "none", None, ours), a_norm(ours, outputs)
+    with_norm = TileLinear(weight, bias, "none", norm, ours)
     if rows:
         x[-1, 3] = torch.nan
     expected = norm(linear(x, other))
     with unittest.mock.patch.object(Kernels, "layer_norm", side_effect=ZeroDivisionError):
-        found = linear(x, other, norm=norm)
+        found = with_norm(x, other)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -115,15 +116,16 @@ def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
 def test_a_norm_that_the_kernels_do_not_compute_follows_the_map(ours: Kernels) -> None:
     weight, bias, x, other = a_map(64, 40, 20)
     norm = Norm(torch.rand(40).bfloat16(), torch.rand(40).bfloat16(), 1e-12)
-    linear = TileLinear(weight, bias, "none", ours)
-    assert torch.equal(linear(x, other, norm=norm), norm(linear(x, other)))
+    linear = TileLinear(weight, bias, "none", None, ours)
+    with_norm = TileLinear(weight, bias, "none", norm, ours)
+    assert torch.equal(with_norm(x, other), norm(linear(x, other)))
 
 
 @needs_tiles
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> None:
     weight, bias, x, _ = a_map(800, 33, 70)
-    linear = TileLinear(weight, bias, "gelu", ours)
+    linear = TileLinear(weight, bias, "gelu", None, ours)
     expected = linear(x)
     spoilt = x.clone()
     spoilt[69, 799] = value
@@ -136,7 +138,7 @@ def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> Non
 @needs_tiles
 def test_rows_and_columns_of_a_map(ours: Kernels) -> None:
     weight, bias, x, _ = a_map(48, 40, 10)
-    linear, some = TileLinear(weight, bias, "gelu", ours), torch.tensor([3, 17, 39])
+    linear, some = TileLinear(weight, bias, "gelu", None, ours), torch.tensor([3, 17, 39])
     assert torch.equal(linear.weight, weight)
     assert torch.equal(linear.rows(some)(x), linear(x)[:, some])
     exact = x[:, some].double() @ weight[:, some].double().T + bias.double()
@@ -220,7 +222,8 @@ def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
         compare(gelu(x), activated)
         compare(between(x), steps)
         if norm is not None:
-            compare(plain(x, residual, norm=norm), norm(sums))
+            plain.norm = norm
+            compare(plain(x, residual), norm(sums))
     assert set(sums.isnan().any(1).nonzero().flatten().tolist()) == broken
 
 

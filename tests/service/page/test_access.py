@@ -20,7 +20,7 @@ import yaml
 
 from loadtest.beside import free_port
 from models.checkpoint.config import read_config
-from models.checkpoint.head_study import FILE, weights_id
+from models.checkpoint.extras import FILE, weights_id
 from service.api import create_app
 from service.config.settings import LiveConfig, Settings
 from service.observe.metrics import Metrics

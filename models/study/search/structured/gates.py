@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.tokenizer import EncodedPair
-from models.live_heads import Live
+from models.selection import Chosen
 from models.study.gradients import DifferentiableNetwork
 
 Gradients32 = NDArray[np.float32]
@@ -77,15 +77,15 @@ def _logits(
     """Return logits (rows, labels) under the gates of each row."""
     plain, config = network.network, network.config
     x = plain.embed(batch)
-    for number, layer in enumerate(plain.layers):
-        first = plain.reads_first_tokens and number == len(plain.layers) - 1
-        live = Live(
-            layer.attention,
+    for number, (layer, view) in enumerate(zip(plain.layers, plain.views(batch), strict=True)):
+        chosen = Chosen(
+            layer.heads,
+            layer.units,
             heads[:, number, list(config.kept_heads[number])],
             unit_weights=units[:, number, : config.widths[number]],
         )
-        entered = x[batch.first_token] if first else x
-        left = plain.layer_output(number, x, batch, live, first_only=first)
-        gate = whole[batch.sequences(first_only=first), number]
+        entered = view.leaving(x)
+        left = plain.layer_output(layer, x, view, chosen)
+        gate = whole[view.row_leaving, number]
         x = entered + gate[:, None] * (left - entered)
     return plain.classify(plain.pool(x, batch))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
 from models.classifier import Classifier
 from models.compress.structure import Structure
-from models.live_heads import head_rows
 from models.study.latency import LatencyTable
 from models.study.search.structured.gates import Gradients
 from models.study.search.structured.knapsack import Elimination, Option, cheapest, eliminate, in_order
@@ -102,18 +102,18 @@ def by_magnitude(classifier: Classifier, table: LatencyTable, what: Sequence[str
     heads, units = [], []
     for layer in classifier.network.layers:
         norms = np.zeros(0)
-        if layer.attention is not None:
-            size, width = layer.attention.head_size, layer.attention.heads * layer.attention.head_size
-            value = layer.attention.query_key_value.weight[2 * width :].float()
-            output = layer.attention.output.weight.float()
+        if layer.heads is not None:
+            size, width = layer.heads.head_size, layer.heads.count * layer.heads.head_size
+            value = layer.heads.query_key_value.weight[2 * width :].float()
+            output = layer.heads.output.weight.float()
             norms = np.array(
                 [
                     float((output[:, rows] @ value[rows]).square().sum())
-                    for rows in (head_rows([place], size) for place in range(layer.attention.heads))
+                    for rows in (head_rows([place], size) for place in range(layer.heads.count))
                 ]
             )
         heads.append(in_order(norms))
-        up, down = (part.weight.float() for part in (layer.up, layer.down))
+        up, down = (part.weight.float() for part in (layer.units.up, layer.units.down))
         units.append(in_order((up.square().sum(1) * down.square().sum(0)).double().numpy(force=True)))
     return Planner(classifier.config, table, tuple(part for part in what if part != LAYERS), heads, units)
 

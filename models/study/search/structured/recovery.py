@@ -93,7 +93,7 @@ def _trained(
             config, weights, device=device, dtype=torch.float32, deterministic=True,
             ops=TorchOps(device, torch.float32),
         )  # fmt: skip
-        logits = network.logits(batch, network.live_heads.of(None))[:, list(config.label_order)]
+        logits = network.logits(batch, network.selector.select(None))[:, list(config.label_order)]
         loss = F.kl_div(F.log_softmax(logits / config.temperature, -1), wanted, reduction="batchmean")
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

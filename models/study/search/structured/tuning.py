@@ -18,6 +18,7 @@ from models.batch import PackedBatch
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.structure import Structure
 from models.layer import Layer
+from models.ops.torch import normed
 from models.study.gradients import DifferentiableNetwork
 from models.study.search.tuning import LARGEST, contexts_of, head_outputs, least_squares, ridge_of
 
@@ -47,9 +48,9 @@ def tuned(
         for number, layer in enumerate(network.network.layers):
             contexts = contexts_of(network, number, intact, batches)
             sums = _after_heads(network, number, intact, contexts)
-            middle = [layer.after_attention(x) for x in sums]
-            inner = [layer.units.inner(layer.feed_forward_input(x)) for x in middle]
-            intact = [layer.down(a, x) for a, x in zip(inner, middle, strict=True)]
+            middle = [normed(x, layer.attention_norm) for x in sums]
+            inner = [layer.units.inner(normed(x, layer.feed_forward_input_norm)) for x in middle]
+            intact = [layer.units.down.added(a, x) for a, x in zip(inner, middle, strict=True)]
             for place, structure in enumerate(structures):
                 if number not in structure.skipped:
                     streams[place] = _tune_layer(
@@ -57,7 +58,7 @@ def tuned(
                         heads[place][number], units[place][number],
                     )  # fmt: skip
                 done(1)
-            intact = [layer.after_feed_forward(y) for y in intact]
+            intact = [normed(y, layer.units.down.norm) for y in intact]
     return [replace(s, heads=h, units=u) for s, h, u in zip(structures, heads, units, strict=True)]
 
 
@@ -88,15 +89,15 @@ def _tune_layer(
     contexts = [
         None if c is None else (c.view(len(c), len(held), -1) * scales[:, None]).flatten(1) for c in contexts
     ]
-    middle = [layer.after_attention(x) for x in _after_heads(network, number, streams, contexts)]
-    inner = [layer.units.inner(layer.feed_forward_input(x)) for x in middle]
+    middle = [normed(x, layer.attention_norm) for x in _after_heads(network, number, streams, contexts)]
+    inner = [layer.units.inner(normed(x, layer.feed_forward_input_norm)) for x in middle]
     width = inner[0].shape[1]
     index = np.flatnonzero(units[:width])
     if len(index):
         units[index] = _unit_scales(layer, torch.from_numpy(index), inner, middle, wanted[1])
     factors = torch.from_numpy(units[:width]).to(network.device)
-    outputs = [layer.down(a * factors, x) for a, x in zip(inner, middle, strict=True)]
-    return [layer.after_feed_forward(y) for y in outputs]
+    outputs = [layer.units.down.added(a * factors, x) for a, x in zip(inner, middle, strict=True)]
+    return [normed(y, layer.units.down.norm) for y in outputs]
 
 
 def _unit_scales(
@@ -107,12 +108,12 @@ def _unit_scales(
     With activations A (tokens, units) and the down map's columns W, the normal equations' matrix is
     (AᵀA)∘(WᵀW), so nothing of the size tokens·width·units is ever made.
     """
-    weight = layer.down.weight[:, index].double()  # (D, u)
+    weight = layer.units.down.weight[:, index].double()  # (D, u)
     gram = torch.zeros(len(index), len(index), dtype=torch.float64, device=weight.device)
     moment = gram.new_zeros(len(index))
     for a, x, y in zip(inner, middle, wanted, strict=True):
         active = a[:, index].double()
-        target = (y - x - layer.down.bias).double()
+        target = (y - x - layer.units.down.bias).double()
         gram += active.T @ active
         moment += ((active.T @ target) * weight.T).sum(1)
     gram *= weight.T @ weight
@@ -134,6 +135,6 @@ def _after_heads(
     """Return the residual stream after the heads, before any norm, (T, D) each."""
     layer = network.network.layers[number]
     return [
-        x + layer.attention_bias if c is None or layer.attention is None else layer.attention.output(c, x)
+        x + layer.attention_bias if c is None or layer.heads is None else layer.heads.output.added(c, x)
         for x, c in zip(streams, contexts, strict=True)
     ]

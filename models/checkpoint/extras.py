@@ -1,6 +1,7 @@
-"""Reads `head_study.json` beside the weights: a study's findings about each head of a checkpoint.
+"""Reads what lies beside the weights: the figures of quality, and a study's findings about each head.
 
-`python -m models.study.head_study` makes the file of the reports of `headroom study`.
+`headroom train` writes metrics.json, and `python -m models.study.head_study` makes head_study.json of the
+reports of `headroom study`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.config import ModelConfig
+from models.errors import UnsupportedCheckpoint
 
 FILE = "head_study.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 logger = logging.getLogger("headroom.models")
+
+
+def read_quality(directory: Path) -> dict[str, float] | None:
+    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file."""
+    file = directory / "metrics.json"
+    if not file.exists():
+        return None
+    try:
+        metrics = json.loads(file.read_text(encoding="utf-8"))
+        figures = metrics["test"] if "test" in metrics else metrics["validation"]
+        return {str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
 
 
 def read_head_study(directory: Path, config: ModelConfig) -> dict[str, Any] | None:

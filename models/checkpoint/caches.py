@@ -1,4 +1,5 @@
-"""Remembers the ids of words, because new texts are made of known words.
+"""Remembers encoded texts, because search traffic repeats itself, and words, because new texts are made of
+known words.
 
 For BERT's splitter a text's ids are those of its words, one after the other: ASCII whitespace and punctuation
 always separate, and neither case nor accents change across them. What stands between two spaces ("12-gauge,")
@@ -9,7 +10,44 @@ time that the tokenizers library takes for the text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
+
+
+class TextCache(Generic[T]):
+    """A cache of the texts that were encoded last. Threads may share it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._texts: OrderedDict[str, T] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, texts: Iterable[str]) -> tuple[dict[str, T], list[str]]:
+        """Return the texts that are cached, and a list of the others."""
+        cached: dict[str, T] = {}
+        missing: list[str] = []
+        with self._lock:
+            for text in texts:
+                if (encoded := self._texts.get(text)) is None:
+                    missing.append(text)
+                else:
+                    self._texts.move_to_end(text)
+                    cached[text] = encoded
+        return cached, missing
+
+    def put(self, texts: dict[str, T]) -> None:
+        short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
+        with self._lock:
+            self._texts.update(short)
+            while len(self._texts) > self._size:
+                self._texts.popitem(last=False)
+
 
 WORDS = 32_768
 """How many words fill a generation. The last two are kept, some 14 MiB at most. A word that comes again moves

@@ -1,16 +1,20 @@
-"""Names the files that a checkpoint is loaded from, and chooses them among those of a hub repository."""
+"""The files of a checkpoint: which are loaded, and whether they may be; their digest; a new directory."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import shutil
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from models import files
-from models.checkpoint.transformer_module import FILES as MODULE_FILES
-from models.errors import UnsupportedCheckpoint, reading_problem
+from models.checkpoint.modules import FILES as MODULE_FILES
+from models.errors import ModelError, UnsupportedCheckpoint, reading_problem
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -109,3 +113,73 @@ def copy_tokenizer(source: Path, target: Path) -> None:
     for name in (*TOKENIZER_FILES, *MODULE_FILES):
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
+
+
+def digest_of(directory: Path, *, masks: bool = False) -> str:
+    """Return the SHA-256 of the files that a checkpoint is loaded from, in hexadecimal: weights, config,
+    tokenizer and modules.
+
+    masks: the stored masks count too. Other files that lie in the directory never do.
+    """
+    digest = hashlib.sha256()
+    described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
+    of_modules = {directory / folder / "config.json" for folder in module_folders(directory)}
+    stored = set((directory / "masks").glob("*.json")) if masks else set()
+    for file in sorted(described | of_modules | stored | set(weights_of(directory))):
+        if file.is_file():
+            digest.update(file.relative_to(directory).as_posix().encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def bytes_of_weights(directory: Path) -> int:
+    """Return the bytes of the files that a checkpoint's weights are loaded from."""
+    return sum(file.stat().st_size for file in weights_of(directory))
+
+
+def weights_of(directory: Path) -> list[Path]:
+    """Return the files that a checkpoint's weights are loaded from."""
+    folders = ["", *module_folders(directory)]
+    names = [
+        f"{folder}{file.name}"
+        for folder in folders
+        if (directory / folder).is_dir()
+        for file in (directory / folder).iterdir()
+    ]
+    return [file for name in weight_files(directory, names) if (file := directory / name).is_file()]
+
+
+def check_empty(target: Path) -> None:
+    """Raise ModelError if the directory to write is not empty, or is a file."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ModelError(f"{target} is not empty; name a new directory")
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield the path of a draft that becomes `target` when the block ends, and is removed if it fails."""
+    parent = target if target.is_dir() else target.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}.unfinished-", dir=parent) as directory:
+        draft = Path(directory) / "checkpoint"
+        yield draft
+        put_in_place(draft, target)
+
+
+def put_in_place(draft: Path, target: Path) -> None:
+    """Give a finished directory its name. If an empty directory has it, that one gets the content."""
+    if not target.exists():
+        draft.rename(target)
+        return
+    for file in draft.iterdir():
+        shutil.move(file, target / file.name)
+
+
+def readable_as_usual(path: Path) -> None:
+    """Give a file, or all in a directory, the mode that the umask asks for; safetensors writes 0600."""
+    umask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(umask)
+    for each in (path, *path.rglob("*")):
+        each.chmod((0o777 if each.is_dir() else 0o666) & ~umask)

@@ -1,0 +1,237 @@
+"""Chooses what a batch computes of each layer: which rows, attention heads and feed-forward units.
+
+A head that is off in every row of a batch is not computed: the layer computes a copy of its weights without
+that head's rows of W^Q, W^K, W^V and columns of W^O. The same goes for units that are off in every row.
+Copies stay in a bounded cache. What is off in some rows only is multiplied by 0, and so is everything that is
+off in a deterministic network.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.attention import MultiHeadAttention
+from models.batch import to_device
+from models.layer import FeedForward, Layer
+from models.masks.rows import Masks, RowMasks
+from models.ops.torch import TorchOps
+
+HEAD_COUNTS = 4
+"""How many distinct head counts a layer may compute on a CPU for masks that come and go (the full count is
+one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
+
+LEAST_CACHE_BYTES = 64 << 20
+"""Minimum cache capacity: many masks of a small model."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The parts of one layer that one batch computes.
+
+    heads: all heads of the layer, or some; None: none. units: likewise.
+    head_weights, unit_weights: (B, n) or (1, n) float32 for those n, on the device; None if all are 1.
+    rows: int64, ascending, the sequences of the pack that compute the layer, to which all of the above
+        belongs; the others skip it. None: all do.
+    """
+
+    heads: MultiHeadAttention | None
+    units: FeedForward | None
+    head_weights: Tensor | None = None
+    unit_weights: Tensor | None = None
+    rows: npt.NDArray[np.int64] | None = None
+
+
+class Selector:
+    """Chooses what each layer computes. Threads may share it.
+
+    kept_heads: for each layer the heads that pruning left, numbered as masks number them.
+    copies: whether weights may be copied without what is off.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        kept_heads: Sequence[tuple[int, ...]],
+        num_heads: int,
+        ops: TorchOps,
+        *,
+        copies: bool,
+    ) -> None:
+        self._layers = layers
+        self._kept_heads = [np.array(kept, np.int64) for kept in kept_heads]
+        self._device = ops.device
+        self._copies = copies
+        self._step = max(1, num_heads // HEAD_COUNTS) if ops.device.type == "cpu" else 1
+        self.cache = WeightCache(max_bytes=0, finish=ops.synchronize)
+        self.make_room(sliced=1)
+
+    def make_room(self, *, sliced: int, unit_masks: int = 0) -> None:
+        """Let the cache hold whole networks for this many sliced variants, and one more for other masks.
+
+        unit_masks: how many masks switch units off; the cache may hold as many whole feed-forward networks.
+        """
+        heads = sum(layer.heads.nbytes for layer in self._layers if layer.heads is not None)
+        units = sum(layer.units.nbytes for layer in self._layers)
+        self.cache.max_bytes = max(LEAST_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
+
+    def select(self, masks: Masks, *, sliced: bool = False) -> list[Chosen]:
+        """Return what each layer computes.
+
+        masks: weights as (rows, layers, heads) or (layers, heads) float32, numbered as in the unpruned model;
+            or whole masks; None for all on. sliced: the mask belongs to a variant and will come again, so
+            weights are copied at once, and only what is on.
+        """
+        if masks is None:
+            return [Chosen(layer.heads, layer.units) for layer in self._layers]
+        masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
+        weights = masks.weights if masks.weights.ndim == 3 else masks.weights[None]
+        on, weighted = masks.heads_on(), masks.heads_weighted()
+        selection: list[Chosen] = []
+        factors: dict[int, np.ndarray] = {}
+        for number in range(len(self._layers)):
+            rows = masks.computing(number)
+            heads, which = self._heads(number, on[number], sliced=sliced)
+            if weighted[number, which].any():
+                of_layer = weights[:, number, which]
+                factors[number] = of_layer if rows is None else of_layer[rows]
+            units, unit_weights = self._units(number, masks, rows, sliced=sliced)
+            selection.append(Chosen(heads, units, None, unit_weights, rows))
+        if factors:
+            moved = to_device(list(factors.values()), self._device, torch.float32)
+            for number, tensor in zip(factors, moved, strict=True):
+                selection[number] = replace(selection[number], head_weights=tensor)
+        return selection
+
+    def _heads(
+        self, number: int, on: Flags, *, sliced: bool
+    ) -> tuple[MultiHeadAttention | None, npt.NDArray[np.int64]]:
+        """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
+        whole, kept = self._layers[number].heads, self._kept_heads[number]
+        on = on[kept]
+        count = int(np.count_nonzero(on))
+        if whole is None or not count:
+            return None, kept[:0]
+        missing = 0 if sliced else -count % self._step
+        if missing:  # fill up, to a number of heads that comes again
+            on[np.flatnonzero(~on)[:missing]] = True
+        if self._copies and count + missing < whole.count:
+            copy = self.cache.get(number, whole, on, at_once=sliced)
+            if copy is not None:
+                return copy, kept[on]
+        return whole, kept
+
+    def _units(
+        self, number: int, masks: RowMasks, rows: npt.NDArray[np.int64] | None, *, sliced: bool
+    ) -> tuple[FeedForward | None, Tensor | None]:
+        """Return the units that a layer computes for some rows (None: all), and their weights."""
+        whole = self._layers[number].units
+        if not masks.units or (rows is not None and not len(rows)):
+            return whole, None
+        on, set_of_row = masks.units_on(number, whole.count, rows)  # (sets, units)
+        if on.all():
+            return whole, None
+        if len(on) == 1 and self._copies:
+            if not on.any():
+                return None, None
+            copy = self.cache.get(number, whole, on[0], at_once=sliced)
+            if copy is not None:
+                return copy, None
+        weights = on if len(on) == 1 else on[set_of_row]
+        return whole, to_device([weights], self._device, torch.float32)[0]
+
+
+class Sliceable(Protocol):
+    """Heads or units of a layer. count: how many. nbytes: of their weights."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def only(self, index: Sequence[int]) -> Self:
+        """Return a copy of those at these positions."""
+
+
+S = TypeVar("S", bound=Sliceable)
+
+Key: TypeAlias = tuple[int, type[Sliceable], bytes]
+"""A set of heads or units of one layer."""
+
+
+class WeightCache:
+    """A bounded cache of copies of some heads or units of a layer. Threads may share it.
+
+    A set is copied when it comes for the second time, if the sets that came in between would not have filled
+    the cache. So a mask that comes once copies nothing, and masks that take turns do not evict each other if
+    there are more of them than the cache holds. The least recently used set is evicted first.
+    max_bytes: of all copies together; may change at any time.
+    finish: waits for the device, so that other threads' streams may use what this thread's stream has copied.
+    """
+
+    def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
+        self.max_bytes = max_bytes
+        self._finish = finish
+        self.nbytes = 0
+        self._copies: OrderedDict[Key, Sliceable] = OrderedDict()
+        self._seen: OrderedDict[Key, int] = OrderedDict()
+        """The sets that came and were not copied, and the bytes that they would take."""
+        self._seen_bytes = 0
+        self._in_work: set[Key] = set()
+        """The sets that a thread is copying now."""
+        self._lock = threading.Lock()
+
+    def get(self, layer: int, whole: S, on: Flags, *, at_once: bool = False) -> S | None:
+        """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
+
+        None means that it does not pay to copy them yet, or that another thread is copying them: nobody waits
+        for its copies and its device. at_once: it is known that the set will come again.
+        """
+        key = layer, type(whole), on.tobytes()
+        with self._lock:
+            cached = self._copies.get(key)
+            if cached is not None:
+                self._copies.move_to_end(key)
+                return cast(S, cached)
+            size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
+            if key in self._in_work or size > self.max_bytes:
+                return None
+            if not (at_once or self._came_lately(key, size)):
+                return None
+            self._in_work.add(key)
+        try:
+            copy = whole.only(np.flatnonzero(on).tolist())
+            self._finish()
+            with self._lock:
+                self._add(key, copy)
+        finally:
+            with self._lock:
+                self._in_work.discard(key)
+        return copy
+
+    def _came_lately(self, key: Key, size: int) -> bool:
+        if key in self._seen:
+            self._seen_bytes -= self._seen.pop(key)
+            return True
+        self._seen[key] = size
+        self._seen_bytes += size
+        while self._seen_bytes > self.max_bytes:
+            self._seen_bytes -= self._seen.popitem(last=False)[1]
+        return False
+
+    def _add(self, key: Key, copy: Sliceable) -> None:
+        self._copies[key] = copy
+        self.nbytes += copy.nbytes
+        while self.nbytes > self.max_bytes:
+            self.nbytes -= self._copies.popitem(last=False)[1].nbytes
