@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from models.checkpoint.digest import bytes_of_weights, digest_of
+from models.checkpoint.files import bytes_of_weights, check_files, digest_of
 from models.checkpoint.hub import locate
-from models.checkpoint.hub_files import check_files
 from models.errors import UnsupportedCheckpoint
 from models.files import read_bytes
 from service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
