@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
+GROWTH = 4
+"""Factor by which a piece grows that cannot be joined."""
+
 LONG_WORD = 1_000
 """Characters after which a word of letters is longer than any that WordPiece looks up: it is unknown."""
 
@@ -141,16 +144,19 @@ def _read_overlapping(
     piece, yielded = encode(begin, end), start
     while True:
         overlap = end - size // 2
-        stop = _next_cut(text, cut, end, overlap + 2 * size)
-        end = overlap + 2 * size if stop is None else stop
-        following = encode(overlap, end)
+        longer = overlap + 2 * size
+        stop = _next_cut(text, cut, end, longer)
+        following = encode(overlap, longer if stop is None else stop)
         joint = _joint(piece, following, overlap + size // 4)
-        if joint is None:
-            piece = encode(begin, end)
-            yield NOTHING
-        else:
+        if joint is not None:
             yield piece.between(yielded, joint)
             begin, piece, yielded = overlap, following, joint
+        else:
+            longer = begin + GROWTH * (end - begin)
+            stop = _next_cut(text, cut, end, longer)
+            piece = encode(begin, longer if stop is None else stop)
+            yield NOTHING
+        end = longer
         if stop is not None:
             yield piece.between(yielded, None)
             return stop

@@ -22,8 +22,7 @@ from typing import Any
 import torch
 import transformers
 
-from models.checkpoint.checks import readable_as_usual
-from models.checkpoint.hub_files import copy_tokenizer
+from models.checkpoint.files import copy_tokenizer, readable_as_usual
 from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError
 from models.training.batches import Model
