@@ -10,16 +10,13 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from service.api.clients import add_compat_routes
-from service.api.docs import add_docs
-from service.api.experiments import add_experiment_routes
-from service.api.middleware import KeyMiddleware, RequestMiddleware
+from service.api.errors import error_response, explain
+from service.api.keys import KeyMiddleware, OriginsMiddleware
+from service.api.middleware import RequestMiddleware
 from service.api.openapi import complete
-from service.api.origins import OriginsMiddleware
-from service.api.playground import add_playground
+from service.api.pages import add_pages
 from service.api.post import PostMiddleware
-from service.api.replies import error_response
 from service.api.routes import add_routes
-from service.api.validation import explain
 from service.config.keys import KeyRing
 from service.config.settings import Settings
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
@@ -65,10 +62,8 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
-    add_experiment_routes(app)
     add_compat_routes(app)
-    add_docs(app)
-    add_playground(app)
+    add_pages(app)
     return app
 
 

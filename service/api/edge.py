@@ -23,7 +23,7 @@ from typing import Any
 import orjson
 from starlette.middleware import Middleware
 
-from service.api.error_shapes import shaped
+from service.api.errors import shaped
 from service.errors import (
     DeadlineExceeded,
     InternalError,

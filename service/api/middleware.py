@@ -1,4 +1,4 @@
-"""The layers that every request goes through: request id, timing, metrics, error shape, and API keys."""
+"""The outermost layer of every request: its id, timing, metrics, and answers to what fails."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import docs, playground
 from service.api.body import send_and_drain
 from service.api.edge import SAFE_REQUEST_ID
-from service.api.origins import check_keyless
-from service.api.replies import error_response
-from service.config.keys import KeyRing
+from service.api.errors import error_response
+from service.api.keys import OPEN_PATHS
 from service.errors import BodyTooLarge, InternalError, ShedReason, as_service_error
-from service.observe.followed import Followed, current
+from service.observe.followed import Followed
 from service.observe.metrics import Metrics
 from service.observe.telemetry import Telemetry
 
@@ -28,12 +25,7 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_OPEN_PATHS = (
-    docs.PATHS
-    | playground.PATHS
-    | {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
-)
-_UNTRACED_PATHS = _OPEN_PATHS | {"/metrics"}
+_UNTRACED_PATHS = OPEN_PATHS | {"/metrics"}
 """Paths that probes and browsers ask for all the time, and that do no work worth a trace."""
 
 
@@ -146,35 +138,3 @@ def _request_id(scope: Scope) -> str:
 def _header(scope: Scope, name: bytes) -> bytes | None:
     headers: list[tuple[bytes, Any]] = scope["headers"]
     return next((value for key, value in headers if key == name), None)
-
-
-class KeyMiddleware:
-    """Admits requests with an API key that has rate left; if no keys are set, those from this machine.
-
-    The answers about health, and the pages `/` and `/docs` with their own files, are open to all.
-    origins: those whose pages may call a service without keys, besides its own.
-    """
-
-    def __init__(self, app: ASGIApp, *, keys: KeyRing, origins: Sequence[str] = ()) -> None:
-        self.app = app
-        self.keys = keys
-        self.origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope["method"], scope["path"]):
-            await self.app(scope, receive, send)
-            return
-        if not self.keys:
-            check_keyless(Headers(scope=scope), self.origins)
-        else:
-            key = self.keys.authenticate(_header(scope, b"authorization"))
-            if (followed := current.get()) is not None:
-                followed.key = key.name
-            self.keys.spend(key)
-            scope.setdefault("state", {})["key"] = key
-        await self.app(scope, receive, send)
-
-
-def is_open(method: str, path: str) -> bool:
-    """Return whether a request needs no API key."""
-    return method == "GET" and path in _OPEN_PATHS

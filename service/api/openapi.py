@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.api.error_shapes import shape_of, tei
-from service.api.examples import ANSWERS
-from service.api.middleware import is_open
+from service.api.errors import shape_of, tei
+from service.api.keys import is_open
 from service.api.strict_json import MAX_DEPTH
 from service.config.settings import Settings
 from service.errors import (
@@ -58,7 +57,7 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
         ),
         ("There is nothing of this name.", NotFound()),
         ("The body did not arrive in time.", RequestTimeout()),
-        ("It does not go with the present state.", Conflict()),
+        ("The current state does not allow it.", Conflict()),
         ("The body is over the size limit.", BodyTooLarge()),
         ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType()),
         ("A field is wrong; `param` names it.", InvalidRequest("should be a string", param="titles[3]")),
@@ -131,7 +130,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _show_answers(path, method.upper(), operation)
+            _show_answers(path, method.upper(), operation, schemas)
             if is_open(method.upper(), path):
                 operation["security"] = []
             elif settings.api_keys:
@@ -151,14 +150,14 @@ def _drop_fastapis_errors(document: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
 
 
-def _show_answers(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
+def _show_answers(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Add an example to each answer: made of the schema, or for an error the error itself."""
     for status, response in operation["responses"].items():
         if "content" not in response:  # the answers about health that are empty
             continue
         (content,) = response["content"].values()
         if status == "200":
-            content["example"] = ANSWERS[operation["operationId"]]
+            content["example"] = _example(content["schema"], schemas)
         else:
             _, error = _BY_STATUS[int(status)]
             # A path of several kinds of clients has the statuses, and the shapes, of all of them.
@@ -166,6 +165,28 @@ def _show_answers(path: str, method: str, operation: dict[str, Any]) -> None:
             example = next(answer.body for answer in answers if answer.status == int(status))
             shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
+
+
+def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
+    """Return a value that a schema of an answer allows, of its fields' own examples where they have one."""
+    if "$ref" in schema:
+        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return _example(schema[key][0], schemas)
+    for key in ("examples", "enum"):
+        if key in schema:
+            return schema[key][0]
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type", "object")
+    if kind == "object":
+        fields = schema.get("properties", {})
+        return {name: _example(field, schemas) for name, field in fields.items()}
+    if kind == "array":
+        sides = schema.get("prefixItems") or [schema["items"]]
+        return [_example(side, schemas) for side in sides]
+    return {"string": "text", "integer": 1, "number": 0.5, "boolean": False, "null": None}[kind]
 
 
 def _of_type(schema: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -22,53 +22,47 @@ from models.errors import InvalidMask
 from service.api import strict_json
 from service.api.backend import Backend
 from service.api.body import check_content_type, read
+from service.api.errors import ErrorShape, explain, json_response, use
 from service.api.openapi import POST_ERRORS, errors
-from service.api.replies import json_response
-from service.api.validation import explain
 from service.api.waiting import answer
 from service.config.keys import ApiKey, KeyRing
 from service.config.settings import Settings
 from service.engine.deadline import Deadline
 from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
 from service.observe.followed import current
-from service.observe.metrics import Metrics
 from service.schemas.responses import Timing
 
 Model = TypeVar("Model", bound=BaseModel)
+Endpoint = Callable[..., Coroutine[Any, Any, Any]]
 
 BYTES_PER_PAIR = 4_096
 """A request counts at least one pair for so many bytes of its body, as long texts cost more to read."""
 
 
 class Post(Request):
-    """A POST whose body was read and checked, as its endpoint sees it. body_bytes: the body's size."""
+    """A POST whose body was read and checked, as its endpoint sees it.
 
+    backend: the replica. body_bytes: the body's size. key: the caller's; None if the service has no keys.
+    """
+
+    settings: Settings
+    backend: Backend
     deadline: Deadline
     body_bytes = 0
-
-    @property
-    def settings(self) -> Settings:
-        """The service's settings."""
-        return cast(Settings, self.app.state.settings)
-
-    @property
-    def backend(self) -> Backend:
-        """The replica. Raises Starting while there is none."""
-        return backend_of(self)
+    key: ApiKey | None = None
 
     def admin(self) -> str:
         """Return the name of the admin whose API key this is. Raises Forbidden.
 
         Without keys nobody is an admin: behind the proxy all callers look alike.
         """
-        key = self._key
-        if key is None:
+        if self.key is None:
             raise Forbidden(
                 "This needs an API key with the admin role, and no keys are set: see HEADROOM_API_KEYS."
             )
-        if key.role != "admin":
+        if self.key.role != "admin":
             raise Forbidden
-        return f"key {key.name}"
+        return f"key {self.key.name}"
 
     @contextmanager
     def charged(self, pairs: int) -> Iterator[Callable[[int], None]]:
@@ -86,11 +80,11 @@ class Post(Request):
             nonlocal pairs_scored
             pairs_scored += more
 
-        key, keys = self._key, cast(KeyRing, self.app.state.keys)
-        if key is None:
+        if self.key is None:
             yield count_pairs
             return
-        keys.spend_pairs(key, pairs)
+        keys: KeyRing = self.app.state.keys
+        keys.spend_pairs(self.key, pairs)
         least = pairs
         try:
             yield count_pairs
@@ -99,11 +93,7 @@ class Post(Request):
             raise
         finally:
             if correction := pairs - max(pairs_scored, least):
-                keys.correct_pairs(key, correction)
-
-    @property
-    def _key(self) -> ApiKey | None:
-        return getattr(self.state, "key", None)
+                keys.correct_pairs(self.key, correction)
 
 
 class Timed(NamedTuple):
@@ -117,18 +107,29 @@ class Timed(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+class RequestShape(NamedTuple):
+    """A kind of body that a route takes. write_error: the shape of its errors; None: the path's."""
+
+    model: type[BaseModel]
+    endpoint: Endpoint
+    write_error: ErrorShape | None = None
+
+
 class PostRoute(APIRoute):
     """A route for an endpoint `async (request: Post, body, **path parameters) -> answer`.
 
     body: one pydantic model. answer: what goes out as JSON, or Timed. FastAPI's dependencies do not work
     here. Errors leave as exceptions, for `RequestMiddleware`.
+
+    shapes: the kinds of bodies by the field that tells them from the others; the first one that is there
+    counts. default: the kind without any of the fields.
     """
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         assert self.body_field is not None
-        self._model: type[BaseModel] = self.body_field.field_info.annotation  # type: ignore[assignment]
-        self._call: Callable[..., Coroutine[Any, Any, Any]] = endpoint
+        self.default = RequestShape(self.body_field.field_info.annotation, endpoint)  # type: ignore[arg-type]
+        self.shapes: dict[str, RequestShape] = {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. Raises ServiceError; HTTPException for another method."""
@@ -136,35 +137,42 @@ class PostRoute(APIRoute):
             await super().handle(scope, receive, send)
             return
         request = Post(scope, receive)
-        settings = request.settings
-        self._check_headers(request)
-        content = await read(
-            receive,
-            request.headers,
-            max_bytes=settings.max_body_bytes,
-            timeout_s=settings.body_timeout_s,
-        )
-        request.body_bytes = len(content)
-        body = self._checked(self._parsed(content, request), request)
-        request.deadline = _deadline(request.state.arrived, body, settings)
-        parameters = self._parameters(request)
+        state = request.app.state
+        settings = request.settings = state.settings
+        request.key = scope["state"].get("key")
+        value = await self.read_body(request, receive)
+        shape = self.default
+        if self.shapes and isinstance(value, dict):
+            shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
+        if shape.write_error is not None:
+            use(scope, shape.write_error)
+        body = validated(shape.model, value)
+        request.deadline = _deadline(scope["state"]["arrived"], body, settings)
+        parameters = self._parameters(request) if request.path_params else {}
         # Read now: nothing waits between this and the call in which the replica takes its config.
+        request.backend = backend_of(request)
         config_version = request.backend.config_version
         value = await answer(
-            self._call(request, body=body, **parameters), receive, timeout_s=request.deadline.remaining()
+            shape.endpoint(request, body=body, **parameters),
+            receive,
+            timeout_s=request.deadline.remaining(),
         )
         response = _response(value, request, config_version)
         await response(scope, receive, send)
 
-    def _check_headers(self, request: Post) -> None:
+    async def read_body(self, request: Post, receive: Receive) -> Any:
+        """Return the JSON value of the body. Raises ServiceError."""
         check_content_type(request.headers)
+        return parsed(await self.read_bytes(request, receive), request.settings)
 
-    def _parsed(self, content: bytes, request: Post) -> Any:
+    async def read_bytes(self, request: Post, receive: Receive) -> bytes:
+        """Return the body, and set its size. Raises ServiceError."""
         settings = request.settings
-        return strict_json.loads(content, max_depth=strict_json.MAX_DEPTH, max_parts=settings.max_json_parts)
-
-    def _checked(self, value: Any, _: Post) -> BaseModel:
-        return validated(self._model, value)
+        content = await read(
+            receive, request.headers, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
+        )
+        request.body_bytes = len(content)
+        return content
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the path's parameters, checked as FastAPI documents them."""
@@ -192,7 +200,7 @@ class PostMiddleware:
         route = None
         if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
             if self._routes is None:
-                self._routes = _without_parameters(scope["app"])
+                self._routes = post_routes(scope["app"])
             route = self._routes.get(scope["path"])
         if route is None:
             await self.app(scope, receive, send)
@@ -201,13 +209,15 @@ class PostMiddleware:
             await route.handle(scope, receive, send)
 
 
-def _without_parameters(app: FastAPI) -> dict[str, PostRoute]:
-    """Return the POST routes whose path has no parameter; the first of equal paths, as the router would."""
-    routes: dict[str, PostRoute] = {}
-    for route in app.routes:
-        if isinstance(route, PostRoute) and not route.param_convertors:
-            routes.setdefault(route.path, route)
-    return routes
+def post_routes(app: FastAPI) -> dict[str, PostRoute]:
+    """Return the POST routes whose path has no parameter, by their path."""
+    routes = (route for route in app.routes if isinstance(route, PostRoute))
+    return {route.path: route for route in routes if not route.param_convertors}
+
+
+def parsed(content: bytes, settings: Settings) -> Any:
+    """Return the value of a JSON body. Raises InvalidJSON."""
+    return strict_json.loads(content, max_depth=strict_json.MAX_DEPTH, max_parts=settings.max_json_parts)
 
 
 def validated(model: type[Model], value: Any) -> Model:
@@ -221,12 +231,11 @@ def validated(model: type[Model], value: Any) -> Model:
 def add_post_route(
     app: FastAPI,
     path: str,
-    endpoint: Callable[..., Any],
+    endpoint: Endpoint,
     response_model: Any,
     tags: list[str | Enum],
     *,
     more_errors: Sequence[int] = (),
-    route_class: type[PostRoute] = PostRoute,
 ) -> None:
     """Add a route of this kind, documented with the errors of all of them and `more_errors`, as statuses."""
     app.router.add_api_route(
@@ -236,7 +245,7 @@ def add_post_route(
         response_model=response_model,
         responses=POST_ERRORS | errors(*more_errors),
         tags=tags,
-        route_class_override=route_class,
+        route_class_override=PostRoute,
     )
 
 
@@ -281,16 +290,12 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
     if (followed := current.get()) is not None:
         followed.responds(timing.queue, timing.inference)
     began = time.perf_counter()
-    headers = {
-        "x-config-version": config_version,
-        "server-timing": timing.server_timing(),
-        **headers,
-    }
-    response = (
-        Response(value, 200, headers) if isinstance(value, bytes) else json_response(value, headers=headers)
-    )
-    metrics: Metrics = request.app.state.metrics
-    metrics.stages(
+    headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
+    if isinstance(value, bytes):
+        response = Response(value, 200, headers)
+    else:
+        response = json_response(value, headers=headers)
+    request.app.state.metrics.stages(
         tokenize=timing.tokenize / 1000,
         queue=timing.queue / 1000,
         inference=timing.inference / 1000,

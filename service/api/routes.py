@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated
 
-from fastapi import Body, FastAPI, Request, Response
+from fastapi import Body, FastAPI, Path, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 
 from service.api.backend import Backend
-from service.api.clients.base import CompatRequest, score_and_answer
-from service.api.clients.vllm_score import VllmScores, vllm_shape
+from service.api.clients.vllm import VllmScores
+from service.api.errors import json_response
 from service.api.openapi import GET_ERRORS, errors
-from service.api.post import (
-    Post,
-    PostRoute,
-    Timed,
-    add_post_route,
-    backend_of,
-    check_ready,
-    validated,
-)
-from service.api.replies import json_response
+from service.api.post import Post, add_post_route, backend_of, check_ready
+from service.experiments.events import OutcomeReceipt
+from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
+from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
 from service.schemas.limits import check_attention, check_compare, check_condense, check_score
-from service.schemas.listings import (
-    HeadsResponse,
-    Health,
-    MasksResponse,
-    ModelsResponse,
-    VariantsResponse,
-)
-from service.schemas.requests import (
-    AttentionRequest,
-    CompareRequest,
-    ScoreRequest,
-)
+from service.schemas.listings import HeadsResponse, Health, MasksResponse, ModelsResponse, VariantsResponse
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
+_Name = Annotated[
+    str, Path(max_length=64, examples=["prune20"], description="The experiment's name in the config.")
+]
 
-async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse | Timed:
+
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
     """Grade the titles of a query, under a variant and any head mask."""
-    if isinstance(body, CompatRequest):  # vLLM's
-        return await score_and_answer(request, body)
     check_score(body, request.settings)
     with request.charged(body.count):
         return await request.backend.score(body, request.deadline)
-
-
-class ScoreRoute(PostRoute):
-    """The route of /v1/score, which also takes vLLM's requests: they have none of our fields."""
-
-    def _checked(self, value: Any, request: Post) -> BaseModel:
-        shape = vllm_shape(value)
-        return super()._checked(value, request) if shape is None else validated(shape, value)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
@@ -76,6 +54,31 @@ async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> C
     check_condense(body, request.settings)
     with request.charged(len(body.titles)) as count_pairs:  # how many it takes is known only afterwards
         return await request.backend.condense(body, request.deadline, count_pairs)
+
+
+async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:
+    """Report what exposed units did. Answered when stored; on 503 send it again, nothing counts twice."""
+    return await request.backend.experiments.record([item.event() for item in body.outcomes])
+
+
+async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
+    """Change the traffic, resume a stopped experiment, or take rolled back arms in again. Admin."""
+    actor = request.admin()
+    return await request.backend.experiments.ramp(
+        name, traffic=body.traffic, reinstate=body.reinstate, reason=body.reason, actor=actor
+    )
+
+
+async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
+    """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
+    actor = request.admin()
+    return await request.backend.experiments.stop(name, reason=body.reason, actor=actor)
+
+
+async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
+    """End the experiment: everybody but the holdout gets this arm's variant. Admin."""
+    actor = request.admin()
+    return await request.backend.experiments.ship(name, arm=body.arm, reason=body.reason, actor=actor)
 
 
 async def models(request: Request) -> Response:
@@ -102,6 +105,21 @@ async def heads(request: Request) -> Response:
     return _listing(backend, backend.heads())
 
 
+async def experiments(request: Request) -> Response:
+    """The experiments of the live config, as the answering replica knows them."""
+    return json_response(backend_of(request).experiments.listing())
+
+
+async def experiment(request: Request, name: _Name) -> Response:
+    """One experiment: state, log, and the analysis so far (null while the database is down)."""
+    return json_response(await backend_of(request).experiments.show(name))
+
+
+async def course(request: Request, name: _Name) -> Response:
+    """The intervals of an experiment's metrics at past times, evenly spaced from its start."""
+    return json_response(await backend_of(request).experiments.course(name))
+
+
 async def live() -> Response:
     """The process runs."""
     return json_response(Health("live"))
@@ -121,30 +139,37 @@ async def metrics(request: Request) -> Response:
 
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
-    for path, endpoint, response_model, route_class in (
-        ("/v1/score", score, ScoreResponse | VllmScores, ScoreRoute),
-        ("/v1/compare", compare, CompareResponse, PostRoute),
-        ("/v1/attention", attention, AttentionResponse, PostRoute),
-        ("/v1/condense", condense, CondenseResponse, PostRoute),
+    scoring: list[str | Enum] = ["scoring"]
+    loaded: list[str | Enum] = ["what is loaded"]
+    operations: list[str | Enum] = ["operations"]
+    of_experiments: list[str | Enum] = ["experiments"]
+    add_post_route(app, "/v1/score", score, ScoreResponse | VllmScores, scoring)
+    add_post_route(app, "/v1/compare", compare, CompareResponse, scoring)
+    add_post_route(app, "/v1/attention", attention, AttentionResponse, scoring)
+    add_post_route(app, "/v1/condense", condense, CondenseResponse, scoring)
+    add_post_route(app, "/v1/outcomes", outcomes, OutcomeReceipt, of_experiments)
+    for verb in (ramp, stop, ship):
+        path = f"/v1/experiments/{{name}}/{verb.__name__}"
+        add_post_route(app, path, verb, ExperimentDetail, of_experiments, more_errors=(403, 404, 409))
+    by_name = GET_ERRORS | errors(404, 422)
+    for path, endpoint, answer, statuses, tags in (
+        ("/v1/models", models, ModelsResponse, GET_ERRORS, loaded),
+        ("/v1/variants", variants, VariantsResponse, GET_ERRORS, loaded),
+        ("/v1/masks", masks, MasksResponse, GET_ERRORS, loaded),
+        ("/v1/heads", heads, HeadsResponse, GET_ERRORS, loaded),
+        ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, of_experiments),
+        ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, of_experiments),
+        ("/v1/experiments/{name}/course", course, Course, by_name, of_experiments),
+        ("/health/live", live, Health, errors(500), operations),
+        ("/health/ready", ready, Health, errors(500, 503), operations),
     ):
-        add_post_route(app, path, endpoint, response_model, ["scoring"], route_class=route_class)
-    for path, listing, shape in (
-        ("/v1/models", models, ModelsResponse),
-        ("/v1/variants", variants, VariantsResponse),
-        ("/v1/masks", masks, MasksResponse),
-        ("/v1/heads", heads, HeadsResponse),
-    ):
-        app.add_api_route(path, listing, response_model=shape, responses=GET_ERRORS, tags=["what is loaded"])
-    app.add_api_route("/health/live", live, response_model=Health, responses=errors(500), tags=["operations"])
-    app.add_api_route(
-        "/health/ready", ready, response_model=Health, responses=errors(500, 503), tags=["operations"]
-    )
+        app.add_api_route(path, endpoint, response_model=answer, responses=statuses, tags=tags)
     app.add_api_route(
         "/metrics",
         metrics,
         response_class=PlainTextResponse,
         responses=errors(401, 403, 429, 500),
-        tags=["operations"],
+        tags=operations,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from service.api.error_shapes import rerank
+from service.api.errors import rerank
 from service.errors import (
     BodyTooLarge,
     DeadlineExceeded,

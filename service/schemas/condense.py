@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from models.condense.search import Method
 from service.schemas.requests import (
@@ -16,6 +16,7 @@ from service.schemas.requests import (
     Request,
     Text,
     VariantName,
+    example,
 )
 from service.schemas.responses import AnsweringModel, AnsweringVariant, HeadMaskInfo, Timing, Usage
 
@@ -27,6 +28,12 @@ def _whole(value: object) -> object:
 
 class CondenseRequest(Request):
     """Shorten a query to the words that still find the same titles."""
+
+    model_config = example(
+        query="where can i find a steel angle bracket for my deck",
+        titles=["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
+        max_words=3,
+    )
 
     query: Query = Field(
         description="The verbose query; not blank. Words stand between spaces; Chinese text is split."
@@ -55,18 +62,6 @@ class CondenseRequest(Request):
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
     deadline_ms: DeadlineMs = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "where can i find a steel angle bracket for my deck",
-                    "titles": ["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
-                    "max_words": 3,
-                }
-            ]
-        }
-    )
 
 
 @dataclass(slots=True)

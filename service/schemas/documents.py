@@ -1,8 +1,8 @@
-"""A scoring request that says how much of each document to read, as some other clients' shapes can."""
+"""A scoring request that says how to read its texts, as the shapes of some other clients can."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,14 +13,19 @@ _Limit = Annotated[int, Field(ge=1)] | None
 
 
 class DocumentsRequest(ScoreRequest):
-    """A ScoreRequest with Cohere's two limits; /v1 does not take them.
+    """A ScoreRequest with ways of reading that /v1 does not take.
 
     A document is cut off after `max_tokens_per_doc` tokens first. With `overflow="chunks"`, at most
     `max_chunks_per_doc` chunks of it are scored. Text beyond either limit makes its result `truncated`.
+
+    keep: which part is read of texts that do not fit into the window; "all": such texts are refused.
+    alone: the indices of the pairs whose query is read by itself; their title is empty.
     """
 
     max_tokens_per_doc: _Limit = None
     max_chunks_per_doc: _Limit = None
+    keep: Literal["beginning", "end", "all"] = "beginning"
+    alone: frozenset[int] = frozenset()
 
     @property
     def long_titles(self) -> LongTitles | None:

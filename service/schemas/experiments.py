@@ -6,12 +6,12 @@ import math
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
 from service.experiments.fields import STORABLE, Unit
-from service.schemas.requests import Request
+from service.schemas.requests import Request, example
 
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500
@@ -105,6 +105,19 @@ class OutcomeItem(Request):
 class OutcomesRequest(Request):
     """Outcomes of exposed units, in any order. They may come late, and more than once."""
 
+    model_config = example(
+        outcomes=[
+            {
+                "experiment": "prune20",
+                "unit": "user-123",
+                "metric": "click",
+                "value": 1,
+                "time": "2026-11-20T14:00:00Z",
+                "id": "click-98765",
+            }
+        ]
+    )
+
     outcomes: Annotated[
         list[OutcomeItem],
         Field(
@@ -115,28 +128,11 @@ class OutcomesRequest(Request):
         ),
     ]
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "outcomes": [
-                        {
-                            "experiment": "prune20",
-                            "unit": "user-123",
-                            "metric": "click",
-                            "value": 1,
-                            "time": "2026-11-20T14:00:00Z",
-                            "id": "click-98765",
-                        }
-                    ]
-                }
-            ]
-        }
-    )
-
 
 class RampRequest(Request):
     """Set the share of each arm's units that take part from now on; it overrides the config's schedule."""
+
+    model_config = example(traffic=0.5, reason="no harm in the first week")
 
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
@@ -148,25 +144,19 @@ class RampRequest(Request):
     )
     reason: Reason = ""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"traffic": 0.5, "reason": "no harm in the first week"}]}
-    )
-
 
 class StopRequest(Request):
     """Give everybody the default variant from now on."""
 
-    reason: Reason = ""
+    model_config = example(reason="a bug in the page")
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "a bug in the page"}]})
+    reason: Reason = ""
 
 
 class ShipRequest(Request):
     """Give everybody this arm's variant from now on."""
 
+    model_config = example(arm="pruned", reason="good enough, and faster")
+
     arm: Name = Field(description="One of the experiment's arms; the control is allowed.")
     reason: Reason = ""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"arm": "pruned", "reason": "good enough, and faster"}]}
-    )

@@ -16,7 +16,7 @@ from models.checkpoint.reading import OtherReading
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from service.engine.scheduler import DRAINING_RETRY_S
 from service.errors import Draining, InvalidRequest, QueueFull
-from service.schemas.texts import TruncationRequest
+from service.schemas.documents import DocumentsRequest
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
 
     Other servers' clients may ask to keep the end of long texts, to refuse them, or to read one text alone.
     """
-    if not isinstance(request, TruncationRequest) or (request.keep != "end" and not request.alone):
+    if not isinstance(request, DocumentsRequest) or (request.keep != "end" and not request.alone):
         return tokenizer
     return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
 
@@ -159,7 +159,7 @@ def rows_of(pair: Pair) -> Sequence[EncodedPair]:
 
 def check_whole(request: object, pairs: Sequence[Pair], window: int) -> None:
     """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
-    if not isinstance(request, TruncationRequest) or request.keep != "all":
+    if not isinstance(request, DocumentsRequest) or request.keep != "all":
         return
     field = "titles" if request.pairs is None else "pairs"
     for index, pair in enumerate(pairs):

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api import create_app, docs, playground
+from service.api import create_app, pages
 from service.config.settings import Settings
 from service.observe.metrics import Metrics
 from tests.referees import need
@@ -56,11 +56,11 @@ async def test_probes_scrapes_and_pages_are_no_requests_of_the_objectives() -> N
     rules, dashboard = RULES.read_text("utf-8"), DASHBOARD.read_text("utf-8").replace('\\"', '"')
     (pattern,) = set(re.findall('route!~"([^"]*)"', rules + dashboard))  # the same everywhere
     metrics = Metrics()
-    pages = {*playground.PATHS, *docs.PATHS, "/openapi.json", "/no/such/path", "/playground/no-such-file"}
+    addresses = {*pages.PATHS, "/openapi.json", "/no/such/path", "/playground/no-such-file"}
     probes = {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
     counted = {"/v1/models", "/v1/variants"}
     async with client(create_app(Settings(), metrics)) as http:
-        for path in pages | probes | counted | {"/metrics"}:
+        for path in addresses | probes | counted | {"/metrics"}:
             await http.get(path)
     routes = set(re.findall(r'headroom_requests_total\{route="([^"]*)"', metrics.render().decode()))
     assert {route for route in routes if not re.fullmatch(pattern, route)} == counted

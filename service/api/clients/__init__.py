@@ -1,16 +1,113 @@
-"""Other people's request and answer shapes: a file for each vendor, `base` for what they share."""
+"""Other people's request and answer shapes: one file per vendor, `base` for what they share."""
 
-from fastapi import FastAPI
+from __future__ import annotations
 
-from service.api.clients import oip, rerank, tei_routes, vllm_score
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, Any, Union
+
+from fastapi import Body, FastAPI
+
+from service.api.clients import oip, tei
+from service.api.clients.base import CompatRequest, score_and_answer
+from service.api.clients.cohere import CohereV2Request
+from service.api.clients.jina import InfinityRequest, RerankRequest
+from service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
+from service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
+from service.api.clients.voyage import VoyageRequest
+from service.api.openapi import errors
+from service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
+from service.errors import InvalidRequest
+
+# The shapes of a path are told apart by their fields (`known_by`); the last one has none, or is taken if the
+# request has none of the fields.
+_ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...], str], ...] = (
+    (
+        "/v1/rerank",
+        "rerank_v1",
+        (VoyageRequest, RerankRequest),
+        "Rank documents by relevance, in the shape of Cohere (version 1), Jina and vLLM; in Voyage's for a "
+        "request with `top_k`.",
+    ),
+    (
+        "/v2/rerank",
+        "rerank_v2",
+        (CohereV2Request,),
+        "Rank documents by relevance, in the shape of Cohere, version 2.",
+    ),
+    (
+        "/rerank",
+        "rerank",
+        (TeiRerankRequest, InfinityRequest),
+        "Rank documents by relevance, in the shape of Infinity: as /v1/rerank, but `document` is a text. In "
+        "text-embeddings-inference's for a request with `texts`.",
+    ),
+    (
+        "/predict",
+        "tei_predict",
+        (TeiPredictRequest,),
+        "Classify texts or pairs of texts: the labels of each, the most probable first.",
+    ),
+    (
+        "/",
+        "tei_root",
+        (TeiRerankRequest, TeiPredictRequest),
+        "As /rerank for a request with `texts`, else as /predict.",
+    ),
+    (
+        "/score",
+        "vllm_score",
+        (VllmTextsRequest, VllmQueriesRequest),
+        "Score documents against one query, or each against its own, in vLLM's shape. /v1/score takes these "
+        "requests as well.",
+    ),
+)
 
 
 def add_compat_routes(app: FastAPI) -> None:
-    """Add every route for other people's clients."""
-    rerank.add_routes(app)
-    tei_routes.add_routes(app)
-    vllm_score.add_routes(app)
+    """Add every route for other people's clients, and vLLM's requests to our /v1/score."""
+    for path, name, shapes, description in _ROUTES:
+        _add_route(app, path, name, shapes, description)
+    tei.add_routes(app)
     oip.add_routes(app)
+    ours = post_routes(app)["/v1/score"]
+    ours.shapes = {"query": ours.default, "pairs": ours.default, **post_routes(app)["/score"].shapes}
+
+
+def _add_route(
+    app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatRequest]], description: str
+) -> None:
+    async def endpoint(request: Post, body: Any) -> Timed:
+        return await score_and_answer(request, body)
+
+    # FastAPI documents an endpoint from its annotations.
+    endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], Body()]  # noqa: UP007
+    app.router.add_api_route(
+        path,
+        endpoint,
+        name=name,
+        methods=["POST"],
+        response_model=Union[tuple(answer for shape in shapes for answer in shape.answers)],  # noqa: UP007
+        responses=_errors(shapes),
+        tags=list[str | Enum](dict.fromkeys(server for shape in shapes for server in shape.servers)),
+        description=description,
+        route_class_override=PostRoute,
+    )
+    route = post_routes(app)[path]
+    by_shape = [(shape.known_by, RequestShape(shape, endpoint, shape.errors.write)) for shape in shapes]
+    route.default = by_shape[-1][1]
+    route.shapes = {known_by: shape for known_by, shape in by_shape if known_by is not None}
+
+
+def _errors(shapes: Sequence[type[CompatRequest]]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` for the errors of these shapes."""
+    forms = dict.fromkeys(shape.errors for shape in reversed(shapes))
+    models = tuple(form.model for form in forms)
+    statuses = sorted({status for form in forms for status in form.statuses})
+    described = errors(*statuses, model=Union[models])  # noqa: UP007
+    if any(InvalidRequest.status not in form.statuses for form in forms):
+        described[400]["description"] = "The body is not strict JSON, or a field is wrong."
+    return described
 
 
 __all__ = ["add_compat_routes"]

@@ -13,24 +13,20 @@ from service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scor
 from service.api.clients.documents import (
     Count,
     Documents,
+    ReturnDocuments,
     Texts,
     TokensPerDoc,
     TokensPerQuery,
-    as_object,
+    TopN,
     reading,
     texts,
     warnings_of,
 )
-from service.schemas.requests import Query, ScoreRequest
+from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
 
 UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
-
-TopN = Annotated[
-    Count | None,
-    Field(description="How many results to return, the most relevant ones; default: all."),
-]
 
 
 class BilledUnits(TypedDict):
@@ -78,29 +74,20 @@ class CohereAnswer(ScoredBy):
 class CohereV2Request(CompatRequest):
     """Cohere's rerank request, version 2."""
 
+    model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"], top_n=1)
+    servers = ("Cohere",)
+    answers = (CohereAnswer,)
+
     query: Query = Field(description="What was searched for; not blank.")
-    documents: Texts = Field(min_length=1, description="The texts to rank.")
+    documents: Texts
     top_n: TopN = None
     max_tokens_per_doc: TokensPerDoc = None
     max_tokens_per_query: TokensPerQuery = None
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "rerank-v3.5",
-                    "query": "angle bracket",
-                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
-                    "top_n": 1,
-                }
-            ]
-        }
-    )
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         how_much = reading(max_tokens=self.max_tokens_per_doc)
-        return self.scoring(query=self.query, titles=self.documents, **how_much)
+        return self.scoring(how_much, query=self.query, titles=self.documents)
 
     def answer(self, response: ScoreResponse) -> CohereAnswer:
         """Return Cohere's answer."""
@@ -118,13 +105,9 @@ class CohereV1Request(CompatRequest):
     """Cohere's rerank request, version 1."""
 
     query: Query = Field(description="What was searched for; not blank.")
-    documents: Documents = Field(
-        min_length=1, description="Texts, or objects with a `text` (or with the `rank_fields`)."
-    )
+    documents: Documents
     top_n: TopN = None
-    return_documents: bool | None = Field(
-        None, description="Whether each result brings its document; default: no."
-    )
+    return_documents: ReturnDocuments = None
     rank_fields: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="The fields of objects that are ranked, in this order; default: `text`."
     )
@@ -136,11 +119,8 @@ class CohereV1Request(CompatRequest):
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        return self.scoring(
-            query=self.query,
-            titles=texts(self.documents, self.rank_fields),
-            **self.how_much(),
-        )
+        titles = texts(self.documents, self.rank_fields)
+        return self.scoring(self.how_much(), query=self.query, titles=titles)
 
     def how_much(self) -> dict[str, Any]:
         """Return how much of each document to read."""
@@ -148,7 +128,10 @@ class CohereV1Request(CompatRequest):
 
     def returned(self, index: int) -> dict[str, Any]:
         """Return the fields that show a result's document; none if it was not asked for."""
-        return {"document": as_object(self.documents[index])} if self.return_documents else {}
+        if not self.return_documents:
+            return {}
+        document = self.documents[index]
+        return {"document": {"text": document} if isinstance(document, str) else document}
 
 
 class ReturnedDocument(TypedDict):

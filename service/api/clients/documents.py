@@ -43,6 +43,12 @@ TokensPerQuery = Annotated[
     Annotated[int, AfterValidator(_no_limit), WithJsonSchema({"type": "integer", "const": 0})] | None,
     Field(description="vLLM's: 0, no limit. Other limits are not supported."),
 ]
+TopN = Annotated[
+    Count | None, Field(description="How many results to return, the most relevant ones; default: all.")
+]
+ReturnDocuments = Annotated[
+    bool | None, Field(description="Whether each result brings its document; default: no.")
+]
 DocumentForm = str | dict[str, Any]
 
 
@@ -52,20 +58,19 @@ def _document(value: Any) -> DocumentForm:
     raise PydanticCustomError("document_type", "should be a string or an object with a text")
 
 
+_OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[
-    DocumentForm,
-    PlainValidator(_document),
-    WithJsonSchema(
-        {
-            "oneOf": [
-                {"type": "string"},
-                {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-            ]
-        }
+    DocumentForm, PlainValidator(_document), WithJsonSchema({"oneOf": [{"type": "string"}, _OBJECT]})
+]
+Documents = Annotated[
+    list[Document],
+    Field(
+        min_length=1,
+        fail_fast=True,
+        description="Texts, or objects with a `text` (or with the `rank_fields`).",
     ),
 ]
-Documents = Annotated[list[Document], Field(fail_fast=True)]
-Texts = Annotated[list[str], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True, description="The texts to rank.")]
 
 
 def texts(documents: Sequence[DocumentForm], fields: Sequence[str] | None) -> list[str]:
@@ -83,17 +88,16 @@ def texts(documents: Sequence[DocumentForm], fields: Sequence[str] | None) -> li
 
 
 def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
-    values = {field: _written(document[field]) for field in fields if document.get(field) is not None}
+    values = {field: document[field] for field in fields if document.get(field) is not None}
     if not values:
         reason = "has no text" if fields == DEFAULT_FIELDS else "has none of the rank_fields"
         raise InvalidRequest(reason, param=f"documents[{number}]")
+    written = {
+        field: value if isinstance(value, str) else to_json(value).decode() for field, value in values.items()
+    }
     if len(fields) == 1:
-        return values[fields[0]]
-    return "".join(f"{field}: {value}\n" for field, value in values.items())
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else to_json(value).decode()
+        return written[fields[0]]
+    return "".join(f"{field}: {value}\n" for field, value in written.items())
 
 
 def reading(
@@ -116,29 +120,25 @@ def reading(
     }
 
 
-def as_object(document: DocumentForm) -> dict[str, Any]:
-    """Return a document as most servers return it: an object with its text; an object is returned whole."""
-    return {"text": document} if isinstance(document, str) else document
-
-
 def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
     """Return a sentence about the documents whose end was not scored, and one about those that are empty.
 
     advice: what a caller can do about truncated documents.
     """
-    cut = [result.index for result in response.results if result.truncated]
+    truncated = [result.index for result in response.results if result.truncated]
     empty = [result.index for result in response.results if result.empty]
     warnings = []
-    if cut:
+    if truncated:
+        listed = _listed(truncated)
         warnings.append(
-            f"{_documents(cut)} truncated, so that only the beginning was scored {_listed(cut)}.{advice}"
+            f"{_count(truncated)} truncated, so that only the beginning was scored {listed}.{advice}"
         )
     if empty:
-        warnings.append(f"{_documents(empty)} empty and ranked last {_listed(empty)}.")
+        warnings.append(f"{_count(empty)} empty and ranked last {_listed(empty)}.")
     return warnings
 
 
-def _documents(indices: Sequence[int]) -> str:
+def _count(indices: Sequence[int]) -> str:
     return "1 document was" if len(indices) == 1 else f"{len(indices)} documents were"
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypedDict
 
-from service.api.clients.base import ScoredBy, by_relevance, raw_score, relevance, scored_by
+from service.api.clients.base import ScoredBy, by_relevance, relevance, scored_by
 from service.api.clients.cohere import (
     CohereResult,
     CohereV1Request,
@@ -30,6 +30,7 @@ from service.api.clients.documents import (
     reading,
     texts,
 )
+from service.schemas.requests import example
 from service.schemas.responses import ScoreResponse
 
 _VLLMS_OWN = {"max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens", "use_activation"}
@@ -79,6 +80,15 @@ class InfinityAnswer(_Ranked):
 class RerankRequest(CohereV1Request):
     """A rerank request as Cohere (version 1), Jina and vLLM take it."""
 
+    model_config = example(
+        query="angle bracket",
+        documents=[{"title": "Simpson 12-Gauge Angle", "text": "For decks"}, {"text": "Wood deck screws"}],
+        rank_fields=["title", "text"],
+        return_documents=True,
+    )
+    servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM")
+    answers: ClassVar[tuple[Any, ...]] = (RerankAnswer,)
+
     raw_scores: bool = Field(
         False,
         description="Whether `relevance_score` is a logit: that of a model with one label; of a graded model "
@@ -91,27 +101,6 @@ class RerankRequest(CohereV1Request):
     max_tokens_per_query: TokensPerQuery = None
     truncate_prompt_tokens: TruncatePromptTokens = None
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "jina-reranker-v2-base-multilingual",
-                    "query": "angle bracket",
-                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
-                    "top_n": 1,
-                    "return_documents": True,
-                },
-                {
-                    "model": "rerank-english-v3.0",
-                    "query": "angle bracket",
-                    "documents": [{"title": "Simpson 12-Gauge Angle", "text": "For decks"}],
-                    "rank_fields": ["title", "text"],
-                    "max_chunks_per_doc": 10,
-                },
-            ]
-        }
-    )
-
     def how_much(self) -> dict[str, Any]:
         """Return how much of each document to read."""
         return reading(
@@ -122,14 +111,15 @@ class RerankRequest(CohereV1Request):
 
     def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return the answer that satisfies all these clients."""
-        score = relevance if self.use_activation is not False and not self.raw_scores else raw_score
+        raw = self.use_activation is False or self.raw_scores
         results = by_relevance(response.results)[: self.top_n]
         tokens = response.usage.tokens
         return {
             "id": str(uuid.uuid4()),
             "object": "rerank",
             "results": [
-                {"index": r.index, "relevance_score": score(r), **self.returned(r.index)} for r in results
+                {"index": r.index, "relevance_score": relevance(r, raw=raw), **self.returned(r.index)}
+                for r in results
             ],
             "meta": meta(response, "1", "" if self.how_much() else " max_chunks_per_doc reads more of them."),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
@@ -141,19 +131,9 @@ class RerankRequest(CohereV1Request):
 class InfinityRequest(RerankRequest):
     """A rerank request as Infinity takes it at its own path."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "mixedbread-ai/mxbai-rerank-xsmall-v1",
-                    "query": "angle bracket",
-                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
-                    "return_documents": True,
-                    "raw_scores": True,
-                }
-            ]
-        }
-    )
+    model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"])
+    servers = ("Infinity", "vLLM")
+    answers = (InfinityAnswer,)
 
     def returned(self, index: int) -> dict[str, Any]:
         """Return the fields that show a result's document; none if it was not asked for."""

@@ -8,18 +8,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+from fastapi import FastAPI, Request, Response
+from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.api import error_shapes
-from service.api.clients.base import CompatRequest, by_relevance, raw_score, relevance
+from service.api.clients.base import STATUSES, CompatRequest, ErrorForm, by_relevance, relevance
 from service.api.clients.documents import Count
+from service.api.errors import json_response, tei
+from service.api.openapi import errors
+from service.api.post import backend_of, check_ready
+from service.config.settings import Settings
 from service.errors import EmptyRequest
-from service.schemas.requests import ScoreRequest
+from service.schemas.listings import ModelInfo
+from service.schemas.requests import ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
-from service.schemas.texts import KeptPart, TruncationRequest
+
+TAG = "text-embeddings-inference"
 
 
 def _inputs(value: Any) -> Any:
@@ -81,14 +88,14 @@ class TeiError:
     ]
 
 
-STATUSES_TEI = (422, 424)
-"""The statuses of TEI's errors that no other shape at the same paths has."""
+TEI_ERRORS = ErrorForm(tei, TeiError, (*STATUSES, 422, 424))
 
 
 class TeiRequest(CompatRequest):
     """The fields that /rerank and /predict share."""
 
-    errors = error_shapes.tei
+    servers = (TAG,)
+    errors = TEI_ERRORS
 
     truncate: bool | None = Field(
         None,
@@ -104,11 +111,11 @@ class TeiRequest(CompatRequest):
     )
     raw_scores: bool = Field(False, description="Logits in place of probabilities.")
 
-    def keep(self) -> KeptPart:
-        """Return what is kept of texts that do not fit."""
+    def reading(self) -> dict[str, Any]:
+        """Return the fields of a DocumentsRequest that say what is read of texts that do not fit."""
         if self.truncate is False:
-            return "all"
-        return "end" if self.truncation_direction.lower() == "left" else "beginning"
+            return {"keep": "all"}
+        return {"keep": "end"} if self.truncation_direction in ("Left", "left") else {}
 
     @abstractmethod
     def characters(self) -> int:
@@ -131,7 +138,9 @@ class TeiRequest(CompatRequest):
 class TeiRerankRequest(TeiRequest):
     """Rank texts by relevance to a query, as text-embeddings-inference does."""
 
-    chosen_by: ClassVar[str | None] = "texts"
+    model_config = example(query="angle bracket", texts=["Wood deck screws", "12-Gauge Angle"])
+    known_by = "texts"
+    answers = (list[TeiTextRank], list[TeiRank])
     names: ClassVar[Mapping[str, str]] = {"titles": "texts"}
 
     query: str = Field(description="What was searched for; not blank.")
@@ -139,18 +148,6 @@ class TeiRerankRequest(TeiRequest):
     return_text: bool = Field(False, description="Whether the answer holds the texts.")
     top_n: Count | None = Field(
         None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
-    )
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "angle bracket",
-                    "texts": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
-                    "return_text": True,
-                }
-            ]
-        }
     )
 
     def characters(self) -> int:
@@ -161,33 +158,28 @@ class TeiRerankRequest(TeiRequest):
         """Return our request."""
         if not self.texts:
             raise EmptyRequest("texts: must not be empty", param="texts")
-        return TruncationRequest.of(self.scoring(query=self.query, titles=self.texts), self.keep())
+        return self.scoring(self.reading(), query=self.query, titles=self.texts)
 
     def answer(self, response: ScoreResponse) -> list[TeiRank]:
         """Return the ranks, the most relevant first."""
-        score = raw_score if self.raw_scores else relevance
-        ranked = by_relevance(response.results)[: self.top_n]
-        if self.return_text:
-            return [TeiTextRank(result.index, score(result), self.texts[result.index]) for result in ranked]
-        return [TeiRank(result.index, score(result)) for result in ranked]
+        ranks = [
+            TeiRank(result.index, relevance(result, raw=self.raw_scores))
+            for result in by_relevance(response.results)[: self.top_n]
+        ]
+        if not self.return_text:
+            return ranks
+        return [TeiTextRank(rank.index, rank.score, self.texts[rank.index]) for rank in ranks]
 
 
 class TeiPredictRequest(TeiRequest):
     """Classify texts or pairs of texts, as text-embeddings-inference does."""
 
+    model_config = example(inputs=["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"])
+    answers = (list[TeiPrediction], list[list[TeiPrediction]])
     names: ClassVar[Mapping[str, str]] = {"pairs": "inputs"}
 
     inputs: Inputs = Field(
         description="A text, or a pair `[query, title]`; or a batch: a list of `[text]` and `[query, title]`."
-    )
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"inputs": ["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]},
-                {"inputs": [["angle bracket", "Wood deck screws"], ["angle bracket"]], "raw_scores": True},
-            ]
-        }
     )
 
     @property
@@ -195,11 +187,11 @@ class TeiPredictRequest(TeiRequest):
         """Return whether the answer is a list of lists."""
         return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
 
-    def _their_name(self, param: str) -> str:
+    def their_name(self, param: str) -> str:
         """Return the place in `inputs` as the request has it: a text, a pair, or a batch of them."""
         place = param.removeprefix("pairs[0]")
         if self.is_batch or place == param:
-            return super()._their_name(param)
+            return super().their_name(param)
         return "inputs" if isinstance(self.inputs, str) else f"inputs{place}"
 
     def sequences(self) -> list[list[str]]:
@@ -215,9 +207,9 @@ class TeiPredictRequest(TeiRequest):
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         sequences = self.sequences()
-        alone = frozenset(place for place, sequence in enumerate(sequences) if len(sequence) == 1)
-        request = self.scoring(pairs=[(*sequence, "")[:2] for sequence in sequences])
-        return TruncationRequest.of(request, self.keep(), alone)
+        alone = frozenset(index for index, sequence in enumerate(sequences) if len(sequence) == 1)
+        reading = self.reading() | ({"alone": alone} if alone else {})
+        return self.scoring(reading, pairs=[(*sequence, "")[:2] for sequence in sequences])
 
     def answer(self, response: ScoreResponse) -> list[TeiPrediction] | list[list[TeiPrediction]]:
         """Return the labels of each text or pair, the most probable first."""
@@ -233,3 +225,111 @@ class TeiPredictRequest(TeiRequest):
             )
             predictions.append([TeiPrediction(score, label) for score, label, _ in labelled])
         return predictions if self.is_batch else predictions[0]
+
+
+@dataclass(slots=True)
+class TeiLabels:
+    """A model's labels."""
+
+    id2label: Annotated[dict[str, str], Field(description="The name of each logit, by its index.")]
+    label2id: Annotated[dict[str, int], Field(description="The index of each name.")]
+
+
+@dataclass(slots=True)
+class TeiReranker:
+    """A model with one label."""
+
+    reranker: TeiLabels
+
+
+@dataclass(slots=True)
+class TeiClassifier:
+    """A model with several labels, the grades; /rerank takes it all the same."""
+
+    classifier: TeiLabels
+
+
+@dataclass(slots=True)
+class TeiInfo:
+    """The model of the default variant, and this server's limits."""
+
+    model_id: Annotated[str, Field(description="Its repository on the hub, or its name.")]
+    model_sha: Annotated[
+        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
+    ]
+    model_dtype: Annotated[str, Field(description="The number format that it computes in.")]
+    served_model_name: Annotated[str, Field(description="Its name, as answers give it.")]
+    model_type: Annotated[
+        TeiReranker | TeiClassifier, Field(description="How many labels it has, and which.")
+    ]
+    max_concurrent_requests: Annotated[
+        int, Field(description="Pairs of full length that the queue takes before requests get 429.")
+    ]
+    max_input_length: Annotated[int, Field(description="The window in tokens.")]
+    max_batch_tokens: Annotated[int, Field(description="Tokens of one batch.")]
+    max_batch_requests: Annotated[int | None, Field(description="Always null: tokens limit a batch.")]
+    max_client_batch_size: Annotated[int, Field(description="Texts or pairs of one request.")]
+    auto_truncate: Annotated[bool, Field(description="Always true: what does not fit is truncated.")]
+    tokenization_workers: Annotated[int, Field(description="Threads that read long texts, of one replica.")]
+    version: Annotated[str, Field(description="headroom's version.")]
+    sha: Annotated[str | None, Field(description="Always null: text-embeddings-inference's own commit.")]
+    docker_label: Annotated[str | None, Field(description="Always null: the label of its own image.")]
+
+
+async def info(request: Request) -> Response:
+    """The model of the default variant, and this server's limits, in text-embeddings-inference's shape."""
+    backend = backend_of(request)
+    default = next(variant for variant in backend.variants().variants if variant.default)
+    return json_response(_info(backend.model_of(default.name), request.app.state.settings))
+
+
+async def health(request: Request) -> Response:
+    """200 and nothing else while requests are welcome."""
+    check_ready(request)
+    return Response()
+
+
+def add_routes(app: FastAPI) -> None:
+    """Add /info, /health and /ping."""
+    app.add_api_route(
+        "/info",
+        info,
+        name="tei_info",
+        response_model=TeiInfo,
+        responses=errors(401, 403, 429, 500, 503, model=TeiError),
+        tags=[TAG],
+    )
+    for path in ("/health", "/ping"):
+        app.add_api_route(
+            path,
+            health,
+            name=f"tei_{path[1:]}",
+            response_class=Response,
+            responses=errors(500, 503, model=TeiError),
+            tags=[TAG],
+        )
+
+
+def _info(model: ModelInfo, settings: Settings) -> TeiInfo:
+    device = "cpu" if model.device.startswith("cpu") else "cuda"
+    labels = TeiLabels(
+        {str(index): label for index, label in enumerate(model.labels)},
+        {label: index for index, label in enumerate(model.labels)},
+    )
+    return TeiInfo(
+        model_id=model.repository or model.name,
+        model_sha=model.commit,
+        model_dtype=model.dtype,
+        served_model_name=model.name,
+        model_type=TeiReranker(labels) if len(labels.id2label) == 1 else TeiClassifier(labels),
+        max_concurrent_requests=max(1, settings.queue_tokens(device) // model.max_tokens),
+        max_input_length=model.max_tokens,
+        max_batch_tokens=settings.batch_tokens(device),
+        max_batch_requests=None,
+        max_client_batch_size=settings.max_pairs,
+        auto_truncate=True,
+        tokenization_workers=1,
+        version=version("headroom"),
+        sha=None,
+        docker_label=None,
+    )

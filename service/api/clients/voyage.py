@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
-from service.api.clients.cohere import CohereResult, TopN
-from service.api.clients.documents import Texts, warnings_of
-from service.schemas.requests import Query, ScoreRequest
+from service.api.clients.cohere import CohereResult
+from service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
+from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import ScoreResponse
-from service.schemas.texts import TruncationRequest
 
 
 class VoyageUsage(TypedDict):
@@ -39,37 +38,25 @@ class VoyageAnswer(ScoredBy):
 class VoyageRequest(CompatRequest):
     """Voyage's rerank request, known by its `top_k`."""
 
-    chosen_by = "top_k"
+    model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"], top_k=1)
+    known_by = "top_k"
+    servers = ("Voyage",)
+    answers = (VoyageAnswer,)
 
     query: Query = Field(description="What was searched for; not blank.")
-    documents: Texts = Field(min_length=1, description="The texts to rank.")
+    documents: Texts
     top_k: TopN
-    return_documents: bool | None = Field(
-        None, description="Whether each result brings its document; default: no."
-    )
+    return_documents: ReturnDocuments = None
     truncation: bool | None = Field(
         None,
         description="Whether to truncate documents that do not fit into the model's window, as by default; "
         "if false, they are an error.",
     )
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "rerank-2.5",
-                    "query": "angle bracket",
-                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
-                    "top_k": 1,
-                }
-            ]
-        }
-    )
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        request = self.scoring(query=self.query, titles=self.documents)
-        return TruncationRequest.of(request, "all" if self.truncation is False else "beginning")
+        reading = {"keep": "all"} if self.truncation is False else {}
+        return self.scoring(reading, query=self.query, titles=self.documents)
 
     def answer(self, response: ScoreResponse) -> VoyageAnswer:
         """Return Voyage's answer."""

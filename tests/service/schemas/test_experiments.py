@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from service.api.validation import explain
+from service.api.errors import explain
 from service.schemas.experiments import MAX_OUTCOMES, OutcomesRequest, RampRequest, ShipRequest, StopRequest
 from service.schemas.requests import ScoreRequest
 

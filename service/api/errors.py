@@ -1,4 +1,4 @@
-"""The shapes in which errors leave under the paths of other people's clients.
+"""Answers to failed requests: in the shape that a client reads, and in one sentence that names the field.
 
 `service.errors.to_response` says what each error is: status, type, sentence and headers. A shape rewrites
 that answer into what a client's library reads. The path decides, so that an error which is raised before any
@@ -9,8 +9,10 @@ of clients chooses another one with `use`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
+
+from fastapi import Response
 
 from service.errors import (
     EmptyRequest,
@@ -19,8 +21,10 @@ from service.errors import (
     InvalidRequest,
     ServiceError,
     as_service_error,
+    shown,
     to_response,
 )
+from service.schemas.responses import to_json
 
 ErrorShape = Callable[[ServiceError, ErrorResponse], ErrorResponse]
 """Rewrites our answer to an error."""
@@ -92,3 +96,63 @@ def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
     answer: ErrorResponse = shape(as_service_error(error), to_response(error))
     return answer
+
+
+def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer as JSON, from plain objects, dataclasses and numpy rows."""
+    return Response(to_json(value), status, headers, media_type="application/json")
+
+
+def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
+    """Return the answer for a failure of a request."""
+    reply = shaped(error, scope)
+    return json_response(reply.body, status=reply.status, headers=reply.headers)
+
+
+_SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
+_SENTENCES = {
+    "missing": "is missing",
+    "extra_forbidden": "there is no such field",
+    "string_type": "should be a string",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list of two strings",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "int_parsing_size": "is too large a number",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "dict_type": "should be an object",
+    "model_type": "should be an object",
+    "finite_number": "should be a finite number",
+}
+_MAX_SENTENCE_CHARS = 200
+_KEY = "[key]"
+"""The end of the path of pydantic's error if a key of a dict is wrong, and not its value."""
+
+
+def explain(errors: Sequence[Any]) -> InvalidRequest:
+    """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
+    first = errors[0]
+    path = first["loc"]
+    if not path:
+        return InvalidRequest("The body should be a JSON object.")
+    sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+    sentence = sentence.partition(" after validation")[0]
+    if path[-1] == _KEY and first["type"] != "extra_forbidden" and len(path) > 2:
+        sentence = f"the name {shown(path[-2])!r} {sentence}"
+        path = path[:-2]
+    return InvalidRequest(shown(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
+
+
+def _field_path(path: Sequence[str | int]) -> str:
+    """Return `("titles", 3)` as a person would write it: `titles[3]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{shown(part)}" if text else shown(part)
+    return text

@@ -1,4 +1,4 @@
-"""Which sites may call the service: its own page, those in `cors_origins`, and programs on this machine.
+"""Who may call the service: holders of an API key, or without keys programs on this machine.
 
 Without API keys, a browser on this machine is the only thing between any web page and the service. A page of
 another site names itself in `Origin`; one whose domain was rebound to this machine names its domain in
@@ -15,9 +15,22 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.api import pages
+from service.config.keys import KeyRing
 from service.errors import Forbidden
+from service.observe.followed import current
 
-_EXPOSED = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
+OPEN_PATHS = pages.PATHS | {
+    "/health",
+    "/health/live",
+    "/health/ready",
+    "/ping",
+    "/v2/health/live",
+    "/v2/health/ready",
+}
+"""Paths whose GET needs no API key: the pages with their files, and the answers about health."""
+
+_EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
 
 
 def check_keyless(headers: Headers, allowed: Sequence[str]) -> None:
@@ -58,12 +71,48 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+class KeyMiddleware:
+    """Admits requests with an API key that has rate left; if no keys are set, those from this machine.
+
+    The answers about health, and the pages `/` and `/docs` with their own files, are open to all.
+    origins: those whose pages may call a service without keys, besides its own.
+    """
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing, origins: Sequence[str] = ()) -> None:
+        self.app = app
+        self.keys = keys
+        self.origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not is_open(scope["method"], scope["path"]):
+            headers = Headers(scope=scope)
+            if not self.keys:
+                check_keyless(headers, self.origins)
+            else:
+                given = headers.get("authorization")
+                key = self.keys.authenticate(None if given is None else given.encode("latin-1"))
+                if (followed := current.get()) is not None:
+                    followed.key = key.name
+                self.keys.spend(key)
+                scope["state"]["key"] = key
+        await self.app(scope, receive, send)
+
+
+def is_open(method: str, path: str) -> bool:
+    """Return whether a request needs no API key."""
+    return method == "GET" and path in OPEN_PATHS
+
+
 class OriginsMiddleware(CORSMiddleware):
     """Lets the pages of some origins read the answers (CORS); requests of others pass as they are."""
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
         super().__init__(
-            app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=_EXPOSED
+            app,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED_HEADERS,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,22 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from fastapi import FastAPI
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from service.api.clients.base import (
-    STATUSES,
-    CompatRequest,
-    add_compat_route,
-    model_name,
-    raw_score,
-    relevance,
-)
+from service.api.clients.base import OUR_ERRORS, CompatRequest, model_name, relevance
 from service.api.clients.documents import TokensPerDoc, TokensPerQuery, TruncatePromptTokens, reading
 from service.errors import InvalidRequest
-from service.schemas.requests import ScoreRequest
-from service.schemas.responses import Error, Number, ScoreResponse
+from service.schemas.requests import ScoreRequest, example
+from service.schemas.responses import Number, ScoreResponse
 
 
 def _texts(value: Any) -> Any:
@@ -71,6 +63,10 @@ class VllmScores:
 class VllmScoreRequest(CompatRequest):
     """The fields that both forms share."""
 
+    servers = ("vLLM",)
+    answers = (VllmScores,)
+    errors = OUR_ERRORS
+
     use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
     truncate_prompt_tokens: TruncatePromptTokens = None
     max_tokens_per_doc: TokensPerDoc = None
@@ -84,52 +80,45 @@ class VllmScoreRequest(CompatRequest):
         """Return our request."""
         queries, documents = ([side] if isinstance(side, str) else side for side in self.sides())
         first, second = self.names["query"], self.names["titles"]
+        how_much = reading(max_tokens=self.max_tokens_per_doc, truncate_tokens=self.truncate_prompt_tokens)
         if len(queries) == 1:
-            return self.scoring(query=queries[0], titles=documents, **self._how_much())
+            return self.scoring(how_much, query=queries[0], titles=documents)
         if len(queries) != len(documents):
             raise InvalidRequest(
                 f"{len(queries)} texts for {len(documents)} of {second}; give one text, or as many",
                 param=first,
             )
-        return self.scoring(pairs=list(zip(queries, documents, strict=True)), **self._how_much())
+        return self.scoring(how_much, pairs=list(zip(queries, documents, strict=True)))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
-        score = raw_score if self.use_activation is False else relevance
+        raw = self.use_activation is False
         return VllmScores(
             id=f"score-{uuid.uuid4().hex}",
             object="list",
             created=int(time.time()),
             model=model_name(response),
-            data=[VllmScore(result.index, "score", score(result)) for result in response.results],
+            data=[VllmScore(each.index, "score", relevance(each, raw=raw)) for each in response.results],
             usage=VllmUsage(response.usage.tokens, response.usage.tokens),
         )
 
-    def _how_much(self) -> dict[str, Any]:
-        """Return how much of each document to read."""
-        return reading(max_tokens=self.max_tokens_per_doc, truncate_tokens=self.truncate_prompt_tokens)
-
-    def _their_name(self, param: str) -> str:
+    def their_name(self, param: str) -> str:
+        """Return their name of the field at fault."""
         place = param.removeprefix("pairs")
         if place == param:
-            return super()._their_name(param)
+            return super().their_name(param)
         return self.names["query"] + place.removesuffix("[0]")
 
 
 class VllmTextsRequest(VllmScoreRequest):
     """Score texts against texts, in vLLM's older form."""
 
-    chosen_by: ClassVar[str | None] = "text_1"
+    model_config = example(text_1="angle bracket", text_2=["Wood deck screws", "12-Gauge Angle"])
+    known_by = "text_1"
     names: ClassVar[Mapping[str, str]] = {"query": "text_1", "titles": "text_2"}
 
     text_1: Texts = Field(description="The query, or as many as there are documents.")
     text_2: Texts = Field(description="The documents.")
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"text_1": "angle bracket", "text_2": ["Wood deck screws", "12-Gauge Angle"]}]
-        }
-    )
 
     def sides(self) -> tuple[Texts, Texts]:
         """Return the queries and the documents, as they were sent."""
@@ -139,60 +128,13 @@ class VllmTextsRequest(VllmScoreRequest):
 class VllmQueriesRequest(VllmScoreRequest):
     """Score documents against queries, as vLLM does."""
 
-    chosen_by: ClassVar[str | None] = "queries"
+    model_config = example(queries=["angle bracket", "screw"], documents=["12-Gauge Angle", "USB cable"])
+    known_by = "queries"
     names: ClassVar[Mapping[str, str]] = {"query": "queries", "titles": "documents"}
 
     queries: Texts = Field(description="The query, or as many as there are documents.")
     documents: Texts = Field(description="The documents.")
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"queries": ["angle bracket", "deck screw"], "documents": ["12-Gauge Angle", "USB cable"]}
-            ]
-        }
-    )
-
     def sides(self) -> tuple[Texts, Texts]:
         """Return the queries and the documents, as they were sent."""
         return self.queries, self.documents
-
-
-SHAPES = (VllmTextsRequest, VllmQueriesRequest)
-
-
-def vllm_shape(value: Any) -> type[VllmScoreRequest] | None:
-    """Return the shape of a request to /v1/score if it is vLLM's; None if it is ours."""
-    if not isinstance(value, dict) or "query" in value or "pairs" in value:
-        return None
-    return next((shape for shape in SHAPES if shape.chosen_by in value), None)
-
-
-def add_routes(app: FastAPI) -> None:
-    """Add /score."""
-    add_compat_route(
-        app,
-        "/score",
-        "vllm_score",
-        SHAPES,
-        answers=[VllmScores],
-        error_model=Error,
-        example=_SCORED,
-        tags=["vLLM"],
-        statuses=(*STATUSES, 422),
-        description="Score documents against one query, or each against its own, in vLLM's shape. "
-        "/v1/score takes these requests as well.",
-    )
-
-
-_SCORED = {
-    "id": "score-5807ee2e0cda445a9ec8864c60a06606",
-    "object": "list",
-    "created": 1_795_000_000,
-    "model": "headroom-default@full",
-    "data": [
-        {"index": 0, "object": "score", "score": 0.3817},
-        {"index": 1, "object": "score", "score": 0.5616},
-    ],
-    "usage": {"prompt_tokens": 21, "total_tokens": 21},
-}
