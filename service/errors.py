@@ -7,6 +7,7 @@ for a person, `param` names the field at fault (`titles[3]`) or is null.
 
 from __future__ import annotations
 
+import copyreg
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -30,6 +31,11 @@ class ServiceError(Exception):
     shed: ClassVar[ShedReason | None] = None
     default: ClassVar[str] = "The server failed to answer this request."
 
+    def __init_subclass__(
+        cls, *, status: int | None = None, kind: str | None = None, shed: ShedReason | None = None
+    ) -> None:
+        cls.status, cls.type, cls.shed = status or cls.status, kind or cls.type, shed or cls.shed
+
     def __init__(
         self, message: str | None = None, *, param: str | None = None, retry_after: float | None = None
     ) -> None:
@@ -43,15 +49,8 @@ class ServiceError(Exception):
         return str(self.args[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.args, vars(self))
-
-
-def _restore(kind: type[ServiceError], args: tuple[Any, ...], state: dict[str, Any]) -> ServiceError:
-    """Unpickle an error without its constructor, whose arguments are not those of `Exception`."""
-    error = kind.__new__(kind)
-    error.args = args
-    vars(error).update(state)
-    return error
+        # Unpickled without its constructor, whose arguments are not those of Exception.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class InternalError(ServiceError):
@@ -67,87 +66,58 @@ class InferenceFailed(ServiceError):
     default = "The model gave no finite score for this pair."
 
 
-class InvalidJSON(ServiceError):
+class InvalidJSON(ServiceError, status=400, kind="invalid_json"):
     """The body is not strict JSON: wrong syntax, duplicate keys, NaN, lone surrogates, or too deep."""
 
-    status = 400
-    type = "invalid_json"
     default = "The body is not valid JSON."
 
 
-class InvalidHTTP(ServiceError):
+class InvalidHTTP(ServiceError, status=400, kind="invalid_http"):
     """The proxy cannot parse the request, which therefore never reaches a replica."""
 
-    status = 400
-    type = "invalid_http"
     default = "Not valid HTTP, no Host, or headers too large."
 
 
-class InvalidRequest(ServiceError):
+class InvalidRequest(ServiceError, status=422, kind="invalid_request"):
     """Well-formed JSON with wrong content; if `param` names a field, the message starts with it."""
-
-    status = 422
-    type = "invalid_request"
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message if param is None else f"{param}: {message}", param=param)
 
 
-class EmptyRequest(ServiceError):
+class EmptyRequest(ServiceError, status=400, kind="empty_request"):
     """A list of texts is empty, in the one shape that tells this from other wrong content."""
 
-    status = 400
-    type = "empty_request"
     default = "There are no texts to score."
 
 
-class Unauthorized(ServiceError):
-    status = 401
-    type = "unauthorized"
+class Unauthorized(ServiceError, status=401, kind="unauthorized"):
     default = "Send a valid API key as `Authorization: Bearer KEY`."
 
 
-class Forbidden(ServiceError):
-    """The key is valid, but its role may not do this."""
-
-    status = 403
-    type = "forbidden"
+class Forbidden(ServiceError, status=403, kind="forbidden"):
     default = "This needs an API key with the admin role."
 
 
-class NotFound(ServiceError):
-    status = 404
-    type = "not_found"
+class NotFound(ServiceError, status=404, kind="not_found"):
     default = "There is nothing at this path; see /docs for what there is."
 
 
-class MethodNotAllowed(ServiceError):
-    status = 405
-    type = "method_not_allowed"
+class MethodNotAllowed(ServiceError, status=405, kind="method_not_allowed"):
     default = "This path does not take this method."
 
 
-class Conflict(ServiceError):
-    """The request does not fit the current state, for example of an experiment."""
-
-    status = 409
-    type = "conflict"
-    default = "This does not go with the present state."
+class Conflict(ServiceError, status=409, kind="conflict"):
+    default = "The current state does not allow this."
 
 
-class RequestTimeout(ServiceError):
-    """The body did not arrive in time."""
-
-    status = 408
-    type = "request_timeout"
+class RequestTimeout(ServiceError, status=408, kind="request_timeout"):
     default = "The body was not received in time."
 
 
-class BodyTooLarge(ServiceError):
+class BodyTooLarge(ServiceError, status=413, kind="body_too_large"):
     """The body is over the size limit. unread: the rest of it has not been received."""
 
-    status = 413
-    type = "body_too_large"
     default = "The body is too large."
 
     def __init__(self, message: str | None = None, *, unread: bool = False) -> None:
@@ -155,26 +125,17 @@ class BodyTooLarge(ServiceError):
         self.unread = unread
 
 
-class UnsupportedMediaType(ServiceError):
-    status = 415
-    type = "unsupported_media_type"
+class UnsupportedMediaType(ServiceError, status=415, kind="unsupported_media_type"):
     default = "Send the body as application/json."
 
 
-class NotImplementedHTTP(ServiceError):
-    """The proxy does not know this transfer encoding or method."""
-
-    status = 501
-    type = "not_implemented"
+class NotImplementedHTTP(ServiceError, status=501, kind="not_implemented"):
     default = "This transfer encoding or method is not supported."
 
 
-class ClientDisconnected(ServiceError):
+class ClientDisconnected(ServiceError, status=499, kind="client_disconnected", shed="disconnect"):
     """The client hung up before its answer was ready. Nobody reads this answer; the metrics count it."""
 
-    status = 499
-    type = "client_disconnected"
-    shed = "disconnect"
     default = "The client closed the connection."
 
 
@@ -185,61 +146,42 @@ class TryAgain(ServiceError):
         super().__init__(message, retry_after=retry_after)
 
 
-class QueueFull(TryAgain):
-    """The request is refused because the queue is over its token limit."""
-
-    status = 429
-    type = "queue_full"
-    shed = "queue_full"
+class QueueFull(TryAgain, status=429, kind="queue_full", shed="queue_full"):
     default = "The queue is full; try again later."
 
 
-class RateLimited(TryAgain):
-    """The API key's own rate, of requests or of pairs, is used up."""
-
-    status = 429
-    type = "rate_limited"
-    shed = "rate"
+class RateLimited(TryAgain, status=429, kind="rate_limited", shed="rate"):
     default = "This API key's request rate is used up; try again later."
 
 
-class Unavailable(TryAgain):
+class Unavailable(TryAgain, status=503, kind="unavailable"):
     """The service cannot take work now, but probably soon: 503 with Retry-After."""
 
-    status = 503
-    type = "unavailable"
     default = "The service is not available; try again later."
 
 
-class Starting(Unavailable):
-    type = "starting"
+class Starting(Unavailable, kind="starting"):
     default = "The service is starting; try again in a few seconds."
 
 
-class NotReady(Unavailable):
+class NotReady(Unavailable, kind="not_ready"):
     """The answer of `/health/ready` while the replica starts, drains or has lost its device."""
-
-    type = "not_ready"
 
     def __init__(self, reason: str, retry_after: float = 1.0) -> None:
         super().__init__(retry_after, message=f"Not ready: {reason}.")
 
 
-class Draining(Unavailable):
-    type = "draining"
-    shed = "draining"
+class Draining(Unavailable, kind="draining", shed="draining"):
     default = "This replica is shutting down; try again."
 
 
-class ReplicaLost(Unavailable):
-    type = "replica_lost"
+class ReplicaLost(Unavailable, kind="replica_lost"):
     default = "The replica that held this request was lost; try again."
 
 
-class DeviceFailed(Unavailable):
+class DeviceFailed(Unavailable, kind="device_failed"):
     """The accelerator (or its runtime) failed. `kind` is a short fixed word, used as a metric label."""
 
-    type = "device_failed"
     default = "The device that scores failed; try again later."
 
     def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
@@ -247,26 +189,15 @@ class DeviceFailed(Unavailable):
         self.kind = kind
 
 
-class DatabaseUnavailable(Unavailable):
-    """The experiments' database cannot be reached or written. Scoring goes on without it."""
-
-    type = "database_unavailable"
+class DatabaseUnavailable(Unavailable, kind="database_unavailable"):
     default = "The experiments' database cannot be reached; try again later."
 
 
-class OutOfMemory(Unavailable):
-    """A batch did not fit the device's memory even after it was split."""
-
-    type = "out_of_memory"
+class OutOfMemory(Unavailable, kind="out_of_memory"):
     default = "The device ran out of memory for this request; try again, or send fewer or shorter titles."
 
 
-class DeadlineExceeded(ServiceError):
-    """The request's own deadline or the server's timeout passed first."""
-
-    status = 504
-    type = "deadline_exceeded"
-    shed = "deadline"
+class DeadlineExceeded(ServiceError, status=504, kind="deadline_exceeded", shed="deadline"):
     default = "The deadline passed before the answer was ready."
 
 

@@ -126,6 +126,7 @@ _SENTENCES = {
     "bool_parsing": "should be true or false",
     "dict_type": "should be an object",
     "model_type": "should be an object",
+    "none_required": "is not supported",
     "finite_number": "should be a finite number",
 }
 _MAX_SENTENCE_CHARS = 200

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope
 
 from service.api.backend import Backend
 from service.api.body import check_content_type
-from service.api.clients.base import STATUSES, degraded_header, renamed, score_charged
+from service.api.clients.base import STATUSES, OurFields, degraded_header, renamed, score_charged
 from service.api.clients.oip_schemas import (
     InferAnswer,
     InferRequest,
@@ -33,7 +33,6 @@ from service.api.clients.oip_schemas import (
     ServerMetadata,
     ServerReady,
     TensorMetadata,
-    WantedOutput,
 )
 from service.api.errors import json_response
 from service.api.openapi import errors
@@ -98,13 +97,12 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
     (`binary_data`, `binary_data_output`).
     """
     name = model.removesuffix(f"/versions/{VERSION}")
-    ours = body.ours()
+    ours = body.parameters.model_dump(include=set(OurFields.model_fields))
     found, variant = _served(request.backend, name)
     if ours["variant"] is not None:
         _, variant = _served(request.backend, f"{found.model}@{ours['variant']}")
-    _check_outputs(body.outputs)
     try:
-        fields = ours | {"variant": variant, "deadline_ms": body.deadline}
+        fields = ours | {"variant": variant, "deadline_ms": body.deadline_ms}
         score_request = validated(ScoreRequest, _texts(body.inputs, request.state.tensors) | fields)
         response = await score_charged(request, score_request)
     except InvalidRequest as error:
@@ -202,20 +200,6 @@ def _served(backend: Backend, name: str) -> tuple[VariantInfo, str | None]:
     return of_model[0], None if of_model[0].default else of_model[0].name
 
 
-def _check_outputs(outputs: list[WantedOutput]) -> None:
-    """Raise InvalidRequest if an output is wanted that there is not, or in a form that we do not have."""
-    for place, output in enumerate(outputs):
-        where = f"outputs[{place}]"
-        if output.name not in _DATATYPES:
-            there_are = ", ".join(_DATATYPES)
-            raise InvalidRequest(
-                f"there is no output {shown(output.name)!r}; there are {there_are}", param=f"{where}.name"
-            )
-        for name in ("classification", "shared_memory_region"):
-            if getattr(output.parameters, name) is not None:
-                raise InvalidRequest("is not supported", param=f"{where}.parameters.{name}")
-
-
 def _texts(inputs: list[InputTensor], content: bytes) -> dict[str, Any]:
     """Return `query` and `titles`, or `pairs`, of a request's tensors. Raises InvalidRequest.
 
@@ -224,14 +208,8 @@ def _texts(inputs: list[InputTensor], content: bytes) -> dict[str, Any]:
     texts: dict[str, list[str]] = {}
     for place, tensor in enumerate(inputs):
         where = f"inputs[{place}]"
-        if tensor.name not in ("query", "title"):
-            raise InvalidRequest(
-                f"there is no input {shown(tensor.name)!r}; send query and title", param=where
-            )
         if tensor.name in texts:
             raise InvalidRequest(f"is the second {tensor.name}", param=where)
-        if tensor.parameters.shared_memory_region is not None:
-            raise InvalidRequest("is not supported", param=f"{where}.parameters.shared_memory_region")
         size = tensor.parameters.binary_data_size
         if size is not None and size > len(content):
             raise InvalidRequest("is more than the body holds", param=f"{where}.parameters.binary_data_size")
@@ -253,20 +231,13 @@ def _texts(inputs: list[InputTensor], content: bytes) -> dict[str, Any]:
 
 
 def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[str]:
-    """Return the texts of a BYTES tensor, from its bytes or else its JSON. Raises InvalidRequest."""
-    if tensor.datatype != "BYTES":
-        raise InvalidRequest(f"should be BYTES, not {shown(tensor.datatype)}", param=f"{where}.datatype")
+    """Return the texts of a tensor, from its bytes or else its JSON. Raises InvalidRequest."""
     shape = tensor.shape
-    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+    if len(shape) != 1 and shape[1:] != [1]:
         raise InvalidRequest(f"should be [n] or [n, 1], not {shown(shape)}", param=f"{where}.shape")
-    if content is not None:
-        elements = list(_strings(content, where))
-    elif tensor.data is None:
+    if content is None and tensor.data is None:
         raise InvalidRequest("is missing; give the tensor's elements as strings", param=f"{where}.data")
-    else:  # nested as the shape is, or flat
-        elements = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in tensor.data]
-        if not all(isinstance(each, str) for each in elements):
-            raise InvalidRequest("should hold strings alone", param=f"{where}.data")
+    elements = (tensor.data or []) if content is None else list(_strings(content, where))
     if len(elements) != shape[0]:
         raise InvalidRequest(
             f"{len(elements)} elements do not fill the shape {shown(shape)}", param=f"{where}.data"
@@ -297,7 +268,7 @@ def _written(
     Raises InvalidRequest if a wanted output is not one of a model with one label.
     """
     tensors, buffers = [], []
-    wanted = {output.name: output.parameters.binary_data for output in body.outputs}
+    wanted: dict[str, bool | None] = {output.name: output.parameters.binary_data for output in body.outputs}
     for place, (name, binary) in enumerate((wanted or dict.fromkeys(_DATATYPES)).items()):
         rows = [getattr(result, name) for result in results]
         if rows[0] is None:

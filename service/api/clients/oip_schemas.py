@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
 from service.api.clients.base import OurFields
-from service.errors import InvalidRequest
 from service.schemas.requests import DeadlineMs, example
 
 
@@ -18,50 +17,54 @@ class _Fields(BaseModel):
 
 
 class TensorParameters(_Fields):
-    """How a tensor is sent."""
+    """How a tensor is sent, or wanted."""
 
     binary_data_size: int | None = Field(
-        None, ge=0, description="Bytes of the tensor after the JSON, in place of `data`."
+        None, ge=0, description="Of an input: the bytes of it after the JSON, in place of `data`."
     )
-    shared_memory_region: str | None = Field(None, description="Not supported.")
+    binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
+    classification: None = Field(None, description="Not supported.")
+    shared_memory_region: None = Field(None, description="Not supported.")
+
+
+def _flat(data: Any) -> Any:
+    """Return `[["a"], ["b"]]`, of the shape [n, 1], as `["a", "b"]`."""
+    if not isinstance(data, list):
+        return data
+    return [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
 
 
 class InputTensor(_Fields):
-    """An input: `query` or `title`."""
+    """An input."""
 
-    name: str = Field(description="`query` or `title`.")
-    datatype: str = Field(description="BYTES.")
+    name: Literal["query", "title"] = Field(description="Which input.")
+    datatype: Literal["BYTES"] = Field(description="Texts.")
     shape: list[Annotated[int, Field(ge=0)]] = Field(description="[n] or [n, 1].")
     parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
-    data: list[Any] | None = Field(None, description="The elements, strings.")
-
-
-class OutputParameters(_Fields):
-    """How an output is wanted."""
-
-    binary_data: bool | None = Field(None, description="As bytes after the JSON.")
-    classification: int | None = Field(None, description="Not supported.")
-    shared_memory_region: str | None = Field(None, description="Not supported.")
+    data: Annotated[list[str], Field(fail_fast=True), BeforeValidator(_flat)] | None = Field(
+        None, description="The elements."
+    )
 
 
 class WantedOutput(_Fields):
     """An output that is wanted."""
 
-    name: str = Field(description="`score`, `probabilities` or `grade`.")
-    parameters: OutputParameters = Field(OutputParameters(), description="How the output is wanted.")
+    name: Literal["score", "probabilities", "grade"] = Field(description="Which output.")
+    parameters: TensorParameters = Field(TensorParameters(), description="How the output is wanted.")
 
 
 class InferParameters(OurFields):
     """How the request is scored."""
 
+    deadline_ms: DeadlineMs = None
     timeout: Annotated[int, Field(gt=0, le=2**53 - 1)] | None = Field(
         None, description="Microseconds from the arrival of the request; later, it gets 504."
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
 
 
-class InferRequest(OurFields):
-    """Score titles against queries. Our fields may stand in `parameters` or beside it."""
+class InferRequest(_Fields):
+    """Score titles against queries. Our own fields may stand beside `parameters` too."""
 
     model_config = example(
         inputs=[
@@ -74,29 +77,21 @@ class InferRequest(OurFields):
     parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
     inputs: list[InputTensor] = Field(description="`query` and `title`.")
     outputs: list[WantedOutput] = Field([], description="The outputs wanted; default: all.")
-    deadline: DeadlineMs = Field(None, alias="deadline_ms")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, value: Any) -> Any:
+        """Move our fields into `parameters`. Those that are there already count."""
+        if not isinstance(value, dict) or not isinstance(value.get("parameters", {}), dict):
+            return value
+        beside = {name: value[name] for name in (*OurFields.model_fields, "deadline_ms") if name in value}
+        return {**value, "parameters": {**beside, **value.get("parameters", {})}} if beside else value
 
     @property
     def deadline_ms(self) -> float | None:
-        """Return the request's own timeout, in either form. Raises InvalidRequest if the two forms differ."""
+        """Return the request's own timeout."""
         timeout = self.parameters.timeout
-        given: float | None = _either(
-            "deadline_ms", self.deadline, "timeout", None if timeout is None else timeout / 1000
-        )
-        return given
-
-    def ours(self) -> dict[str, Any]:
-        """Return our fields, from `parameters` or beside it. Raises InvalidRequest if they differ."""
-        return {
-            name: _either(name, getattr(self, name), name, getattr(self.parameters, name))
-            for name in OurFields.model_fields
-        }
-
-
-def _either(name: str, value: Any, parameter: str, other: Any) -> Any:
-    if value is not None and other is not None and value != other:
-        raise InvalidRequest(f"is another than parameters.{parameter}; give one of them", param=name)
-    return other if value is None else value
+        return self.parameters.deadline_ms if timeout is None else timeout / 1000
 
 
 @dataclass(slots=True)

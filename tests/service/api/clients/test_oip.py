@@ -86,11 +86,7 @@ async def test_a_model_is_a_checkpoint_a_variant_or_both(service: Service, clf: 
     for fields in (
         {"variant": "masked"},
         {"head_mask": "1.0-2", "unit": "user-1", "deadline_ms": 60_000},
-        {
-            "variant": "masked",
-            "deadline_ms": 50_000,
-            "parameters": {"variant": "masked", "timeout": 50_000_000},
-        },
+        {"variant": "full", "parameters": {"variant": "masked", "timeout": 50_000_000}},
     ):
         outputs = await infer(service, clf.name, **fields)
         assert outputs["score"].tolist() == masked["score"].tolist(), fields
