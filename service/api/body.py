@@ -10,6 +10,7 @@ from fastapi import Response
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from service.config.settings import Settings
 from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
 
 DRAIN_BYTES = 64_000_000
@@ -34,7 +35,7 @@ def check_content_type(headers: Headers, *, others: Collection[str] = ()) -> Non
         raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
 
 
-async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s: float) -> bytes:
+async def read(receive: Receive, headers: Headers, settings: Settings) -> bytes:
     """Return the whole body.
 
     Raises:
@@ -42,6 +43,7 @@ async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s:
         RequestTimeout: the body had not ended in time.
         ClientDisconnected: the client hung up before its end.
     """
+    max_bytes, timeout_s = settings.max_body_bytes, settings.body_timeout_s
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise _too_large(max_bytes, unread=True)

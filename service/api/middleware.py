@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import Any
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -129,12 +128,8 @@ class _Exchange:
 
 def _request_id(scope: Scope) -> str:
     """Return the caller's own id if it is short and plain, so that logs can be joined; else a new one."""
-    given = _header(scope, b"x-request-id")
-    if given is not None and SAFE_REQUEST_ID.fullmatch(given):
-        return given.decode("ascii")
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    for name, value in headers:
+        if name == b"x-request-id" and SAFE_REQUEST_ID.fullmatch(value):
+            return value.decode("ascii")
     return uuid.uuid4().hex
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    headers: list[tuple[bytes, Any]] = scope["headers"]
-    return next((value for key, value in headers if key == name), None)

@@ -30,7 +30,7 @@ from service.config.settings import Settings
 from service.engine.deadline import Deadline
 from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
 from service.observe.followed import current
-from service.schemas.responses import Timing
+from service.schemas.responses import Timing, to_json
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
@@ -42,13 +42,13 @@ BYTES_PER_PAIR = 4_096
 class Post(Request):
     """A POST whose body was read and checked, as its endpoint sees it.
 
-    backend: the replica. body_bytes: the body's size. key: the caller's; None if the service has no keys.
+    backend: the replica. content: the body. key: the caller's; None if the service has no keys.
     """
 
     settings: Settings
     backend: Backend
     deadline: Deadline
-    body_bytes = 0
+    content: bytes
     key: ApiKey | None = None
 
     def admin(self) -> str:
@@ -73,7 +73,7 @@ class Post(Request):
         may score more pairs than announced reports all that it scores to the function that this yields:
         those count however the request ends, and the key may owe them.
         """
-        pairs = max(pairs, -(-self.body_bytes // BYTES_PER_PAIR))
+        pairs = max(pairs, -(-len(self.content) // BYTES_PER_PAIR))
         pairs_scored = 0
 
         def count_pairs(more: int) -> None:
@@ -161,18 +161,10 @@ class PostRoute(APIRoute):
         await response(scope, receive, send)
 
     async def read_body(self, request: Post, receive: Receive) -> Any:
-        """Return the JSON value of the body. Raises ServiceError."""
+        """Return the JSON value of the body, and set `content`. Raises ServiceError."""
         check_content_type(request.headers)
-        return parsed(await self.read_bytes(request, receive), request.settings)
-
-    async def read_bytes(self, request: Post, receive: Receive) -> bytes:
-        """Return the body, and set its size. Raises ServiceError."""
-        settings = request.settings
-        content = await read(
-            receive, request.headers, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
-        )
-        request.body_bytes = len(content)
-        return content
+        request.content = await read(receive, request.headers, request.settings)
+        return strict_json.loads(request.content, max_parts=request.settings.max_json_parts)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the path's parameters, checked as FastAPI documents them."""
@@ -213,11 +205,6 @@ def post_routes(app: FastAPI) -> dict[str, PostRoute]:
     """Return the POST routes whose path has no parameter, by their path."""
     routes = (route for route in app.routes if isinstance(route, PostRoute))
     return {route.path: route for route in routes if not route.param_convertors}
-
-
-def parsed(content: bytes, settings: Settings) -> Any:
-    """Return the value of a JSON body. Raises InvalidJSON."""
-    return strict_json.loads(content, max_depth=strict_json.MAX_DEPTH, max_parts=settings.max_json_parts)
 
 
 def validated(model: type[Model], value: Any) -> Model:
@@ -266,11 +253,17 @@ def check_ready(request: Request) -> None:
 
 
 def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
-    """Return the request's deadline: its own or the server's timeout, whichever is sooner, from arrival."""
+    """Return the request's deadline: its own or else the server's timeout, from arrival.
+
+    Raises InvalidRequest if its own is later than the server's.
+    """
     timeout_s = settings.request_timeout_s
     deadline_ms: float | None = getattr(body, "deadline_ms", None)
     if deadline_ms is not None:
-        timeout_s = min(timeout_s, deadline_ms / 1000)
+        if deadline_ms > timeout_s * 1000:
+            limit = f"must be at most {timeout_s * 1000:.0f}, the request timeout"
+            raise InvalidRequest(limit, param="deadline_ms")
+        timeout_s = deadline_ms / 1000
     return Deadline(received=time.monotonic(), expires=arrived + timeout_s)
 
 
@@ -291,10 +284,8 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
         followed.responds(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
-    if isinstance(value, bytes):
-        response = Response(value, 200, headers)
-    else:
-        response = json_response(value, headers=headers)
+    content = value if isinstance(value, bytes) else to_json(value)
+    response = Response(content, 200, headers, media_type="application/json")
     request.app.state.metrics.stages(
         tokenize=timing.tokenize / 1000,
         queue=timing.queue / 1000,

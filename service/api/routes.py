@@ -44,7 +44,7 @@ async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> Com
 
 async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) -> AttentionResponse:
     """Show where the tokens of one pair look, head by head."""
-    check_attention(body, request.settings)
+    check_attention(body)
     with request.charged(1):
         return await request.backend.attention(body, request.deadline)
 

@@ -29,7 +29,7 @@ class _DuplicateKeyError(Exception):
     """An object has the same key twice. Carries the key out of the decoder."""
 
 
-def loads(body: bytes, *, max_depth: int, max_parts: int) -> Any:
+def loads(body: bytes, *, max_parts: int, max_depth: int = MAX_DEPTH) -> Any:
     """Return the value of a JSON document.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from models.condense.search import largest_cost
 from models.condense.words import count_words
 from service.config.settings import Settings
@@ -27,7 +25,6 @@ def check_score(request: ScoreRequest, settings: Settings) -> None:
     pairs = _check_pairs(request, settings)
     if request.grades is not None and len(request.grades) != pairs:
         raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
-    _check_deadline(request.deadline_ms, settings)
 
 
 def check_compare(request: CompareRequest, settings: Settings) -> None:
@@ -47,13 +44,11 @@ def check_compare(request: CompareRequest, settings: Settings) -> None:
             f"the limit is {settings.max_compare_rows}",
             param="titles" if request.pairs is None else "pairs",
         )
-    _check_deadline(request.deadline_ms, settings)
 
 
-def check_attention(request: AttentionRequest, settings: Settings) -> None:
+def check_attention(request: AttentionRequest) -> None:
     """Check an attention request. Raises InvalidRequest as `check_score` does."""
     _check_query(request.query, "query")
-    _check_deadline(request.deadline_ms, settings)
 
 
 def check_condense(request: CondenseRequest, settings: Settings) -> None:
@@ -69,9 +64,15 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
             raise InvalidRequest(
                 "every title has the same grade, so NDCG@10 is not defined; leave them out", param="grades"
             )
-    _check_condense_chars(request)
     words, titles = count_words(request.query), len(set(request.titles))
     queries = largest_cost(words, request.method)
+    if queries * len(request.query) > MAX_CONDENSE_CHARS:
+        raise InvalidRequest(
+            f"{words} words and {len(request.query)} characters make up to {queries * len(request.query)} "
+            f"characters of shorter queries with the method {request.method}; the limit is "
+            f"{MAX_CONDENSE_CHARS}: send fewer words or shorter ones",
+            param="query",
+        )
     if queries * titles > MAX_CONDENSE_PAIRS:
         max_titles = MAX_CONDENSE_PAIRS // queries
         raise InvalidRequest(
@@ -79,25 +80,6 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
             f"{request.method}; the limit is {MAX_CONDENSE_PAIRS}: "
             + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
             param="titles" if max_titles else "query",
-        )
-    _check_deadline(request.deadline_ms, settings)
-
-
-def _check_condense_chars(request: CondenseRequest) -> None:
-    """Raise InvalidRequest if the shorter queries would be too much text."""
-    words, chars = count_words(request.query), len(request.query)
-
-    def largest(count: int) -> int:
-        """Return the characters of all queries, at most, for so many words of this query's mean length."""
-        return largest_cost(count, request.method) * -(-chars * count // words)
-
-    if largest(words) > MAX_CONDENSE_CHARS:
-        fitting = bisect_right(range(1, words), MAX_CONDENSE_CHARS, key=largest)
-        raise InvalidRequest(
-            f"{words} words and {chars} characters make up to {largest(words)} characters of shorter queries "
-            f"with the method {request.method}; the limit is {MAX_CONDENSE_CHARS}: "
-            f"send fewer words or shorter ones; at most {fitting} of this length fit",
-            param="query",
         )
 
 
@@ -129,9 +111,3 @@ def _check_query(query: str, param: str) -> None:
     # A set, because there may be millions. The space is the only blank that counts as printable.
     if not query.strip() or not (query.isprintable() or any(map(str.isprintable, set(query) - {" "}))):
         raise InvalidRequest("must not be blank", param=param)
-
-
-def _check_deadline(deadline_ms: float | None, settings: Settings) -> None:
-    max_ms = settings.request_timeout_s * 1000
-    if deadline_ms is not None and deadline_ms > max_ms:
-        raise InvalidRequest(f"must be at most {max_ms:.0f}, the request timeout", param="deadline_ms")

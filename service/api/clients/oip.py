@@ -19,8 +19,9 @@ from fastapi import Body, FastAPI, Path, Request, Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope
 
+from service.api import strict_json
 from service.api.backend import Backend
-from service.api.body import check_content_type
+from service.api.body import check_content_type, read
 from service.api.clients.base import STATUSES, OurFields, degraded_header, renamed, score_charged
 from service.api.clients.oip_schemas import (
     InferAnswer,
@@ -36,7 +37,7 @@ from service.api.clients.oip_schemas import (
 )
 from service.api.errors import json_response
 from service.api.openapi import errors
-from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, parsed, validated
+from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from service.errors import InvalidRequest, NotFound, shown
 from service.schemas.listings import VariantInfo
 from service.schemas.requests import ScoreRequest
@@ -80,14 +81,14 @@ class InferRoute(PostRoute):
         check_content_type(
             request.headers, others=[""] if length is None else ["", "application/octet-stream"]
         )
-        content = await self.read_bytes(request, receive)
+        content = request.content = await read(receive, request.headers, request.settings)
         end = len(content)
         if length is not None:
             if not length.isdecimal() or len(length) > 20 or int(length) > end:
                 raise InvalidRequest(f"should be the bytes of the JSON, at most {end}", param=_LENGTH_HEADER)
             end = int(length)
         request.state.tensors = content[end:]
-        return parsed(content[:end], request.settings)
+        return strict_json.loads(content[:end], max_parts=request.settings.max_json_parts)
 
 
 async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, Body()]) -> Timed:

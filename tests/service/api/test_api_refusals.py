@@ -93,7 +93,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
     (
         *("/v1/condense", {"query": "long " * 5000, "titles": ["b"], "method": "leave_one_out"}, "query"),
-        "at most 1413 of this length fit",
+        "send fewer words or shorter ones",
     ),
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
     ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),

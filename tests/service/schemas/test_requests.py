@@ -38,7 +38,7 @@ def test_a_query_with_nothing_to_read_is_refused(query: str) -> None:
     with pytest.raises(InvalidRequest, match="blank"):
         check_score(ScoreRequest(query=query, titles=["a"]), SETTINGS)
     with pytest.raises(InvalidRequest, match="blank"):
-        check_attention(AttentionRequest(query=query, title="a", heads="0.0"), SETTINGS)
+        check_attention(AttentionRequest(query=query, title="a", heads="0.0"))
 
 
 def test_text_of_a_megabyte_is_not_a_matter_of_validation() -> None:
