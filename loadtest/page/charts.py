@@ -124,11 +124,10 @@ def _svg(
     """Return a drawing. labels: title and axes. marks: of the horizontal axis. level: of the vertical one."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.6, 2.9))
-        axes = figure.subplots(gridspec_kw={"left": 0.08, "right": 0.99, "bottom": 0.16, "top": 0.84})
+        axes = figure.subplots(gridspec_kw={"left": 0.08, "right": 0.97, "bottom": 0.16, "top": 0.9})
         draw(axes)
         title, x, y = labels
         axes.set(xlabel=x, ylabel=y)
-        axes.set_title(title, loc="left")
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
@@ -138,11 +137,11 @@ def _svg(
             axes.axvline(mark, color=MARK, linewidth=0.8, linestyle=":")
         if level is not None:
             axes.axhline(level, color=MARK, linestyle="--", label="objective")
-        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.17), ncols=7)
+        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.15), ncols=7)
         stream = io.StringIO()
         none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(stream, format="svg", transparent=True, metadata=none)
     text = stream.getvalue()
     for colour, variable in PAGE.items():
         text = text.replace(colour, f"var(--{variable})")
-    return Markup(text[text.index("<svg") :])
+    return Markup("<figcaption>{}</figcaption>{}").format(title, Markup(text[text.index("<svg") :]))

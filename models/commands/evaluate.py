@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +25,6 @@ from models.commands.options import (
 )
 from models.commands.scoring import evaluation_of, scored
 from models.commands.terminal import table
-from models.errors import how_to_install
 from models.numbers import fixed
 
 if TYPE_CHECKING:
@@ -89,8 +87,6 @@ def command(
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60 --out runs/evaluation
     """
-    if out is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError(f"--out needs matplotlib: {how_to_install('study')}")
     from models.quality.labelled import Columns
 
     refuse_idle(model, mask, variant, config)

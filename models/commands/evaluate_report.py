@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
 
+from models.commands.evaluate import words as value_and_interval
 from models.numbers import fixed
 from models.quality.calibration import curve
 from models.quality.comparison import Comparison, Side
-from models.quality.evaluation import Interval
 from models.study import page, plots
 from models.study.result import Figure, Section, Table
 from models.study.wording import signed, with_interval
@@ -60,7 +60,7 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
 
 def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
     first = comparison.sides[0]
-    metrics = {name: _plain(metric) for name, metric in comparison.metrics[first.name].items()}
+    metrics = {name: value_and_interval(metric) for name, metric in comparison.metrics[first.name].items()}
     sentences = [
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
         f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
@@ -69,17 +69,19 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
     ]
     for one in comparison.baselines:
         change = one.model_minus["ndcg10"]
-        if change.low != change.low:
+        if math.isnan(change.low):
             sentences.append(
                 "Too few queries have titles of different grades to compare its NDCG@10 with that of "
                 f"{one.name}."
             )
             continue
-        verb = "is not told apart from"
-        if change.low > 0:
-            verb = "is better than"
-        elif change.high < 0:
-            verb = "is worse than"
+        verb = (
+            "is better than"
+            if change.low > 0
+            else "is worse than"
+            if change.high < 0
+            else "is not told apart from"
+        )
         sentences.append(f"Its NDCG@10 {verb} that of {one.name}: {with_interval(change)}.")
     sentences.append(
         "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
@@ -88,19 +90,11 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def _plain(metric: Interval) -> str:
-    if metric.low != metric.low:
-        return "–" if metric.value != metric.value else f"{fixed(metric.value)} (no interval)"
-    return f"{fixed(metric.value)} ({fixed(metric.low)} to {fixed(metric.high)})"
-
-
 def _metrics(comparison: Comparison) -> Section:
+    sides = [comparison.metrics[side.name] for side in comparison.sides]
     header = ("metric", *(side.name for side in comparison.sides))
-    rows = tuple(
-        (title, *(_plain(comparison.metrics[side.name][name]) for side in comparison.sides))
-        for name, title in TITLES.items()
-    )
-    return Section("Metrics", tables=(Table(header, rows),))
+    rows = [(title, *(value_and_interval(side[name]) for side in sides)) for name, title in TITLES.items()]
+    return Section("Metrics", tables=(Table(header, tuple(rows)),))
 
 
 def _differences(comparison: Comparison) -> Section:
@@ -109,28 +103,12 @@ def _differences(comparison: Comparison) -> Section:
         (title, *(with_interval(pair.change[name]) for pair in comparison.differences))
         for name, title in TITLES.items()
     )
-    figure = Figure(
-        "differences",
-        "The change of QWK and NDCG@10 from one to another, with paired 95 % intervals: those that miss the "
-        "line at 0 are differences.",
-        partial(_draw_differences, comparison),
-    )
-    return Section("Differences", tables=(Table(header, rows),), figures=(figure,))
-
-
-def _draw_differences(comparison: Comparison) -> Drawing:
-    names = [f"{pair.second} − {pair.first}" for pair in comparison.differences]
-    drawing, axes = plots.figure(11, 1.8 + 0.45 * len(names), 1, 2, sharey=True)
-    for place, name in zip(axes, ("qwk", "ndcg10"), strict=True):
-        changes = [pair.change[name] for pair in comparison.differences]
-        plots.intervals(place, names, [(c.value, c.low, c.high) for c in changes])
-        place.set(title=TITLES[name], xlabel="change")
-    return drawing
+    return Section("Differences", tables=(Table(header, rows),))
 
 
 def _baselines(comparison: Comparison) -> Section:
     rows = tuple(
-        (one.name, TITLES[name], _plain(one.metrics[name]), with_interval(one.model_minus[name]))
+        (one.name, TITLES[name], value_and_interval(one.metrics[name]), with_interval(one.model_minus[name]))
         for one in comparison.baselines
         for name in one.metrics
     )
@@ -201,48 +179,18 @@ def _draw_calibration(comparison: Comparison) -> Drawing:
 
 
 def _confusion(comparison: Comparison, labels: Sequence[str]) -> Section:
-    figures = tuple(
-        Figure(
-            f"confusion-{number}",
-            f"{side.name}: of the pairs of each human grade (row), the per cent that the model gives each "
-            "grade (column). The diagonal is right.",
-            partial(_draw_confusion, side, labels),
-        )
-        for number, side in enumerate(comparison.sides)
-    )
     tables = tuple(
         Table(
             (f"{side.name}: human grade", *(f"model: {label}" for label in labels)),
             tuple(
-                (label, *(f"{count:,}" for count in row))
+                (label, *(f"{count:,} ({count / max(sum(row), 1):.0%})" for count in row))
                 for label, row in zip(labels, side.evaluation.confusion.tolist(), strict=True)
             ),
-            "Number of pairs.",
+            "Number of pairs, and their share of the human grade's. The diagonal is right.",
         )
         for side in comparison.sides
     )
-    return Section("Confusion", tables=tables, figures=figures)
-
-
-def _draw_confusion(side: Side, labels: Sequence[str]) -> Drawing:
-    drawing, axes = plots.figure(8, 6)
-    counts = side.evaluation.confusion.astype(np.float64)
-    totals = counts.sum(1, keepdims=True)
-    shares = np.divide(100 * counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
-    plots.heat_map(
-        axes,
-        shares,
-        title=side.name,
-        label="% of the human grade's pairs",
-        x="the model's grade",
-        y="the human grade",
-        signed=False,
-        limits=(0, 100),
-        digits=0,
-    )
-    axes.set_xticklabels(labels)
-    axes.set_yticklabels(labels)
-    return drawing
+    return Section("Confusion", tables=tables)
 
 
 def _worst(comparison: Comparison, side: Side, labels: Sequence[str]) -> Section:

@@ -299,4 +299,4 @@ def test_a_second_without_answers_has_no_times(capsys: pytest.CaptureFixture[str
 
     first, second = capsys.readouterr().err.splitlines()
     assert "p50 –  p99 –  " in first
-    assert "p50 1.5 ms  p99 20.2 ms  " in second
+    assert "p50 1.50 ms  p99 20.25 ms  " in second
