@@ -69,7 +69,7 @@ def _opened_by(pid: int) -> set[str]:
 def _retire(file: Path) -> None:
     """Remove a gauge of a process that ended; give back the disk space that a counter of it does not use."""
     if file.name.startswith("gauge_live"):
-        file.unlink()
+        file.unlink(missing_ok=True)  # a scrape beside this one may be faster
     elif file.stat().st_size >= FILE_BYTES:
         with file.open("rb") as values_file:
             (used,) = struct.unpack("i", values_file.read(4))
