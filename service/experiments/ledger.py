@@ -185,8 +185,6 @@ class Ledger:
     def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str, begin: bool) -> None:
         # The experiments of the last config stay in force until all is known about the new ones.
         self._synchronise((*self.configs, *configs), starting=configs if begin else ())
-        if not begin:
-            self._check_starts(configs)
         with self._lock:
             self.standings = self._folded(configs)
             self.configs, self.config_version = configs, config_version
@@ -234,18 +232,10 @@ class Ledger:
                 self.store.record_action(self._start(config))
                 self._read(names)
 
-    def _check_starts(self, configs: Sequence[ExperimentConfig]) -> None:
-        """Raise what the database will say to the starts that are still to be recorded."""
-        with suppress(DatabaseUnavailable):
-            for config in configs:
-                if not self._log.get(config.name):
-                    self.store.check_action(self._start(config))
-
     def _read(self, names: Sequence[str], recorded: Action | None = None) -> None:
-        """Read the log. An action that is in it is unrecorded no more from the same moment on.
+        """Read the log, and drop what it holds from the unrecorded actions in the same step.
 
-        recorded: the one that was just recorded. If the answer to a recording was lost, the log still says
-        that it was recorded.
+        recorded: the action that was just recorded. If the database's answer was lost, the log still has it.
         """
         waiting = {action.experiment for action in self._unrecorded}
         numbered = self.store.actions(sorted(waiting.union(names)))

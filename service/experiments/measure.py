@@ -40,10 +40,10 @@ SECONDS = 60
 """Limit of one statement of an analysis (PostgreSQL)."""
 
 WHOLE_SECOND = 1.0
-"""Many callers send times in whole seconds, so an outcome may seem to be so much older than it is."""
+"""Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
 
 SKEW_SECONDS = 60.0
-"""An outcome that is at most so much older than its unit's exposure is rather of a clock that is behind."""
+"""If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
 Condition = ColumnElement[bool]
 

@@ -10,8 +10,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 GUARDRAILS = ("error_rate", "p99", "score_shift", "srm")
 
 RecordKind = Literal["exposure", "shadow"]
-ShadowFate = Literal["scored", "dropped", "failed"]
-"""A shadow request is dropped under load, and if its experiment has nothing to compare any more."""
 
 
 class ExperimentMetrics:

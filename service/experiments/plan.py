@@ -114,7 +114,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Provable:
-    """The smallest margin or difference that looking at any time can show after so many days."""
+    """The smallest margin or difference that the test can show after some days, looking at any time."""
 
     days: int
     shift: float

@@ -9,6 +9,7 @@ its units in the analysis, and a refusal adds none. The caller says which it was
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
@@ -30,27 +31,24 @@ WARNING_SECONDS = 10.0
 
 
 class RecentlySeen:
-    """A set that forgets. It knows the latest `capacity` members and keeps at most twice as many."""
+    """A set that forgets the member that was added least recently once it holds more than `capacity`."""
 
     def __init__(self, capacity: int = 50_000) -> None:
         self._capacity = capacity
-        self._new: set[Hashable] = set()
-        self._old: set[Hashable] = set()
+        self._members: OrderedDict[Hashable, None] = OrderedDict()
 
     def add(self, member: Hashable) -> bool:
         """Add a member and return whether it is new. A member that comes again stays known for longer."""
-        if member in self._new:
-            return False
-        is_known = member in self._old
-        if len(self._new) >= self._capacity:
-            self._old, self._new = self._new, set()
-        self._new.add(member)
-        return not is_known
+        is_new = member not in self._members
+        self._members[member] = None
+        self._members.move_to_end(member)
+        if len(self._members) > self._capacity:
+            self._members.popitem(last=False)
+        return is_new
 
     def forget(self, member: Hashable) -> None:
         """Remove a member, so that it is new again."""
-        self._new.discard(member)
-        self._old.discard(member)
+        self._members.pop(member, None)
 
 
 @dataclass(frozen=True, slots=True)

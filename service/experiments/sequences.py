@@ -41,7 +41,7 @@ class Boundary:
         return (log + math.log(log + 1)) / self.planned_units
 
     def multiplier(self, units: ArrayLike) -> Floats:
-        """Return the standard errors on each side after so many units."""
+        """Return the interval's half width after a number of units, in standard errors."""
         scaled = np.asarray(units, np.float64) * self.rho_squared
         return np.sqrt(2 * (scaled + 1) / scaled * np.log(np.sqrt(scaled + 1) / self.alpha))
 

@@ -1,4 +1,4 @@
-"""What an operator's ramp, stop or ship adds to an experiment's log, or why it is refused.
+"""Decides what an operator's ramp, stop or ship adds to an experiment's log, or refuses it.
 
 The functions are called with the log in the transaction that appends to it, so that two operators, or an
 operator and a guardrail, cannot act on a state that is no longer there. A replica reads the log every second.

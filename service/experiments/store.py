@@ -50,7 +50,7 @@ class Store:
         self._migrated = False
         self._migrating = threading.Lock()
         self.on_failure: Callable[[str], None] = lambda _: None
-        """Is told why the database failed, each time."""
+        """Called with the reason each time the database fails."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
@@ -152,13 +152,6 @@ class Store:
         with self._write() as db:
             _lock_log(db)
             return _append(db, action)
-
-    def check_action(self, action: Action) -> None:
-        """Raise what `record_action` would raise; record nothing."""
-        with self._write() as db, db.begin_nested() as attempt:
-            _lock_log(db)
-            _append(db, action)
-            attempt.rollback()
 
     def act(self, experiment: str, decide: Callable[[Sequence[Action]], Sequence[Action]]) -> None:
         """Append what `decide` makes of the experiment's log; nothing comes in between.

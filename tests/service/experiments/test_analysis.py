@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
-from models.numbers import percent
 from service.experiments.analysis import analyse, compare
 from service.experiments.course import look_times
 from service.experiments.definition import Metric
@@ -381,19 +380,3 @@ def test_verdicts(low: float, high: float, margin: float | None, sign: int, deci
 def test_a_wrong_metric_is_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Metric.model_validate(values)
-
-
-@pytest.mark.parametrize(
-    ("value", "printed"),
-    [
-        (3.24, "+324 %"),
-        (-0.0, "0 %"),
-        (1e-12, "0 %"),
-        (0.0123, "+1.2 %"),
-        (-0.5, "-50 %"),
-        (12.3, "+1,230 %"),
-    ],
-)
-def test_changes_are_printed_without_exponents_and_minus_0(value: float, printed: str) -> None:
-    """It said "3e+02 % better" and "−0"."""
-    assert percent(value, sign=True) == printed
