@@ -7,7 +7,7 @@ import pytest
 from statsmodels.stats.power import NormalIndPower
 from statsmodels.stats.proportion import power_proportions_2indep
 
-from service.experiments.plan import Question, make_plan
+from service.experiments.plan import LOOK_EVERY, Question, make_plan
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 4000
@@ -78,9 +78,11 @@ CASES: dict[str, tuple[Question, Draw]] = {
 def test_experiments_conclude_as_often_as_planned(case: str) -> None:
     question, draw = CASES[case]
     _, planned = units_of(question)
-    units = round(planned, -2)
+    looks = planned // LOOK_EVERY
+    units = planned // looks * looks
     design = Design(
         units,
+        every=units // looks,
         share=question.weights[1] / sum(question.weights),
         margin=None
         if question.margin is None
