@@ -87,6 +87,16 @@ async def test_a_client_that_hangs_up_has_the_later_stages_dropped(tiny_checkpoi
         assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 0
 
 
+async def test_a_cascade_in_hand_is_finished_by_a_stop(tiny_checkpoint: Path) -> None:
+    """Its second stage is submitted after the stop has begun."""
+    async with serve(tiny_checkpoint, CONFIG) as service:
+        asking = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade"))
+        while not service.replica.scheduler._requests:
+            await asyncio.sleep(0)
+        await service.replica.drain()
+        assert [stage["pairs"] for stage in (await asking)["stages"]] == [20, 5]
+
+
 async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkpoint: Path) -> None:
     """The rate says that the second stage would miss the deadline: then the first stage's scores count."""
     async with serve(tiny_checkpoint, CONFIG) as service:

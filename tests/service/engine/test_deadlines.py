@@ -34,6 +34,17 @@ async def test_a_deadline_that_has_passed_already_never_reaches_the_device() -> 
         assert s.device.names == [["in time"]]
 
 
+async def test_a_request_of_which_a_part_would_begin_late_is_dropped() -> None:
+    async with stage(max_batch_tokens=10) as s:
+        ticket = s.submit(rows("in time", "late"), deadline=s.clock() + 1.0)
+        await settle()
+        s.clock.advance(1.0)
+        await s.finish_all()
+        with pytest.raises(DeadlineExceeded):
+            await ticket.result()
+        assert s.device.names == [["in time"]]
+
+
 async def test_work_that_has_begun_may_finish_after_its_deadline() -> None:
     async with stage() as s:
         ticket = s.submit(rows("begun"), deadline=s.clock() + 1.0)
