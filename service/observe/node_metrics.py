@@ -46,9 +46,7 @@ def render(directory: Path) -> bytes:
     for file in directory.resolve().glob("*.db"):
         by_process[int(file.stem.rpartition("_")[2])].append(file)
     for pid, files in by_process.items():
-        with suppress(
-            psutil.AccessDenied, FileNotFoundError
-        ):  # another's process, or a scrape beside this one
+        with suppress(psutil.AccessDenied):  # another user's process
             opened = _opened_by(pid)
             for file in files:
                 if str(file) not in opened:
