@@ -39,7 +39,7 @@ class Submission:
     It does not refer to its rows once they have left the queue: that would be a reference cycle, which stays
     until Python looks for cycles.
 
-    since: when it was submitted. deadline: until when its first batch must begin. tokens: of all its rows.
+    since: when it was submitted. deadline: until when its batches must begin. tokens: of all its rows.
     unanswered: how many rows have no result yet.
     waiting_rows, waiting_tokens: the part of it that is still in the queue. share, parts: as the queue takes
         them.
