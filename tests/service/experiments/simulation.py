@@ -7,10 +7,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from service.experiments.estimates import Floats, Moments, estimate, pool
-from service.experiments.sample_ratio import ALARM, CONCENTRATION
 from service.experiments.sequences import Boundary, Contrast, contrast, margin_gap
 
 CHUNK_UNITS = 500_000
@@ -57,8 +55,7 @@ class Conclusions:
     """Conclusions by experiment, (experiments,): the units at the first look that draws it, or NEVER.
 
     good: better, or worse by less than the margin. bad: worse by more than the margin (without one: worse).
-    different: the interval excludes 0. missed: the interval excludes the true difference. mismatch: the
-    sample ratio raises its alarm.
+    different: the interval excludes 0. missed: the interval excludes the true difference.
     last: the contrast at the last look, arrays of (experiments,).
     """
 
@@ -66,7 +63,6 @@ class Conclusions:
     bad: NDArray[np.int64]
     different: NDArray[np.int64]
     missed: NDArray[np.int64]
-    mismatch: NDArray[np.int64]
     last: Contrast
 
 
@@ -97,7 +93,6 @@ def simulate(
         bad=joined("bad"),
         different=joined("different"),
         missed=joined("missed"),
-        mismatch=joined("mismatch"),
         last=_contrast(lambda name: np.concatenate([getattr(part.last, name) for part in parts])),
     )
 
@@ -127,7 +122,6 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
         bad=first(best < bar),
         different=first((at_looks.low > 0) | (at_looks.high < 0)),
         missed=first((at_looks.low > truth) | (at_looks.high < truth)),
-        mismatch=first(_log_mismatch(arms, design.share) > -np.log(ALARM)),
         last=_contrast(lambda name: getattr(at_looks, name)[:, -1]),
     )
 
@@ -166,13 +160,3 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
 
 def _contrast(of: Callable[[str], Floats]) -> Contrast:
     return Contrast(**{field.name: of(field.name) for field in fields(Contrast)})
-
-
-def _log_mismatch(arms: tuple[Moments, Moments], share: float) -> Floats:
-    """Return minus the logarithm of `sample_ratio.sequential_p`, for arrays of counts."""
-    total = arms[0].units + arms[1].units
-    log = gammaln(CONCENTRATION) - gammaln(CONCENTRATION + total)
-    for part, expected in zip(arms, (1 - share, share), strict=True):
-        prior = CONCENTRATION * expected
-        log += gammaln(prior + part.units) - gammaln(prior) - part.units * np.log(expected)
-    return np.asarray(log)

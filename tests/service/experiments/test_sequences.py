@@ -49,7 +49,6 @@ def test_2000_experiments_without_effect_are_rarely_called_different(case: str) 
     design, draw = AA[case]
     found = simulate(design, draw, experiments=EXPERIMENTS, truth=0.0, seed=1)
     assert (found.different > 0).mean() <= 0.05
-    assert (found.mismatch > 0).sum() <= 7
     assert np.array_equal(found.missed, found.different)
     assert np.isfinite(found.last.low).mean() > 0.95  # and not because there was nothing to see
 
