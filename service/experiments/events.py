@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -137,10 +136,3 @@ class Action:
     seen: Annotated[
         int | None, says("Length of the log that a replica knew when its guardrail rolled back.")
     ] = None
-
-
-def unstorable_value(value: float) -> str | None:
-    """Return why an outcome's value cannot be stored; None if it can."""
-    if math.isfinite(value) and abs(value) <= MAX_VALUE:
-        return None
-    return f"must be a finite number between {-MAX_VALUE:g} and {MAX_VALUE:g}"

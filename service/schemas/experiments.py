@@ -6,10 +6,11 @@ import math
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
+from service.experiments.definition import MetricName
+from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome
 from service.experiments.fields import STORABLE, Unit
 from service.schemas.requests import Request, example
 
@@ -39,12 +40,6 @@ def _time(value: Any) -> float:
     return seconds
 
 
-def _value(value: float) -> float:
-    if (reason := unstorable_value(value)) is not None:
-        raise PydanticCustomError("unstorable", "{reason}", {"reason": reason})
-    return value
-
-
 Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]
 Time = Annotated[
     float,
@@ -69,22 +64,15 @@ class OutcomeItem(Request):
 
     experiment: Name = Field(description="The experiment's name in the config.")
     unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
-    metric: Annotated[
-        str,
-        Field(
-            pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
-            examples=["click"],
-            description="One of the experiment's metrics in the config.",
-        ),
-    ]
-    value: Annotated[
-        float,
-        Field(
-            json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE},
-            description="1 if it happened, 0 if not; or how much.",
-        ),
-        AfterValidator(_value),
-    ]
+    metric: MetricName = Field(
+        examples=["click"], description="One of the experiment's metrics in the config."
+    )
+    value: float = Field(
+        ge=-MAX_VALUE,
+        le=MAX_VALUE,
+        allow_inf_nan=False,
+        description="1 if it happened, 0 if not; or how much.",
+    )
     time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC if it names no zone).")
     id: Id = Field(
         description="Your own id, one per outcome of the experiment; a repeated id is a duplicate."
@@ -92,14 +80,7 @@ class OutcomeItem(Request):
 
     def event(self) -> Outcome:
         """Return the outcome as it is stored."""
-        return Outcome(
-            experiment=self.experiment,
-            id=self.id,
-            unit=self.unit,
-            metric=self.metric,
-            value=self.value,
-            time=self.time,
-        )
+        return Outcome(**self.model_dump())
 
 
 class OutcomesRequest(Request):
