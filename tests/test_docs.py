@@ -14,6 +14,7 @@ LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=Tr
 PAGES = LISTED.stdout.split()
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"(?<![\w/.])(?:benchmarks|data|deploy|loadtest|models|service|tests|website)/[\w./-]*\w")
 
 
 def anchors(page: Path) -> set[str]:
@@ -39,6 +40,15 @@ def test_links_lead_to_files_and_headings_that_exist() -> None:
             elif anchor and target.suffix == ".md" and anchor not in anchors(target):
                 broken.append(f"{name}: {link}: no such heading")
     assert broken == []
+
+
+@pytest.mark.skipif(not PAGES, reason="not a git checkout")
+def test_every_file_that_a_page_names_is_there() -> None:
+    missing = []
+    for name in PAGES:
+        for code in re.findall(r"`([^`\n]+)`", (ROOT / name).read_text("utf-8")):
+            missing += [f"{name}: {file}" for file in NAMED.findall(code) if not (ROOT / file).exists()]
+    assert missing == []
 
 
 @pytest.mark.parametrize(("name", "words"), [("README.md", 700), ("docs/tutorial.md", 1500)])
