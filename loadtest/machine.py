@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 _PACKAGES = ("uvloop", "httptools", "hdrhistogram", "numpy")
 
@@ -14,30 +17,17 @@ _PACKAGES = ("uvloop", "httptools", "hdrhistogram", "numpy")
 def describe() -> dict[str, Any]:
     """Return processor, memory, system and versions of the client's machine."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    file = Path("/proc/cpuinfo")
+    model = re.search(
+        r"^model name\s*: (.*)$", file.read_text("utf-8") if file.exists() else "", re.MULTILINE
+    )
     return {
         "host": platform.node(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": model[1] if model else platform.processor() or platform.machine(),
         "cores": usable,
-        "memory_gb": _memory_gb(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in _PACKAGES},
     }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (OSError, ValueError):
-        return None

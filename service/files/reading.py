@@ -94,7 +94,7 @@ def windows(
 
 
 def _text(
-    source: Format, size: int, raw: Any, window: Window, request: Request, most: int
+    source: Format, size: int, raw: Any, window: Window, request: Request, window_rows: int
 ) -> Iterator[Window]:
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
     stream: IO[bytes] = raw
@@ -110,14 +110,14 @@ def _text(
     else:
         names, rows = reading_text.csv_rows(window.name, stream, source.delimiter, fields.needed)
         window.names = names
-    count = held = 0
+    count = size_so_far = 0
     for row in rows:
-        if count == most or (count and held + row.size > WINDOW_BYTES):
+        if count == window_rows or (count and size_so_far + row.size > WINDOW_BYTES):
             window.share = min(raw.tell() / size, 1.0)
             yield _settled(window, request)
             window = _next(window)
-            count = held = 0
-        count, held = count + 1, held + row.size
+            count = size_so_far = 0
+        count, size_so_far = count + 1, size_so_far + row.size
         if row.values is None:
             window.rejects.append(Reject(row.line, row.reason, row.text[:QUOTED_TEXT]))
         else:
@@ -127,7 +127,7 @@ def _text(
     yield _settled(window, request)
 
 
-def _parquet(raw: Any, window: Window, request: Request, most: int) -> Iterator[Window]:
+def _parquet(raw: Any, window: Window, request: Request, window_rows: int) -> Iterator[Window]:
     """Yield windows of parquet: batches of as many rows as fit by the file's mean row."""
     from pyarrow import parquet, types
 
@@ -143,7 +143,7 @@ def _parquet(raw: Any, window: Window, request: Request, most: int) -> Iterator[
     total = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     mean = max(total // max(metadata.num_rows, 1), 1)
     read = 0
-    for batch in file.iter_batches(batch_size=max(1, min(most, WINDOW_BYTES // mean))):
+    for batch in file.iter_batches(batch_size=max(1, min(window_rows, WINDOW_BYTES // mean))):
         if read:
             window = _next(window)
         table = pyarrow.Table.from_batches([batch])
