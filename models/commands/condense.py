@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from models.commands.host import Network, host
 from models.commands.mask_option import FORMS
 from models.commands.options import AsJson, Config, Device, Dtype, Model
-from models.condense.search import Method
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
@@ -32,7 +31,7 @@ Titles = Annotated[
     ),
 ]
 HowChosen = Annotated[
-    Method,
+    Literal["greedy", "leave_one_out"],  # as `Method` of models.condense.search, which imports torch
     typer.Option(
         help="How the words are chosen: greedy deletion, or the loss of each word left out alone (cheaper)."
     ),

@@ -1,22 +1,19 @@
 """A server with known delays, to test against: `python -m tests.loadtest.reference_server --delay 100ms`.
 
-It answers every request after its delay with a minimal relevance answer for one title. The alarm that the
-client sends requests with times the delays as well. Without a delay, it serves benchmarks of the send rate.
+It answers every request after its delay with a minimal relevance answer for one title.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import heapq
 import itertools
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from typing import cast
 
 import uvloop
 
-from loadtest.alarm import Alarm, clock
 from loadtest.plan import seconds
 
 BODY = b'{"variant":"full","results":[{"index":0,"score":0.5}]}'
@@ -26,35 +23,12 @@ ANSWER = (
 ) + BODY
 
 
-class Delays:
-    """Runs callbacks after exact delays, in the order in which they are due."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._alarm = Alarm(self._ring)
-
-    def after(self, delay: float, callback: Callable[[], None]) -> None:
-        """Run the callback in `delay` seconds."""
-        when = clock() + delay
-        heapq.heappush(self._due, (when, next(self._order), callback))
-        if self._due[0][0] == when:
-            self._alarm.set(when)
-
-    def _ring(self) -> None:
-        while self._due and self._due[0][0] <= clock():
-            heapq.heappop(self._due)[2]()
-        if self._due:
-            self._alarm.set(self._due[0][0])
-
-
 class Reference(asyncio.Protocol):
     """One connection, which answers each whole request whatever it asks for."""
 
-    def __init__(self, delays: Sequence[float], timer: Delays, turn: itertools.count[int]) -> None:
-        self._delays, self._timer, self._turn = delays, timer, turn
+    def __init__(self, delays: Iterator[float]) -> None:
+        self._delays = delays
         self._buffer = b""
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -63,17 +37,13 @@ class Reference(asyncio.Protocol):
         self._buffer += data
         while (size := _size(self._buffer)) is not None:
             self._buffer = self._buffer[size:]
-            delay = self._delays[next(self._turn) % len(self._delays)]
-            if delay:
-                self._timer.after(delay, self._answer)
+            if delay := next(self._delays):
+                asyncio.get_running_loop().call_later(delay, self._answer)
             else:
                 self._answer()
 
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._transport = None
-
     def _answer(self) -> None:
-        if self._transport is not None:
+        if not self._transport.is_closing():
             self._transport.write(ANSWER)
 
 
@@ -89,30 +59,22 @@ def _size(buffer: bytes) -> int | None:
     return whole if len(buffer) >= whole else None
 
 
-async def serve(delays: Sequence[float], port: int, ready: Callable[[int], None]) -> None:
-    """Serve on 127.0.0.1 until SIGINT or SIGTERM, with the delays in turn; call `ready` with the port."""
+async def serve(delays: Iterator[float], port: int) -> None:
+    """Serve on 127.0.0.1 until SIGINT or SIGTERM, with the delays in turn; print the URL at first."""
     loop = asyncio.get_running_loop()
-    timer, turn = Delays(), itertools.count()
-    server = await loop.create_server(lambda: Reference(delays, timer, turn), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(lambda: Reference(delays), "127.0.0.1", port, backlog=4096)
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, over.set)
-    ready(server.sockets[0].getsockname()[1])
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await over.wait()
 
 
-def main() -> None:
-    """Run the program; it prints the URL when it listens."""
-    parser = argparse.ArgumentParser(prog="python -m tests.loadtest.reference_server", description=__doc__)
-    parser.add_argument(
-        "--delay", action="append", help="delay such as 100ms; several take turns; default: none"
-    )
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--delay", action="append", help="such as 100ms; several take turns; default: none")
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()
-    delays = [seconds(delay) for delay in arguments.delay or ["0"]]
+    turns = itertools.cycle([seconds(delay) for delay in arguments.delay or ["0"]])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(delays, arguments.port, lambda port: print(f"http://127.0.0.1:{port}", flush=True)))
-
-
-if __name__ == "__main__":
-    main()
+        runner.run(serve(turns, arguments.port))
