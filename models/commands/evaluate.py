@@ -29,8 +29,9 @@ from models.numbers import fixed
 
 if TYPE_CHECKING:
     from models import HeadMask
+    from models.quality.bootstrap import Interval
     from models.quality.comparison import Comparison, Side
-    from models.quality.evaluation import Evaluation, Interval
+    from models.quality.evaluation import Evaluation
     from models.quality.labelled import Columns, LabelledPair
 
 Models = Annotated[

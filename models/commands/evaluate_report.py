@@ -48,7 +48,8 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
     )
     drawings = {figure.name: plots.svg(figure.draw()) for section in sections for figure in section.figures}
     title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
-    html = page.html(title, _conclusion(comparison, document), sections, drawings)
+    verdict, conclusion = _conclusion(comparison, document)
+    html = page.html(title, verdict, conclusion, sections, drawings)
     for name, data in (
         ("report.html", html.encode()),
         ("report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2)),
@@ -58,14 +59,16 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
         draft.replace(out / name)
 
 
-def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
+def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, str]:
+    """Return the verdict in one sentence, and the paragraph that it follows from."""
     first = comparison.sides[0]
     metrics = {name: value_and_interval(metric) for name, metric in comparison.metrics[first.name].items()}
+    verdict = (
+        f"{first.name}: NDCG@10 {metrics['ndcg10']}, a random order {fixed(document['ndcg10_random_order'])}."
+    )
     sentences = [
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
-        f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
-        f"{fixed(document['ndcg10_random_order'])}), Spearman within queries "
-        f"{metrics['query_spearman']}.",
+        f"QWK {metrics['qwk']}, Spearman within queries {metrics['query_spearman']}.",
     ]
     for one in comparison.baselines:
         change = one.model_minus["ndcg10"]
@@ -87,7 +90,7 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
         "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
         "They are not corrected for the number of comparisons."
     )
-    return " ".join(sentences)
+    return verdict, " ".join(sentences)
 
 
 def _metrics(comparison: Comparison) -> Section:

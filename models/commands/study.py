@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from models.study.runner import Map
     from models.study.study import Study
 
-NEEDED = ("matplotlib",)
+NEEDED = ("jieba", "jinja2", "matplotlib", "sklearn", "statsmodels")
 """The packages that the extra [study] installs."""
 
 CHOOSES_NOTHING = (
@@ -53,9 +53,7 @@ class Kind(StrEnum):
     layers = "layers"
     roles = "roles"
     similarity = "similarity"
-    words = "words"
     search = "search"
-    cost = "cost"
     all = "all"
 
 
@@ -98,12 +96,6 @@ Recover = Annotated[
         min=0, max=600, help="For `search` by time: minutes of distillation from the intact model afterwards."
     ),
 ]
-Cost = Annotated[
-    Path | None,
-    typer.Option(
-        help="For `search` by time: cost.json of `study cost`; without it, times are measured first."
-    ),
-]
 Ray = Annotated[
     bool,
     typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
@@ -131,7 +123,6 @@ def command(
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
-    cost: Cost = None,
     quick: Quick = False,
     use_ray: Ray = False,
     as_json: AsJson = False,
@@ -146,9 +137,9 @@ def command(
     """
     from models.quality.labelled import Columns
 
-    parts = _parts(kind, what, speedup, recover, cost)
+    parts = _parts(kind, what, speedup, recover)
     asked: dict[str, Any] = {"seed": seed, "margin": margin, "model": model, "what": parts}
-    asked |= {"speedup": speedup, "recover_minutes": recover, "cost": cost}
+    asked |= {"speedup": speedup, "recover_minutes": recover}
     columns = Columns(query_column, title_column, grade_column, delimiter)
     _check(kind, out, (data, holdout), columns, model, device, dtype)
     if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
@@ -176,24 +167,21 @@ def command(
             effort=effort,
             **asked,
         )
-        # The speed of a cluster is not that of this machine, so only a study here gets a forecast.
-        print(_run(kind, study, None if use_ray else stages, as_json))
+        print(_run(kind, study, as_json))
 
 
-def _parts(
-    kind: Kind, what: str, speedup: float | None, recover: float, cost: Path | None
-) -> tuple[str, ...]:
+def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
     """Return what may go, in a fixed order. Refuses names that do not exist, and options that do nothing."""
     valid = ("heads", "units", "layers")
     names = [name.strip() for name in what.split(",")]
     if unknown := [name for name in names if name not in valid]:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
     parts = tuple(name for name in valid if name in names)
-    given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover, "--cost": cost}
+    given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover}
     if kind is not Kind.search and (options := [name for name, value in given.items() if value]):
         raise typer.BadParameter(f"only `study search` takes {options[0]}", param_hint=f"'{options[0]}'")
     by_time = given["--what"] or given["--speedup"]
-    if not by_time and (recover or cost):
+    if not by_time and recover:
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
     return parts
 
@@ -265,21 +253,19 @@ def _read(
     return judged, held_out[0] if held_out else None
 
 
-def _run(kind: Kind, study: Study, stages: Stages | None, as_json: bool) -> str:
-    """Run the study, write its report and return the text to print. stages: tells how long it will take."""
+def _run(kind: Kind, study: Study, as_json: bool) -> str:
+    """Run the study, write its report and return the text to print, in lines of at most 100 characters."""
     import json
+    import textwrap
 
-    from models.study import duration, kinds, report_files
+    from models.study import kinds, report_files
 
-    if stages is not None:
-        plan = duration.forecast(kind.value, study)
-        stages.expect(plan, duration.in_words(sum(seconds for _, seconds in plan)))
     result = kinds.run(kind.value, study)
-    before = (kinds.beside_published(result),) if result.findings else ()
-    content = report_files.write(study, result, (*before, *result.sections))
+    content = report_files.write(study, result)
     if as_json:
         return json.dumps(content, ensure_ascii=False)
-    return f"{result.conclusion}\n\n{study.out / 'report.html'}"
+    texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
+    return "\n\n".join([*(textwrap.fill(text, 100) for text in texts), str(study.out / "report.html")])
 
 
 @contextlib.contextmanager

@@ -51,25 +51,8 @@ class _Display:
 class Stages(_Display):
     """Shows the progress of work in stages, and the time left."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._plan: list[tuple[str, float]] = []
-
-    def expect(self, plan: Sequence[tuple[str, float]], words: str) -> None:
-        """Say how long the work will take. plan: the stages with their seconds; words: the sum."""
-        self._plan = list(plan)
-        print(
-            f"This takes {words} here, by the speed of a first batch, or less if an earlier run left results "
-            "in cache/.",
-            file=sys.stderr,
-            flush=True,
-        )
-
     def start(self, what: str, total: int) -> None:
         """Begin the stage `what` of `total` steps."""
-        names = [name for name, _ in self._plan]
-        if what in names:
-            self._plan = self._plan[names.index(what) + 1 :]
         self._what, self._total, self._done = what, max(total, 1), 0
         self._restart()
 
@@ -79,9 +62,7 @@ class Stages(_Display):
         self._total = max(self._total, self._done)
         share = self._done / self._total
         seconds_left = (time.monotonic() - self._began) * (1 / share - 1) if share else 0.0
-        later = sum(seconds for _, seconds in self._plan)
-        in_all = f"; in all about {_clock(seconds_left + later)} left" if later and share < 1 else ""
-        words = f"{self._what}: {share:4.0%}, {_clock(seconds_left)} left{in_all}"
+        words = f"{self._what}: {share:4.0%}, {_clock(seconds_left)} left"
         self._show(share, words, is_last=share == 1)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from models.classifier import Scores
-from models.quality.evaluation import Evaluation, Interval, differences
+from models.quality.bootstrap import Interval
+from models.quality.evaluation import Evaluation, differences
 from models.quality.labelled import LabelledPair
 
 
@@ -25,34 +26,26 @@ class Agreement:
     same_grade: float
     largest_probability_difference: float
     mean_probability_difference: float
-    before: dict[str, float]
-    after: dict[str, float]
-    change: dict[str, Interval]
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+    change: dict[str, Interval] = field(default_factory=dict)
 
 
 def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None = None) -> Agreement:
     """Compare two models' scores of the same pairs. labelled: the pairs, if their grades are known."""
     distance = np.abs(first.probabilities - second.probabilities)
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-    change: dict[str, Interval] = {}
-    if labelled is not None:
-        one, other = (
-            Evaluation(
-                [pair.query for pair in labelled],
-                [pair.grade for pair in labelled],
-                scores.probabilities,
-                ranking=scores.raw_score,
-            )
-            for scores in (first, second)
-        )
-        before, after, change = one.metrics(), other.metrics(), differences(one, other)
-    return Agreement(
+    found = Agreement(
         pairs=len(distance),
         same_grade=float((first.grade == second.grade).mean()),
         largest_probability_difference=float(distance.max()),
         mean_probability_difference=float(distance.mean()),
-        before=before,
-        after=after,
-        change=change,
     )
+    if labelled is None:
+        return found
+    queries, grades = [pair.query for pair in labelled], [pair.grade for pair in labelled]
+    before, after = (
+        Evaluation(queries, grades, scores.probabilities, ranking=scores.raw_score)
+        for scores in (first, second)
+    )
+    change = differences(before, after)
+    return replace(found, before=before.metrics(), after=after.metrics(), change=change)

@@ -1,8 +1,8 @@
 """Calibration: do probabilities mean what they say?
 
-The expected calibration error (Guo et al. 2017) looks at the likeliest grade alone. A model may give a grade
-half of its true share of the pairs and still look well there, so the class-wise error (Kull et al. 2019)
-looks at each grade's probability. Both are above 0 for a perfect model, too: its errors are `floor`.
+The expected calibration error (Guo et al. 2017) looks at the likeliest grade alone. A model may give a
+grade half of its true share of the pairs and still look well there, so the class-wise error (Kull et al.
+2019) looks at each grade's probability. Both are above 0 for a perfect model, too: its errors are `floor`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,12 @@ class Curve:
 
 
 def curve(truth: Sequence[int] | Ints, probabilities: Floats) -> Curve:
-    """Return the bins that the expected calibration error sums over (Guo et al. 2017).
+    """Return the bins that the expected calibration error sums over.
 
     truth: (n,) grades; probabilities: (n, grades).
     """
-    confidence = probabilities.max(1)
-    right = probabilities.argmax(1) == np.asarray(truth)
-    bins = bins_of(confidence)
-    pairs = np.bincount(bins, minlength=CALIBRATION_BINS).astype(np.float64)
-    held = pairs > 0
-    sums = (np.bincount(bins, values, CALIBRATION_BINS)[held] for values in (confidence, right))
-    sure, hits = (total / pairs[held] for total in sums)
-    return Curve(sure, hits, pairs[held])
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == np.asarray(truth)
+    return Curve(*_means(_bins_of(confidence), confidence, right))
 
 
 def as_json(truth: Ints, probabilities: Floats) -> dict[str, Any]:
@@ -54,40 +48,38 @@ def as_json(truth: Ints, probabilities: Floats) -> dict[str, Any]:
     """
     pairs, grades = probabilities.shape
     expected = probabilities @ np.arange(grades)
-    bins = bins_of(np.clip(expected / (grades - 1), 0, 1))
-    held, counts = np.unique(bins, return_counts=True)
-    means = {
-        name: [float(values[bins == place].mean()) for place in held]
-        for name, values in (("expected", expected), ("true", truth))
-    }
+    bins = _bins_of(np.clip(expected / (grades - 1), 0, 1))
+    predicted, true, sizes = _means(bins, expected, truth)
     points = curve(truth, probabilities)
     return {
         "confidence": points.confidence.tolist(),
         "accuracy": points.accuracy.tolist(),
         "pairs": points.pairs.tolist(),
-        "by_expected_grade": {**means, "pairs": counts.tolist()},
+        "by_expected_grade": {
+            "expected": predicted.tolist(),
+            "true": true.tolist(),
+            "pairs": sizes.astype(int).tolist(),
+        },
         "mean_probabilities": probabilities.mean(0).tolist(),
         "shares": (np.bincount(truth, minlength=grades) / pairs).tolist(),
         "floor": floor(probabilities),
     }
 
 
-def gaps(truth: Ints, probabilities: Floats, query_of: Ints, queries: int) -> tuple[Floats, Floats]:
-    """Return by query the summed gaps of each bin: probability minus how often it came true.
+def gaps(truth: Ints, probabilities: Floats, cluster_of: Ints, clusters: int) -> tuple[Floats, Floats]:
+    """Return by cluster of queries the summed gaps of each bin: probability minus how often it came true.
 
-    (queries, bins) for the likeliest grade, and (queries, grades × bins) for each grade.
+    (clusters, bins) for the likeliest grade, and (clusters, grades × bins) for each grade.
     """
     grades = probabilities.shape[1]
-    predicted = probabilities.argmax(1)
     confidence = probabilities.max(1)
-    likeliest = np.zeros((queries, CALIBRATION_BINS))
-    np.add.at(likeliest, (query_of, bins_of(confidence)), confidence - (predicted == truth))
-    each = np.zeros((queries, grades * CALIBRATION_BINS))
+    likeliest = np.zeros((clusters, CALIBRATION_BINS))
+    np.add.at(likeliest, (cluster_of, _bins_of(confidence)), confidence - (probabilities.argmax(1) == truth))
+    each = np.zeros((clusters, grades, CALIBRATION_BINS))
     for grade in range(grades):
         probability = probabilities[:, grade]
-        place = grade * CALIBRATION_BINS + bins_of(probability)
-        np.add.at(each, (query_of, place), probability - (truth == grade))
-    return likeliest, each
+        np.add.at(each[:, grade], (cluster_of, _bins_of(probability)), probability - (truth == grade))
+    return likeliest, each.reshape(clusters, -1)
 
 
 def floor(probabilities: Floats, *, draws: int = 200, seed: int = 0) -> dict[str, float]:
@@ -104,7 +96,14 @@ def floor(probabilities: Floats, *, draws: int = 200, seed: int = 0) -> dict[str
     return {"ece": float(errors[:, 0].mean()), "classwise_ece": float(errors[:, 1].mean())}
 
 
-def bins_of(confidence: Floats) -> np.ndarray:
+def _means(bins: Ints, *columns: NDArray[np.generic]) -> list[Floats]:
+    """Return the mean of each column in each bin that holds a pair, and the number of its pairs."""
+    sizes = np.bincount(bins, minlength=CALIBRATION_BINS).astype(np.float64)
+    held = sizes > 0
+    sums = (np.bincount(bins, column, CALIBRATION_BINS) for column in columns)
+    return [*(total[held] / sizes[held] for total in sums), sizes[held]]
+
+
+def _bins_of(confidence: Floats) -> Ints:
     """Return the number of each confidence's bin, of CALIBRATION_BINS between 0 and 1."""
-    bins: np.ndarray = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    return bins
+    return np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)

@@ -83,7 +83,7 @@ class Comparison:
 def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, seed: int) -> Comparison:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs."""
     first = sides[0].evaluation
-    counts = with_data(resample(first.queries, resamples, seed))
+    counts = with_data(resample(first.clusters, resamples, seed))
     draws = {one.name: one.evaluation.draws(counts) for one in sides}
     changes = [
         Difference(one.name, other.name, _change(draws[one.name], draws[other.name], counts))
@@ -130,12 +130,12 @@ def worst_queries(
     distance = np.abs(evaluation.expected - evaluation.truth)
     worst = []
     for query in np.lexsort((-found["mean_error"], rank))[:limit]:
-        places = np.flatnonzero(evaluation.query_of == query)
-        missed = int(places[distance[places].argmax()])
+        rows = np.flatnonzero(evaluation.query_of == query)
+        missed = int(rows[distance[rows].argmax()])
         worst.append(
             WorstQuery(
                 pairs[missed].query,
-                len(places),
+                len(rows),
                 float(found["ndcg10"][query]),
                 float(found["query_spearman"][query]),
                 float(found["mean_error"][query]),

@@ -1,8 +1,7 @@
 """Metrics of graded predictions on judged pairs, with intervals by cluster bootstrap over queries.
 
-Every metric is a function of sums over queries. A resample of the queries is therefore a row of counts, and
-a few matrix products compute all resamples. Two evaluations of the same pairs share their resamples, so the
-interval of their difference is paired. models.quality.bootstrap says how intervals are made.
+Two evaluations of the same pairs share their resamples, so the interval of their difference is paired.
+models.quality.bootstrap says how intervals are made.
 """
 
 from __future__ import annotations
@@ -14,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from models.quality import metrics
+from models.quality import bootstrap, metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import gaps
 from models.quality.ndcg import CUTOFF, dcg, gain, ndcg10
-
-__all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
 
 Ints = NDArray[np.int64]
 
 RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
 """The range of a metric; 0 to 1 for any other."""
+
+CLUSTERS = 1000
+"""If there are more queries than this, they are put into this many groups, and groups are drawn: intervals
+stay as good, and memory and time stop growing."""
 
 _NO_SPREAD = 1e-9
 """Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
@@ -39,6 +40,7 @@ class Evaluation:
     expected: (n,) default: the mean grade under the probabilities.
     ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: expected. (Float32 probabilities
         round to 1 and 0.)
+    clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Evaluation:
         numbers: dict[str, int] = {}
         self.query_of: Ints = np.array([numbers.setdefault(query, len(numbers)) for query in queries])
         self.queries = len(numbers)
+        self.clusters = min(self.queries, CLUSTERS)
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
         if expected is not None:
             self.expected = np.asarray(expected, np.float64)
@@ -65,65 +68,58 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics on the pairs."""
-        values = self.resampled(np.ones((1, self.queries)))
+        values = self.resampled(np.ones((1, self.clusters)))
         return {name: float(value[0]) for name, value in values.items()}
 
     def random_order_ndcg10(self) -> float:
-        """Return the exact expected NDCG@10 of a random order: each place expects its query's mean gain."""
+        """Return the exact expected NDCG@10 of a random order: each rank expects its query's mean gain."""
         values = []
-        for places in self.ranked_queries:
-            gains = gain(self.truth[places])
-            discounts = 1 / np.log2(np.arange(2, min(len(places), CUTOFF) + 2))
+        for rows in self.ranked_queries:
+            gains = gain(self.truth[rows])
+            discounts = 1 / np.log2(np.arange(2, min(len(rows), CUTOFF) + 2))
             values.append(gains.mean() * discounts.sum() / dcg(np.sort(gains)[::-1]))
         return float(np.mean(values)) if values else float("nan")
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
-        """Return the metrics of resamples that hold query q counts[r, q] times: (resamples,) each.
+        """Return the metrics of resamples that hold cluster c counts[r, c] times: (resamples,) each.
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
         expected grade and truth over all pairs; ece and classwise_ece (models.quality.calibration).
         """
-        return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
-
-    def draws(self, counts: Floats, *, influences: bool = True) -> dict[str, Draws]:
-        """Return the metrics as `resampled` does, with each query's influence (empty if not asked for).
-
-        The influences on a metric that rests on fewer than MIN_QUERIES queries are nan.
-        """
-        sums = counts @ self.sums
-        found = {}
-        if influences:
-            values, slopes = metrics.values_and_gradients(sums, self.grades)
-        else:
-            values, slopes = (
-                metrics.values(sums, self.grades),
-                np.empty((0, len(metrics.NAMES), sums.shape[1])),
-            )
-        for place, name in enumerate(metrics.NAMES):
-            found[name] = Draws(values[:, place], slopes[:, place] @ self.sums.T)
-        found["query_spearman"] = _mean_over_queries(self._query_spearman, counts, influences)
-        found["spearman"] = self._spearman(counts, influences)
+        values = metrics.values(counts @ self.sums, self.grades)
+        found = dict(zip(metrics.NAMES, values.T, strict=True))
+        correlations, ranked = (self._by_cluster(part) for part in self._query_spearman)
+        total = counts @ ranked
+        found["query_spearman"] = counts @ correlations / np.where(total > 0, total, np.nan)
+        found["spearman"] = self._spearman(counts)
+        sizes = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
+        sizes = np.where(sizes > 0, sizes, np.nan)
         likeliest, each = self._gaps
-        found["ece"] = self._mean_gap(likeliest, 1, counts, influences)
-        found["classwise_ece"] = self._mean_gap(each, self.grades, counts, influences)
-        ranked = {"ndcg10": len(self.ranked_queries), "query_spearman": len(self.ranked_queries)}
+        found["ece"] = np.abs(counts @ likeliest).sum(1) / sizes
+        found["classwise_ece"] = np.abs(counts @ each).sum(1) / sizes / self.grades
+        return found
+
+    def draws(self, counts: Floats) -> dict[str, Draws]:
+        """Return the metrics on the data and on resamples. counts: (1 + resamples, clusters), row 0 of ones.
+
+        A metric that rests on fewer than MIN_QUERIES queries has no error.
+        """
+        ranked = len(self.ranked_queries)
+        rests_on = {"ndcg10": ranked, "query_spearman": ranked}
         return {
-            name: drawn.without_error() if ranked.get(name, self.queries) < MIN_QUERIES else drawn
-            for name, drawn in found.items()
+            name: drawn.without_error() if rests_on.get(name, self.queries) < MIN_QUERIES else drawn
+            for name, drawn in bootstrap.draws(self.resampled, counts).items()
         }
 
     @cached_property
     def sums(self) -> Floats:
-        """Return (queries, grades² + 2): counts of (truth, prediction); NDCG@10; 1 if it is defined."""
-        sums = np.zeros((self.queries, self.grades**2 + 2))
-        np.add.at(sums, (self.query_of, self.truth * self.grades + self.predicted), 1)
-        sums[:, -2], sums[:, -1] = self._ndcg
+        """Return (clusters, grades² + 2): counts of (truth, prediction); NDCG@10; the queries that have
+        one."""
+        sums = np.zeros((self.clusters, self.grades**2 + 2))
+        np.add.at(sums, (self._cluster_of, self.truth * self.grades + self.predicted), 1)
+        sums[:, -2], sums[:, -1] = (self._by_cluster(part) for part in self._ndcg)
         return sums
-
-    @cached_property
-    def _gaps(self) -> tuple[Floats, Floats]:
-        return gaps(self.truth, self.probabilities, self.query_of, self.queries)
 
     @cached_property
     def ranked_queries(self) -> list[Ints]:
@@ -132,39 +128,15 @@ class Evaluation:
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
-    @cached_property
-    def _ndcg(self) -> tuple[Floats, Floats]:
-        """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
-        values, present = np.zeros(self.queries), np.zeros(self.queries)
-        for places in self.ranked_queries:
-            query = self.query_of[places[0]]
-            values[query] = ndcg10(self.truth[places], self.ranking[places])
-            present[query] = 1
-        return values, present
-
-    @cached_property
-    def _query_spearman(self) -> tuple[Floats, Floats]:
-        """Return Spearman's correlation within each query, and 1 if it has one.
-
-        0 for a query whose titles all have one score: it puts none before another.
-        """
-        values, present = np.zeros(self.queries), np.zeros(self.queries)
-        for places in self.ranked_queries:
-            query = self.query_of[places[0]]
-            present[query] = 1
-            if np.ptp(self.ranking[places]) > 0:
-                ranks = (rankdata(self.truth[places]), rankdata(self.ranking[places]))
-                values[query] = np.corrcoef(*ranks)[0, 1]
-        return values, present
-
     def by_query(self) -> dict[str, Floats]:
         """Return each query's ndcg10 and query_spearman (nan if its titles have one grade) and mean_error,
         the mean distance of expected grade and truth: (queries,) each."""
         sizes = np.bincount(self.query_of, minlength=self.queries)
         distance = np.abs(self.expected - self.truth)
+        (ndcg, ranked), (spearman, _) = self._ndcg, self._query_spearman
         return {
-            "ndcg10": _defined(*self._ndcg),
-            "query_spearman": _defined(*self._query_spearman),
+            "ndcg10": np.where(ranked > 0, ndcg, np.nan),
+            "query_spearman": np.where(ranked > 0, spearman, np.nan),
             "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes,
         }
 
@@ -174,52 +146,77 @@ class Evaluation:
         cells = np.bincount(self.truth * self.grades + self.predicted, minlength=self.grades**2)
         return cells.reshape(self.grades, self.grades)
 
-    def _mean_gap(self, gaps: Floats, parts: int, counts: Floats, influences: bool) -> Draws:
-        """Return the draws of the mean absolute gap of a pair. gaps: (queries, parts × bins)."""
-        sizes = np.bincount(self.query_of, minlength=self.queries) * parts
-        total = counts @ sizes
-        summed = counts @ gaps  # (resamples, parts × bins)
-        values = np.abs(summed).sum(1) / total
-        if not influences:
-            return Draws(values, np.empty((0, self.queries)))
-        slopes = np.sign(summed) @ gaps.T - values[:, None] * sizes
-        return Draws(values, slopes / total[:, None])
+    @cached_property
+    def _ndcg(self) -> tuple[Floats, Floats]:
+        """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
+        values, present = np.zeros(self.queries), np.zeros(self.queries)
+        for rows in self.ranked_queries:
+            query = self.query_of[rows[0]]
+            values[query], present[query] = ndcg10(self.truth[rows], self.ranking[rows]), 1
+        return values, present
 
-    def _spearman(self, counts: Floats, influences: bool) -> Draws:
-        parts = [
-            self._spearman_of(counts[start : start + _CHUNK], influences)
-            for start in range(0, len(counts), _CHUNK)
-        ]
-        return Draws(
-            np.concatenate([part.values for part in parts]),
-            np.concatenate([part.influences for part in parts]),
-        )
+    @cached_property
+    def _query_spearman(self) -> tuple[Floats, Floats]:
+        """Return Spearman's correlation within each query, and 1 if it has one.
 
-    def _spearman_of(self, counts: Floats, influences: bool) -> Draws:
-        weights = counts[:, self.query_of]
-        left, right = (_weighted_ranks(v, weights) for v in (self.truth.astype(np.float64), self.ranking))
-        total = weights.sum(1, keepdims=True)
-        for ranks in (left, right):
-            ranks -= (ranks * weights).sum(1, keepdims=True) / total
-            spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
-            ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
-        values = (weights * left * right).sum(1) / total[:, 0]
-        if not influences:
-            return Draws(values, np.empty((0, self.queries)))
-        # The derivative holds the ranks fixed: ranks also move with the weights, but neither the data's nor
-        # the resamples' error counts that.
-        slopes = (left * right - values[:, None] * (left**2 + right**2) / 2) / total
-        by_query = np.zeros((self.queries, len(counts)))
-        np.add.at(by_query, self.query_of, slopes.T)
-        return Draws(values, by_query.T)
+        0 for a query whose titles all have one score: it puts none before another.
+        """
+        values, present = np.zeros(self.queries), np.zeros(self.queries)
+        for rows in self.ranked_queries:
+            query = self.query_of[rows[0]]
+            present[query] = 1
+            if np.ptp(self.ranking[rows]) > 0:
+                ranks = (rankdata(self.truth[rows]), rankdata(self.ranking[rows]))
+                values[query] = np.corrcoef(*ranks)[0, 1]
+        return values, present
+
+    @cached_property
+    def _gaps(self) -> tuple[Floats, Floats]:
+        return gaps(self.truth, self.probabilities, self._cluster_of, self.clusters)
+
+    @property
+    def _cluster_of(self) -> Ints:
+        """Return the cluster of each pair."""
+        return self.query_of % self.clusters
+
+    def _by_cluster(self, of_query: Floats) -> Floats:
+        """Return the sum of each cluster's queries. of_query: (queries,)."""
+        clusters = np.arange(self.queries) % self.clusters
+        return np.bincount(clusters, of_query, self.clusters).astype(np.float64)
+
+    def _spearman(self, counts: Floats) -> Floats:
+        """Return Spearman's correlation over all pairs of each resample; a pair that was drawn twice is
+        two."""
+        found = []
+        for start in range(0, len(counts), _CHUNK):
+            weights = counts[start : start + _CHUNK, self._cluster_of]
+            total = weights.sum(1, keepdims=True)
+            total[total == 0] = np.nan
+            left, right = (_weighted_ranks(values, weights) for values in (self.truth, self.ranking))
+            for ranks in (left, right):
+                ranks -= (ranks * weights).sum(1, keepdims=True) / total
+                spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+                ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
+            found.append((weights * left * right).sum(1) / total[:, 0])
+        return np.concatenate(found)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
     """Return each metric with its 95 % interval; nan for the ends of one that leaves the metric's range."""
-    counts = with_data(resample(evaluation.queries, resamples, seed))
-    return within_range(
-        {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
-    )
+    counts = with_data(resample(evaluation.clusters, resamples, seed))
+    drawn = evaluation.draws(counts)
+    return within_range({name: symmetric_t(draws, counts) for name, draws in drawn.items()})
+
+
+def differences(
+    first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0
+) -> dict[str, Interval]:
+    """Return each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
+    if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
+        raise ValueError("the two evaluations are not of the same pairs")
+    counts = with_data(resample(first.clusters, resamples, seed))
+    before, after = first.draws(counts), second.draws(counts)
+    return {name: symmetric_t(after[name] - before[name], counts) for name in before}
 
 
 def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:
@@ -238,44 +235,18 @@ def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> di
     return kept
 
 
-def differences(
-    first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0
-) -> dict[str, Interval]:
-    """Return each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
-    if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
-        raise ValueError("the two evaluations are not of the same pairs")
-    counts = with_data(resample(first.queries, resamples, seed))
-    before, after = first.draws(counts), second.draws(counts)
-    return {name: symmetric_t(after[name] - before[name], counts) for name in before}
-
-
-def _mean_over_queries(query: tuple[Floats, Floats], counts: Floats, influences: bool) -> Draws:
-    """Return the draws of a mean. query: each query's value, and 1 if it has one; (queries,) each."""
-    values, present = query
-    total = counts @ present
-    total = np.where(total > 0, total, np.nan)
-    means = counts @ values / total
-    if not influences:
-        return Draws(means, np.empty((0, len(values))))
-    return Draws(means, (values - means[:, None] * present) / total[:, None])
-
-
-def _defined(values: Floats, present: Floats) -> Floats:
-    return np.where(present > 0, values, np.nan)
-
-
-def _weighted_ranks(values: Floats, weights: Floats) -> Floats:
-    """Return the mean ranks, (resamples, n), of values (n,) if resample r holds weights[r, i] copies of i."""
-    _, group = np.unique(values, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (resamples, distinct values)
-    return np.asarray((np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group])
-
-
 def as_json(metrics: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
     """Return the intervals as plain numbers, for JSON."""
     return {
         name: {"value": interval.value, "low": interval.low, "high": interval.high}
         for name, interval in metrics.items()
     }
+
+
+def _weighted_ranks(values: NDArray[np.generic], weights: Floats) -> Floats:
+    """Return the mean ranks, (resamples, n), of values (n,) if resample r holds weights[r, i] copies of i."""
+    _, group = np.unique(values, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (resamples, distinct values)
+    return np.asarray((np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group])

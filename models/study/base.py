@@ -1,4 +1,4 @@
-"""The values that every study works with: head weights, graded pairs and progress."""
+"""The values that every study works with: heads and their weights, graded pairs, progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,29 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from models.classifier import Classifier
 from models.quality.labelled import LabelledPair
 
 Matrix = NDArray[np.float32]
-"""Head weights (layers, heads): 1 keeps a head, 0 removes it; scales above 1 are allowed here."""
+"""Head weights (layers, heads): 1 keeps a head, 0 removes it."""
+
+Head = tuple[int, int]
+"""(layer, head), numbered as before pruning."""
+
+Heads = tuple[Head, ...]
+
+
+def held_heads(classifier: Classifier) -> Heads:
+    """Return the heads that the checkpoint still holds, ascending."""
+    return tuple((layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept)
+
+
+def weights_without(gone: Sequence[Head], shape: tuple[int, int]) -> Matrix:
+    """Return head weights (layers, heads): 0 for the heads `gone`, 1 for all others."""
+    weights = np.ones(shape, np.float32)
+    for head in gone:
+        weights[head] = 0
+    return weights
 
 
 @dataclass(frozen=True)
@@ -21,8 +40,8 @@ class Judged:
     """n graded query–title pairs, and the query that each belongs to.
 
     pairs: the (query, title) of each. grade: (n,) int64 from 0. query_of: (n,) int64, numbered in order of
-    first appearance. queries: the texts of the queries. source: the name of the data in the report.
-    note: says what was left out when the file was read, "" if nothing was.
+    first appearance. queries: the texts of the queries. source: the name of the data in the report. note:
+    says what was left out when the file was read, "" if nothing was.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -45,6 +64,11 @@ class Judged:
             source,
             note,
         )
+
+    def take(self, rows: Sequence[int], note: str = "") -> Judged:
+        """Return some of the pairs, with their queries numbered anew."""
+        labelled = [LabelledPair(*self.pairs[row], int(self.grade[row])) for row in rows]
+        return Judged.of(labelled, self.source, note)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -1,13 +1,14 @@
-"""The network with a gate on each head of each sequence: gradients of the loss, and every layer's states.
+"""The network with gates on the heads, feed-forward units and layers of each sequence: gradients and states.
 
-The serving network runs fused, prepacked products that autograd cannot follow. This is the same network on
-plain float32 torch operators (`Network.in_plain_torch`).
+A head's or a unit's gate multiplies its output. A layer's gate γ makes its output x + γ·(layer(x) − x): at
+0 the layer is skipped. The serving network runs fused, prepacked products that autograd cannot follow. This
+is the same network on plain float32 torch operators (`Network.in_plain_torch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,15 +20,26 @@ from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.selection import Chosen
-from models.study.base import Matrix
 
 BATCH_TOKENS = 2048
 """Autograd keeps every layer's activations of a batch: about 0.4 MB a token in a network of BERT-base's
 shape."""
 
+Floats32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """∂loss/∂gate of each of n pairs: heads (n, layers, heads), units (n, layers, units of the widest layer),
+    layers (n, layers). Parts that the checkpoint does not hold have 0."""
+
+    heads: Floats32
+    units: Floats32
+    layers: Floats32
+
 
 class DifferentiableNetwork:
-    """A classifier's network in float32 plain torch, with a gate on every head of every sequence."""
+    """A classifier's network in float32 plain torch, with gates."""
 
     def __init__(self, classifier: Classifier) -> None:
         self.config = classifier.config
@@ -40,19 +52,6 @@ class DifferentiableNetwork:
             batch = pack([pairs[i] for i in rows], device=self.device, fill=False)
             yield replace(batch, order=np.asarray(rows)[batch.order])
 
-    def logits(self, batch: PackedBatch, gates: Tensor) -> Tensor:
-        """Return the logits under gates (rows of the pack, layers, heads).
-
-        Returns (rows of the pack, labels), least relevant first.
-        """
-        selection = [
-            Chosen(layer.heads, layer.units, gates[:, number, list(kept)])
-            for number, (layer, kept) in enumerate(
-                zip(self.network.layers, self.config.kept_heads, strict=True)
-            )
-        ]
-        return self.network.logits(batch, selection)[:, list(self.config.label_order)]
-
     def states(self, batch: PackedBatch) -> Iterator[Tensor]:
         """Yield the residual stream of the whole model: what enters layer 0, then each layer's output, (T, D)
         each."""
@@ -61,29 +60,50 @@ class DifferentiableNetwork:
             yield x
             yield from self.network.layer_outputs(x, batch, self.network.selector.select(None))
 
-    def gate_gradients(
+    def logits(self, batch: PackedBatch, heads: Tensor, units: Tensor, layers: Tensor) -> Tensor:
+        """Return the logits under gates: heads (rows, layers, heads), units (rows, layers, widest layer's
+        units), layers (rows, layers), rows being those of the pack.
+
+        Returns (rows of the pack, labels), least relevant first.
+        """
+        plain, config = self.network, self.config
+        x = plain.embed(batch)
+        for number, (layer, view) in enumerate(zip(plain.layers, plain.views(batch), strict=True)):
+            chosen = Chosen(
+                layer.heads,
+                layer.units,
+                heads[:, number, list(config.kept_heads[number])],
+                unit_weights=units[:, number, : config.widths[number]],
+            )
+            entered = view.leaving(x)
+            left = plain.layer_output(layer, x, view, chosen)
+            gate = layers[view.row_leaving, number]
+            x = entered + gate[:, None] * (left - entered)
+        return plain.classify(plain.pool(x, batch))[:, list(config.label_order)]
+
+    def gradients(
         self,
         pairs: Sequence[EncodedPair],
         grades: NDArray[np.int64],
-        weights: Matrix | None = None,
         *,
         done: Callable[[int], None] = lambda _: None,
-    ) -> NDArray[np.float64]:
-        """Return ∂loss/∂gate of each pair: (n, layers, heads), 0 for heads that pruning removed.
+    ) -> Gradients:
+        """Return the gradients of the calibrated cross-entropy, at the intact network.
 
-        The loss is the cross-entropy of the calibrated probabilities. grades: (n,) from 0. weights: the gates
-        (layers, heads) at which the gradient is taken, None for all ones. done: called with the number of
-        pairs of each finished batch.
+        grades: (n,) from 0. done: called with the number of pairs of each finished batch.
         """
-        shape = (self.config.num_layers, self.config.num_heads)
-        at = torch.ones(shape) if weights is None else torch.from_numpy(np.asarray(weights, np.float32))
-        gradients = np.zeros((len(pairs), *shape))
+        config, layers = self.config, self.config.num_layers
+        shapes: list[tuple[int, ...]] = [(layers, config.num_heads), (layers, max(config.widths)), (layers,)]
+        found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
         truth = torch.from_numpy(grades).to(self.device)
         for batch in self.batches(pairs):
-            gates = at.to(self.device).expand(batch.rows, *shape).clone().requires_grad_(True)
-            logits = self.logits(batch, gates) / self.config.temperature
+            gates = [
+                torch.ones(batch.rows, *shape, device=self.device, requires_grad=True) for shape in shapes
+            ]
+            logits = self.logits(batch, *gates) / config.temperature
             loss = F.cross_entropy(logits, truth[torch.from_numpy(batch.order)], reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, gates)
-            gradients[batch.order] = gradient.double().numpy(force=True)
+            parts = torch.autograd.grad(loss, gates, materialize_grads=True)
+            for into, part in zip(found, parts, strict=True):
+                into[batch.order] = part.numpy(force=True)
             done(batch.rows)
-        return gradients
+        return Gradients(*found)

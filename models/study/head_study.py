@@ -18,6 +18,8 @@ from models.checkpoint.extras import FILE, weights_id
 from models.checkpoint.hub import locate
 
 METRICS = ("qwk", "ndcg10", "accuracy")
+ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
+"""The roles that the playground names."""
 
 
 def summary(reports: list[dict[str, Any]], directory: Path) -> dict[str, Any]:
@@ -60,8 +62,8 @@ def _head(row: dict[str, Any], roles: dict[str, list[dict[str, Any]]]) -> dict[s
         "p_adjusted": _short(row["p_adjusted"]),
         "roles": {
             role: _short(found["excess"])
-            for role, listed in roles.items()
-            for found in listed
+            for role in ROLES
+            for found in roles.get(role, [])
             if (found["layer"], found["head"]) == at and found["holds"]
         },
     }

@@ -101,11 +101,7 @@ def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
     drawn = rng.permutation(len(data.queries))[: max(pairs // titles, MIN_QUERIES)]
     rows = np.flatnonzero(np.isin(data.query_of, drawn))
     kept = rows[spread_over_queries(data.query_of[rows], pairs, seed)]
-    labelled = [
-        LabelledPair(query, title, int(grade))
-        for (query, title), grade in ((data.pairs[i], data.grade[i]) for i in kept.tolist())
-    ]
-    return Judged.of(labelled, data.source, f"{len(data):,} pairs cut to {len(kept)} for --quick")
+    return data.take(kept.tolist(), f"{len(data):,} pairs cut to {len(kept)} for --quick")
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:

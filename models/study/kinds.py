@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Sequence
 from importlib import import_module
 
-from models.study import claims
-from models.study.result import Result, Section, Table
+from models.study.result import Finding, Result, Section, Table
 from models.study.study import Study
+from models.study.wording import listed
 
-KINDS = ("single", "random", "layers", "roles", "similarity", "words", "search")
-"""The kinds of which `all` consists. Each kind is a package of this one with `run`; it is imported when it
-runs, with the libraries that only it needs. So is `cost`; it measures the machine and is no part of `all`."""
+KINDS = ("single", "random", "layers", "roles", "similarity", "search")
+"""Each kind is a package of this one with `run`; it is imported when it runs, with the libraries that it
+needs."""
 
 
 def run(kind: str, study: Study) -> Result:
@@ -19,7 +20,7 @@ def run(kind: str, study: Study) -> Result:
     if kind == "all":
         return everything(study)
     result: Result = import_module(f"models.study.{kind}").run(study)
-    return replace(result, findings=claims.scored(result.findings, study))
+    return result
 
 
 def everything(study: Study) -> Result:
@@ -27,24 +28,34 @@ def everything(study: Study) -> Result:
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
     files: dict[str, str] = {}
-    sections: list[Section] = []
     for result in results:
-        for key, value in result.json.items():
-            if key in merged:
-                raise AssertionError(f"two kinds of study report {key!r}")
-            merged[key] = value
-        files.update(result.files)
-        first, *others = result.sections
-        sections += [replace(first, paragraphs=(result.conclusion, *first.paragraphs)), *others]
+        if both := merged.keys() & result.json.keys():
+            raise AssertionError(f"two kinds of study report {both}")
+        merged |= result.json
+        files |= result.files
     findings = tuple(finding for result in results for finding in result.findings)
-    return Result("all", merged, claims.conclusion(findings), tuple(sections), findings, files)
-
-
-def beside_published(result: Result) -> Section:
-    """Return the table of our numbers beside the published ones."""
-    rows = tuple(
-        (finding.claim, finding.published, finding.ours, finding.verdict, finding.reason)
-        for finding in result.findings
+    answers = Table(
+        ("question", "answer"), tuple((result.kind, result.verdict) for result in results), "In one sentence."
     )
+    sections = [Section("Answers", tables=(answers,))]
+    for result in results:
+        pictures = () if result.picture is None else (result.picture,)
+        sections += [Section(f"{result.kind}: {result.verdict}", figures=pictures), *result.sections]
+    conclusion = " ".join(result.conclusion for result in results)
+    return Result(
+        "all", merged, verdict(findings), conclusion, tuple(sections), findings, results[0].picture, files
+    )
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Say how many of the published claims were found here."""
+    counts = Counter(finding.verdict for finding in findings)
+    parts = [f"{counts[word]} {word}" for word in ("found", "not found", "open") if counts[word]]
+    return f"Of {len(findings)} published claims: {listed(parts)}."
+
+
+def beside_published(findings: Sequence[Finding]) -> Section:
+    """Return the table of our numbers beside the published ones."""
+    rows = tuple((one.claim, one.published, one.ours, one.verdict, one.reason) for one in findings)
     header = ("published claim", "published", "here, with 95 % interval", "verdict", "why")
-    return Section("Our numbers beside the published ones", (), (Table(header, rows),))
+    return Section("Beside the published numbers", tables=(Table(header, rows),))

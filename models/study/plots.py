@@ -1,7 +1,8 @@
 """The style of the studies' plots: large enough for talks, safe for colour-blind readers, readable in grey.
 
-Signed heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as by
-colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed values, cividis for the rest.
+Signed heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as
+by colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed values, cividis for the
+rest.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.quality.bootstrap import Interval
 from models.study import wording
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ STYLE: dict[str, Any] = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": "#dddddd",
-    "grid.linewidth": 0.8,
     "lines.linewidth": 2.2,
     "lines.markersize": 5.5,
     "legend.frameon": False,
@@ -43,8 +44,6 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "headroom",
 }
-LEAST = {"accuracy": 0.0, "macro_f1": 0.0, "qwk": -1.0, "ndcg10": 0.0}
-"""The lowest value that each metric can take; bands end there."""
 _MAX_NUMBERS = 200
 """A heat map with more cells than this prints no numbers."""
 
@@ -96,14 +95,8 @@ def heat_map(
     finite = values[np.isfinite(values)]
     reach = float(np.abs(finite).max(initial=0)) or 1.0
     low, high = limits or ((-reach, reach) if signed else (float(finite.min(initial=0)), reach))
-    image = axes.imshow(
-        values,
-        cmap=colormaps["PuOr" if signed else "cividis"],
-        vmin=low,
-        vmax=high,
-        origin="lower",
-        aspect="auto",
-    )
+    colours = colormaps["PuOr" if signed else "cividis"]
+    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
     bar.set_label(label)
     bar.outline.set_visible(False)
@@ -118,47 +111,33 @@ def heat_map(
             text = wording.signed(value, digits) if signed else f"{value:.{digits}f}"
             text = "0" if not float(f"{value:.{digits}f}") else text
             shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
-            axes.text(
-                column,
-                row,
-                text.replace("-", "−"),
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color="white" if shade < 0.5 else "black",
-            )
+            colour = "white" if shade < 0.5 else "black"
+            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
     for row, column in np.argwhere(marked) if marked is not None else ():
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", lw=2))
 
 
 def curve(
-    axes: Axes,
-    x: Sequence[float],
-    middle: Sequence[float],
-    low: Sequence[float],
-    high: Sequence[float],
-    *,
-    line: int,
-    label: str,
+    axes: Axes, x: Sequence[float], values: Sequence[Interval], *, line: int, label: str, scale: float = 1
 ) -> None:
     """Draw a line with its band; `line` chooses colour, dash and marker from LINES."""
     colour, dash, marker = LINES[line % len(LINES)]
+    middle, low, high = (
+        [scale * end for end in ends]
+        for ends in zip(*((one.value, one.low, one.high) for one in values), strict=True)
+    )
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def intervals(
-    axes: Axes,
-    names: Sequence[str],
-    values: Sequence[tuple[float, float, float]],
-    *,
-    marked: Sequence[bool] | None = None,
+    axes: Axes, names: Sequence[str], values: Sequence[Interval], *, marked: Sequence[bool] | None = None
 ) -> None:
-    """Draw (value, low, high) as points with intervals, one row each, the first on top; fill the marked."""
-    for row, (value, low, high) in enumerate(values):
+    """Draw points with intervals, one row each, the first on top; fill the marked."""
+    for row, one in enumerate(values):
         filled = marked is None or marked[row]
-        axes.plot([low, high], [row, row], color=BLUE, lw=2)
-        axes.plot(value, row, "o", color=BLUE, markerfacecolor=BLUE if filled else "white", markersize=6)
+        axes.plot([one.low, one.high], [row, row], color=BLUE, lw=2)
+        axes.plot(one.value, row, "o", color=BLUE, markerfacecolor=BLUE if filled else "white", markersize=6)
     axes.axvline(0, color=GREY, lw=1)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)

@@ -10,10 +10,11 @@ from typing import Any
 
 from models.device import describe
 from models.quality import evaluation
-from models.study import page, plots
+from models.quality.bootstrap import Interval
+from models.study import kinds, page, plots
 from models.study.base import Judged
 from models.study.earlier_report import FILES, PAGES, PLOTS, REPORT, remove_others
-from models.study.effort import FULL, left_out
+from models.study.effort import FULL, ROUGH
 from models.study.result import Figure, Result, Section, Table
 from models.study.study import Study
 from models.study.wording import NAMES
@@ -21,26 +22,28 @@ from models.study.wording import NAMES
 DPI = 160
 
 
-def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[str, Any]:
+def write(study: Study, result: Result) -> dict[str, Any]:
     """Write the report into study.out and return the content of report.json.
 
     Files of an earlier report there that this one does not write are removed, such as its mask.
-    sections: the sections of the result, and those that come before them.
     """
     content = report_json(study, result)
-    sections = (_setting(study, content), *sections)
-    if study.effort != FULL:
-        sections = (Section("A rough answer", (left_out(result.kind, study.effort),)), *sections)
-    figures = [figure for section in sections for figure in section.figures]
-    plot_files = [f"{PLOTS}/{figure.name}.{ending}" for figure in figures for ending in ("png", "svg")]
+    before = (kinds.beside_published(result.findings),) if result.findings else ()
+    sections = (*before, *result.sections, _setting(study, content))
+    figures = {figure.name: figure for section in sections for figure in section.figures}
+    if result.picture is not None:
+        figures[result.picture.name] = result.picture
+    plot_files = [f"{PLOTS}/{name}.{ending}" for name in figures for ending in ("png", "svg")]
     content[FILES] = [*PAGES, *result.files, *plot_files]
     remove_others(study.out, content[FILES])
     (study.out / PLOTS).mkdir(parents=True, exist_ok=True)
-    drawings = {figure.name: _draw(study.out / PLOTS, figure) for figure in figures}
+    drawings = {name: _draw(study.out / PLOTS, figure) for name, figure in figures.items()}
     title = f"Head study “{result.kind}” of {study.classifier.name}"
+    conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}"
+    texts = (title, result.verdict, conclusion, sections)
     _write(study.out / REPORT, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    _write(study.out / "report.md", markdown(title, result.conclusion, sections))
-    _write(study.out / "report.html", page.html(title, result.conclusion, sections, drawings))
+    _write(study.out / "report.md", page.markdown(*texts, result.picture))
+    _write(study.out / "report.html", page.html(*texts, drawings, result.picture))
     for name, text in result.files.items():
         _write(study.out / name, text)
     return content
@@ -49,9 +52,7 @@ def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[s
 def report_json(study: Study, result: Result) -> dict[str, Any]:
     """Return the content of report.json; undefined numbers are null."""
     whole = study.runner.evaluate([study.classifier.all_heads.matrix], "baseline")[0]
-    baseline = evaluation.within_range(
-        evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
-    )
+    baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
     plain: dict[str, Any] = _defined(
         {
             "schema": 1,
@@ -70,6 +71,7 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
                 "margin": study.margin,
                 "quick": study.effort != FULL,
             },
+            "verdict": result.verdict,
             "conclusion": result.conclusion,
             "findings": [
                 {
@@ -77,7 +79,6 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
                     "published": finding.published,
                     "ours": finding.ours,
                     "replicates": finding.replicates,
-                    "fact": finding.fact,
                     "verdict": finding.verdict,
                     "reason": finding.reason,
                 }
@@ -89,41 +90,18 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
     return plain
 
 
-def markdown(title: str, conclusion: str, sections: tuple[Section, ...]) -> str:
-    """Return the report as Markdown, with links to its plots."""
-    lines = [f"# {title}", "", _escaped(conclusion), ""]
-    for section in sections:
-        lines += [f"## {section.title}", ""]
-        for paragraph in section.paragraphs:
-            lines += [_escaped(paragraph), ""]
-        for table in section.tables:
-            lines += [*_markdown_table(table), ""]
-        for figure in section.figures:
-            lines += [
-                f"![{figure.alt or figure.caption}]({PLOTS}/{figure.name}.png)",
-                "",
-                f"*{figure.caption}*",
-                "",
-            ]
-    return "\n".join(lines)
-
-
 def _setting(study: Study, content: Mapping[str, Any]) -> Section:
-    data = study.data
+    data, holdout = study.data, study.holdout
+    read = f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
+    read += f" ({data.note})" if data.note else ""
+    if holdout is not None:
+        read += f"; {len(holdout):,} pairs of {len(holdout.queries):,} other queries held out"
+        read += f", from {holdout.source}" + (f" ({holdout.note})" if holdout.note else "")
     paragraphs = [
-        f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
-        + (f" ({data.note})" if data.note else "")
-        + (
-            "."
-            if study.holdout is None
-            else f"; {len(study.holdout):,} pairs of {len(study.holdout.queries):,} other "
-            f"queries from {study.holdout.source} held out"
-            + (f" ({study.holdout.note})." if study.holdout.note else ".")
-        )
-        + f" Intervals are 95 %, by symmetric bootstrap-t over whole queries ({study.resamples:,} "
-        f"resamples, seed {study.seed}). All figures are of {content['number_format']} on "
-        f"{content['device']}; with another number format they differ a little, and the number of heads that "
-        "just pass a test differs more.",
+        f"{read}. Intervals are 95 %, by symmetric bootstrap-t over whole queries "
+        f"({study.resamples:,} resamples, seed {study.seed}). All figures are of "
+        f"{content['number_format']} on {content['device']}; with another number format they differ a "
+        "little, and the number of heads that just pass a test differs more."
     ]
     if len(data.queries) < 50:
         paragraphs.append(
@@ -131,19 +109,18 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
             "interval is wide, the data do not say whether there is an effect."
         )
     rows = tuple(
-        (
-            NAMES[name],
-            f"{content['baseline'][name]:.3f}",
-            "no interval"
-            if None in content["baseline_interval"][name]
-            else "{:.3f} to {:.3f}".format(*content["baseline_interval"][name]),
-        )
-        for name in NAMES
-        if content["baseline"][name] is not None
+        (NAMES[name], f"{value:.3f}", _ends(content["baseline_interval"][name]))
+        for name, value in content["baseline"].items()
+        if value is not None
     )
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
     return Section("The whole model", tuple(paragraphs), (Table(("metric", "value", "95 %"), rows, caption),))
+
+
+def _ends(interval: list[float | None]) -> str:
+    low, high = interval
+    return "no interval" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def _source(data: Judged) -> dict[str, Any]:
@@ -162,25 +139,12 @@ def _draw(directory: Path, figure: Figure) -> str:
     return svg
 
 
-def _markdown_table(table: Table) -> list[str]:
-    def line(cells: tuple[str, ...]) -> str:
-        return "| " + " | ".join(_escaped(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    rows = [line(table.header), "|" + " --- |" * len(table.header), *(line(row) for row in table.rows)]
-    return ([_escaped(table.caption), ""] if table.caption else []) + rows
-
-
-def _escaped(text: str) -> str:
-    """Escape the signs of Markdown, which file names and queries may hold."""
-    for sign in ("\\", "`", "*", "_", "<", "["):
-        text = text.replace(sign, "\\" + sign)
-    return text
-
-
 def _defined(value: Any) -> Any:
-    """Replace nan and infinity, which JSON does not have, by None."""
+    """Replace nan and infinity, which JSON does not have, by None, and intervals by their values."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Interval):
+        return {"value": _defined(value.value), "low": _defined(value.low), "high": _defined(value.high)}
     if isinstance(value, Mapping):
         return {str(key): _defined(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

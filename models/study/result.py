@@ -36,7 +36,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: paragraphs of plain text (no markup), then tables, then figures."""
+    """A part of the report: tables, then figures, and at the report's end how they were made.
+
+    paragraphs: the method, plain text without markup.
+    """
 
     title: str
     paragraphs: tuple[str, ...] = ()
@@ -46,12 +49,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Finding:
-    """A published claim beside the numbers of this run: one row of the table in `all`.
+    """A published claim beside the numbers of this run: one row of a table.
 
     published: the source study's figure, or "–". ours: our figure with its interval. replicates: None if
-    this run cannot tell. reason: one sentence that follows from the numbers. fact: the fact that the claim
-    is about; claims about the same fact count once. verdict: one of models.study.claims.VERDICTS, which
-    models.study.claims fills in.
+    this run cannot tell. reason: one sentence that follows from the numbers.
     """
 
     claim: str
@@ -59,8 +60,11 @@ class Finding:
     ours: str
     replicates: bool | None
     reason: str
-    fact: str = ""
-    verdict: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict in words."""
+        return {True: "found", False: "not found", None: "open"}[self.replicates]
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,15 @@ class Result:
     """The report of one kind of study.
 
     json: plain Python values, merged into report.json beside schema, kind, model and baseline.
-    conclusion: one paragraph made from the numbers. files: the text of further files for the report's
-    directory, by name.
+    verdict: one sentence. conclusion: one paragraph made from the numbers. picture: what one sees first.
+    files: the text of further files for the report's directory, by name.
     """
 
     kind: str
     json: Mapping[str, Any]
+    verdict: str
     conclusion: str
     sections: tuple[Section, ...] = ()
     findings: tuple[Finding, ...] = ()
+    picture: Figure | None = None
     files: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,6 @@ soon as they are computed, so that the next run computes only the missing parts.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,24 +88,31 @@ class Runner:
         self.progress: Progress = progress or Silent()
         self.remote = remote
 
+    def over(self, data: Judged) -> Runner:
+        """Return a runner like this one for other pairs."""
+        return Runner(
+            self.classifier, data, cache=self.cache, identity=self.identity, progress=self.progress,
+            remote=self.remote,
+        )  # fmt: skip
+
     def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
 
         what: the name of this work on the progress bar.
         """
         wanted = np.asarray(masks, np.float32)
-        distinct, place = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
+        distinct, index_of = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
         distinct = distinct.reshape(-1, *wanted.shape[1:])  # sorted: neighbours share their first layers
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
-        places = [(rows, block) for rows in self._batches for block in blocks]
-        parts = [Part(tuple(self.data.pairs[i] for i in rows), distinct[block]) for rows, block in places]
+        slots = [(rows, block) for rows in self._batches for block in blocks]
+        parts = [Part(tuple(self.data.pairs[i] for i in rows), distinct[block]) for rows, block in slots]
         out = np.empty((len(distinct), len(self.data), len(self.classifier.config.labels)), np.float32)
         self.progress.start(what, sum(len(part.pairs) * len(part.masks) for part in parts))
         for number, logits in self._computed(parts):
-            rows, block = places[number]
+            rows, block = slots[number]
             out[block, rows] = logits
             self.progress.advance(len(parts[number].pairs) * len(parts[number].masks))
-        return out if np.array_equal(place, np.arange(len(out))) else out[place.ravel()]
+        return out[index_of.ravel()]
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
@@ -144,24 +150,6 @@ class Runner:
         for index, logits in computed:
             _write(files[missing[index]], logits)
             yield missing[index], logits
-
-    def keep(
-        self, name: str, inputs: Sequence[object], compute: Callable[[], NDArray[np.float64]]
-    ) -> NDArray[np.float64]:
-        """Return the value of `compute`, cached like a part.
-
-        name, inputs: with the model and the number format, the key of the value in the cache; inputs are
-        compared by their repr.
-        """
-        digest = hashlib.sha256(f"{self.identity}\0{name}\0{list(inputs)!r}".encode()).hexdigest()
-        file = None if self.cache is None else self.cache / f"{digest[:32]}.npy"
-        if file is not None and file.exists():
-            with contextlib.suppress(OSError, ValueError, EOFError):
-                cached: NDArray[np.float64] = np.load(file)
-                return cached
-        values = compute()
-        _write(file, values)
-        return values
 
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Compute the parts in this process.

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
+from statsmodels.stats.multitest import multipletests
 
-from models.quality import metrics
+from models.quality import bootstrap, metrics
 from models.quality.bootstrap import (
     MIN_QUERIES,
     MIN_TESTED,
     Draws,
     Estimate,
     Floats,
+    Interval,
     estimate,
     resample,
     standard_errors,
     with_data,
 )
-from models.quality.evaluation import Evaluation
+from models.quality.evaluation import CLUSTERS, Evaluation
 from models.study.base import Judged
 
 METRICS = metrics.NAMES
@@ -33,10 +35,6 @@ JUDGED = ("accuracy", "qwk", "ndcg10")
 
 LEVEL = 0.05
 """The error rate of the tests."""
-
-CLUSTERS = 1000
-"""If there are more queries than this, they are put into this many groups, and groups are drawn: intervals
-stay as good, and memory and time stop growing."""
 
 _CHUNK = 4096  # permutations at a time
 
@@ -54,28 +52,20 @@ class Resamples:
         self.counts = with_data(resample(self.clusters, resamples, seed))
         self.testable = data.ranked_queries >= MIN_TESTED
 
-    def sums(self, evaluation: Evaluation) -> Floats:
-        """Return the evaluation's sums by cluster: (clusters, grades² + 2)."""
-        if self.clusters == evaluation.queries:
-            return evaluation.sums
-        sums = np.zeros((self.clusters, evaluation.sums.shape[1]))
-        np.add.at(sums, self.cluster_of_query, evaluation.sums)
-        return sums
-
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
         """Return each of METRICS on the data and on every resample.
 
-        NDCG@10 has no influences, and so no error, if it rests on fewer than MIN_QUERIES clusters.
+        NDCG@10 has no error if it rests on fewer than MIN_QUERIES clusters.
         """
-        sums = self.sums(evaluation)
-        values, slopes = metrics.values_and_gradients(self.counts @ sums, evaluation.grades)
-        if self.ranked(evaluation) < MIN_QUERIES:
-            slopes[:, METRICS.index("ndcg10")] = np.nan
-        return {name: Draws(values[:, i], slopes[:, i] @ sums.T) for i, name in enumerate(METRICS)}
+        sums = evaluation.sums
 
-    def ranked(self, evaluation: Evaluation) -> int:
-        """Return how many clusters NDCG@10 rests on: those with titles of different grades."""
-        return int(np.count_nonzero(self.sums(evaluation)[:, -1]))
+        def statistics(counts: Floats) -> dict[str, Floats]:
+            return dict(zip(METRICS, metrics.values(counts @ sums, evaluation.grades).T, strict=True))
+
+        drawn = bootstrap.draws(statistics, self.counts)
+        if np.count_nonzero(sums[:, -1]) < MIN_QUERIES:
+            drawn["ndcg10"] = drawn["ndcg10"].without_error()
+        return drawn
 
     def estimate(self, draws: Draws) -> Estimate:
         """Return the estimate of a metric, a difference or a relative change."""
@@ -94,6 +84,15 @@ class Effect:
         """Return whether each of JUDGED is shown to fall by less than the margin (one-sided, LEVEL)."""
         return all(self.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
 
+    def as_json(self) -> dict[str, dict[str, object]]:
+        """Return delta, interval and relative by metric, for report.json."""
+        ends = {metric: change.interval() for metric, change in self.delta.items()}
+        return {
+            "delta": {metric: interval.value for metric, interval in ends.items()},
+            "interval": {metric: [interval.low, interval.high] for metric, interval in ends.items()},
+            "relative": {metric: change.value for metric, change in self.relative.items()},
+        }
+
 
 def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) -> Effect:
     """Return the paired effect of a mask. whole: the draws of the model with all heads on."""
@@ -105,9 +104,7 @@ def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) ->
     )
 
 
-def swap_p(
-    resamples: Resamples, whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int
-) -> Floats:
+def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int) -> Floats:
     """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
@@ -115,35 +112,29 @@ def swap_p(
     metric has p = 1: there is no change to find.
     """
     rng = np.random.default_rng([seed, 1])
-    before = resamples.sums(whole)
-    after = [resamples.sums(evaluation) for evaluation in masked]
-    grades = whole.grades
+    before, grades = whole.sums, whole.grades
+    after = [evaluation.sums for evaluation in masked]
     observed = np.array(
         [metrics.values(x.sum(0), grades) - metrics.values(before.sum(0), grades) for x in after]
     )
     beyond = np.zeros_like(observed)
     for start in range(0, draws, _CHUNK):
         swapped = rng.integers(0, 2, (min(_CHUNK, draws - start), len(before))).astype(np.float64)
-        for place, sums in enumerate(after):
+        for index, sums in enumerate(after):
             if (sums == before).all():
-                beyond[place] += len(swapped)
+                beyond[index] += len(swapped)
                 continue
             moved = swapped @ (sums - before)
             null = metrics.values(before.sum(0) + moved, grades) - metrics.values(sums.sum(0) - moved, grades)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
-            beyond[place] += (np.abs(null) >= np.abs(observed[place]) - 1e-12).sum(0)
+            beyond[index] += (np.abs(null) >= np.abs(observed[index]) - 1e-12).sum(0)
     beyond[~np.isfinite(observed)] = draws
     return np.asarray((1 + beyond) / (1 + draws))
 
 
 def holm(p: Floats) -> Floats:
-    """Return Holm's step-down adjusted p-values (1979), for any dependence between tests; same shape."""
-    flat = np.asarray(p, np.float64).ravel()
-    order = np.argsort(flat, kind="stable")
-    adjusted = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
-    result = np.empty(len(flat))
-    result[order] = np.minimum(adjusted, 1)
-    return result.reshape(np.shape(p))
+    """Return Holm's adjusted p-values (1979), for any dependence between tests; same shape."""
+    return np.asarray(multipletests(np.ravel(p), method="holm")[1]).reshape(np.shape(p))
 
 
 def benjamini_hochberg(p: Floats) -> Floats:
@@ -161,13 +152,12 @@ def benjamini_hochberg_by_head(p: Floats) -> Floats:
     return benjamini_hochberg(combined[:, None])[:, 0]
 
 
-def permutation_p(observed: float, null: NDArray[np.float64], *, two_sided: bool = False) -> float:
-    """Return the share of values at least as extreme as the observed one, which counts too (Phipps and Smyth
-    2010); nan if the observed value is nan."""
-    if math.isnan(observed):
+def permutation_p(observed: float, null: NDArray[np.float64]) -> float:
+    """Return the share of values at least as large as the observed one, which counts too (Phipson and Smyth
+    2010); nan if that is undefined."""
+    if not math.isfinite(observed):
         return math.nan
-    values, value = (np.abs(null), abs(observed)) if two_sided else (np.asarray(null), observed)
-    return float((1 + np.count_nonzero(values >= value)) / (1 + len(values)))
+    return float((1 + np.count_nonzero(null >= observed)) / (1 + len(null)))
 
 
 def equivalence_p(change: Estimate, margin: float) -> float:
@@ -175,20 +165,16 @@ def equivalence_p(change: Estimate, margin: float) -> float:
     return max(change.p_above(-margin), change.p_below(margin))
 
 
-def mean_intervals(values: Floats, resamples: int, seed: int) -> tuple[Floats, Floats]:
-    """Return the 95 % symmetric bootstrap-t intervals of means over queries.
+def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
+    """Return the means over queries of k values with their 95 % symmetric bootstrap-t intervals.
 
-    (queries, k) → low and high, (k,) each; nan if there are fewer than two queries.
+    values: (queries, k). The ends are nan if there are fewer than two queries.
     """
     queries = len(values)
-    if queries < 2:
-        nothing = np.full(values.shape[1], np.nan)
-        return nothing, nothing
     counts = with_data(resample(queries, resamples, seed))
     means = counts @ values / queries
-    errors = np.sqrt(np.maximum(counts @ values**2 / queries - means**2, 0) / (queries - 1))
-    smallest = errors[0] / 4  # models.quality.bootstrap has the same floor
-    with np.errstate(invalid="ignore", divide="ignore"):
-        distances = np.abs(means[1:] - means[0]) / np.maximum(errors[1:], smallest)
-    reach = np.quantile(np.nan_to_num(distances), 0.95, axis=0) * errors[0]
-    return means[0] - reach, means[0] + reach
+    found = []
+    for column, of_column in zip(values.T, means.T, strict=True):
+        influences = column - of_column[0] if queries > 1 else np.full(queries, np.nan)
+        found.append(estimate(of_column, standard_errors(influences, counts)).interval())
+    return found

@@ -16,11 +16,11 @@ class Study:
     """The model, the data and the settings of one run.
 
     runner, holdout_runner: evaluate masks on `data` and on `holdout`. out: the directory that the report,
-    masks and plots are written to. seed: seeds every random draw. resamples: the number of resamples of each
-    bootstrap. margin: the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost.
+    masks and plots are written to. seed: seeds every random draw. resamples: the number of resamples of
+    each bootstrap. margin: the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost.
     model: the checkpoint as the user named it, None for the shipped one. effort: says how much is computed.
-    what, speedup, recover_minutes, cost: for `search`, which parts may go (heads, units, layers), how many
-    times as fast the network is to be, how long it is trained afterwards, and a latency table made before.
+    what, speedup, recover_minutes: for `search`, which parts may go (heads, units, layers), how many times
+    as fast the network is to be, and how long it is trained afterwards.
     """
 
     classifier: Classifier
@@ -36,7 +36,6 @@ class Study:
     what: tuple[str, ...] = ("heads",)
     speedup: float | None = None
     recover_minutes: float = 0
-    cost: Path | None = None
     progress: Progress = field(default_factory=Silent)
     effort: Effort = FULL
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED, Interval
+from models.study.base import Head
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""
@@ -14,6 +17,16 @@ TOO_FEW = (
     f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"
 )
 """Why one-sided tests claim nothing."""
+
+
+def head_name(head: Head) -> str:
+    """Return a head as the mask grammar writes it: 3.11."""
+    return f"{head[0]}.{head[1]}"
+
+
+def layer_range(layers: range) -> str:
+    """Return a range of layers as the mask grammar writes it: 0-5."""
+    return f"{layers.start}-{layers.stop - 1}" if len(layers) > 1 else str(layers.start)
 
 
 def signed(value: float, digits: int = 3) -> str:
@@ -49,8 +62,8 @@ def percent(change: Interval, digits: int = 1) -> str:
         )
     # Only QWK can fall by more than 100 %, and how much more is not worth telling.
     low = max(change.low, min(-1.0, change.value))
-    scaled = Interval(change.value * 100, low * 100, change.high * 100)
-    return f"{signed(scaled.value, digits)} % ({signed(scaled.low, digits)} to {signed(scaled.high, digits)})"
+    value, *ends = (signed(100 * part, digits) for part in (change.value, low, change.high))
+    return f"{value} % ({' to '.join(ends)})"
 
 
 def p_value(p: float) -> str:
@@ -60,11 +73,6 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
-def listed(items: list[str]) -> str:
+def listed(items: Sequence[str]) -> str:
     """Join the items: a, b and c."""
     return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
-
-
-def layer_range(layers: range) -> str:
-    """Return a range of layers as the mask grammar writes it: 0-5."""
-    return f"{layers.start}-{layers.stop - 1}" if len(layers) > 1 else str(layers.start)

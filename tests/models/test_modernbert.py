@@ -222,7 +222,7 @@ def test_gradients_of_gates_are_those_of_transformers(tmp_path: Path, pooling: s
     clf = Classifier.load(write_modernbert(tmp_path, 5, classifier_pooling=pooling), "cpu", "float32")
     network = DifferentiableNetwork(clf)
     pairs = clf.tokenizer.encode([("angle bracket", " ".join(WORDS)), ("usb lamp", "a lamp")])
-    found = network.gate_gradients(pairs, np.array([1, 4]))
+    found = network.gradients(pairs, np.array([1, 4])).heads
 
     model = random_modernbert(5, classifier_pooling=pooling)
     for i, (pair, grade) in enumerate(zip(pairs, (1, 4), strict=True)):

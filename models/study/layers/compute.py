@@ -48,7 +48,7 @@ def measure(study: Study) -> WholeLayers:
     whole, *masked = study.runner.evaluate(masks, "whole layers")
     resamples = Resamples(study.data, study.resamples, study.seed)
     base = resamples.draws(whole)
-    p = swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
+    p = swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
     # Each of the three questions (alone, from below, from above) is a family of tests of its own.
     adjusted = np.concatenate([holm(p[start : start + depth]) for start in range(0, len(sets), depth)])
     results = [

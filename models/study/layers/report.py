@@ -1,4 +1,4 @@
-"""The report of `layers`: JSON, conclusion, findings, table and plots."""
+"""The report of `layers`: JSON, verdict, findings, table and plots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.quality.bootstrap import Interval
-from models.study import claims, plots
+from models.study import plots
 from models.study.layers.compute import Off, WholeLayers
 from models.study.layers.representations import Change
 from models.study.result import Figure, Finding, Result, Section, Table
@@ -32,21 +32,19 @@ def result(study: Study, layers: WholeLayers) -> Result:
     alone = layers.sets[:depth]
     harmless = [off for off in alone if off.effect.is_harmless(study.margin)]
     worst = min(alone, key=lambda off: off.effect.delta["qwk"].value)
-    last = [change for change in layers.changes if change.later == depth - 1 and change.off < depth - 1]
-    shown = (
-        f"of {depth} layers whose heads were switched off one at a time, {len(harmless)} are shown to "
-        f"cost less than {study.margin} in accuracy, QWK and NDCG@10 ({_numbers(harmless)})"
-        if _testable(alone)
-        else TOO_FEW
-    )
+    testable = all(off.effect.delta["qwk"].testable for off in alone)
+    names = ", ".join(str(off.layers.start) for off in harmless) or "none"
+    shown = f"{len(harmless)} of {depth} layers non-inferior (margin {study.margin})" if testable else TOO_FEW
+    cost = worst.effect.delta["qwk"].interval()
     text = (
-        f"{shown[0].upper()}{shown[1:]}. The costliest "
-        f"is layer {worst.layers.start}: ΔQWK {with_interval(worst.effect.delta['qwk'].interval())}."
+        f"Each layer's heads off alone: {shown}{f' ({names})' if testable else ''}. The costliest is layer "
+        f"{worst.layers.start}: ΔQWK {with_interval(cost)}."
     )
     findings = []
+    last = [change for change in layers.changes if change.later == depth - 1 and change.off < depth - 1]
     if last:
         text += " " + _notice_sentence(last)
-        findings.append(_notice_finding(alone, last, study.margin))
+        findings.append(_notice_finding(alone, last, study.margin, shown))
     halves = [
         off
         for off in layers.sets
@@ -55,42 +53,48 @@ def result(study: Study, layers: WholeLayers) -> Result:
     if len(halves) == 2:
         text += " " + _half_sentence(halves[0], halves[1])
         findings.append(_half_finding(halves[0], layers))
-    return Result("layers", _json(layers), text, (_section(study, layers),), tuple(findings))
+    verdict = (
+        f"The heads of layer {worst.layers.start} cost most: without them QWK changes by "
+        f"{signed(cost.value)}; {shown}."
+    )
+    picture = Figure(
+        "layers-off",
+        "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
+        "all from it to the last. The dashed line is the whole model.",
+        partial(_curves, depth, layers.sets),
+        "Curves of QWK and relative accuracy against the layer.",
+    )
+    return Result(
+        "layers", _json(layers), verdict, text, (_section(study, layers),), tuple(findings), picture
+    )
 
 
 def _notice_sentence(last: list[Change]) -> str:
     """Say how much the last layer notices of each earlier layer being off."""
     lowest = min(last, key=lambda change: change.cka.value)
     return (
-        f"The last layer's output keeps a linear CKA of at least {ALIKE} with its own without the "
-        f"change for {_alike(last)} of the {len(last)} earlier layers; the lowest is "
-        f"{lowest.cka.value:.2f} ({lowest.cka.low:.2f} to {lowest.cka.high:.2f}), with layer "
-        f"{lowest.off} off."
+        f"The last layer's output keeps a linear CKA of at least {ALIKE} with its own without the change for "
+        f"{_alike(last)} of the {len(last)} earlier layers; the lowest is {lowest.cka.value:.2f} "
+        f"({lowest.cka.low:.2f} to {lowest.cka.high:.2f}), with layer {lowest.off} off."
     )
 
 
-def _notice_finding(alone: list[Off], last: list[Change], margin: float) -> Finding:
-    """Return the finding on layers off alone. last: what the last layer notices of each earlier one."""
+def _notice_finding(alone: list[Off], last: list[Change], margin: float, shown: str) -> Finding:
+    """Return the finding on layers off alone. last: how alike the last layer stays without each earlier
+    one."""
     harmless = sum(off.effect.is_harmless(margin) for off in alone)
     harmful = sum(_is_harmful(off, margin) for off in alone)
     noticed = sum(change.cka.high < ALIKE for change in last)
-    shown = f"{harmless} of {len(alone)} layers non-inferior (margin {margin})"
     holds = harmless > len(alone) / 2 and _alike(last) > len(last) / 2
     fails = harmful > len(alone) / 2 or noticed > len(last) / 2
     return Finding(
         "A whole layer's heads can go, and later layers hardly notice",
         "any layer",
-        f"{shown if _testable(alone) else TOO_FEW}; last layer's "
-        f"CKA ≥ {ALIKE} for {_alike(last)} of {len(last)}",
+        f"{shown}; last layer's CKA ≥ {ALIKE} for {_alike(last)} of {len(last)}",
         True if holds else False if fails else None,
-        "Counted as replicated if both hold for more than half of the layers"
-        + (
-            "."
-            if holds
-            else f"; as not replicated if more than half are shown to cost more than the margin ({harmful} "
-            f"are) or to leave the last layer a CKA below {ALIKE} ({noticed} are)."
-        ),
-        claims.DEPTH,
+        "Counted as replicated if both hold for more than half of the layers; as not replicated if "
+        f"more than half are shown to cost more than the margin ({harmful} are) or to leave the last "
+        f"layer a CKA below {ALIKE} ({noticed} are).",
     )
 
 
@@ -98,14 +102,19 @@ def _alike(last: list[Change]) -> int:
     return sum(change.cka.low >= ALIKE for change in last)
 
 
+def _is_harmful(off: Off, margin: float) -> bool:
+    """Return whether some metric is shown to fall by more than the margin (Bonferroni over the metrics)."""
+    return any(off.effect.delta[metric].p_below(-margin) <= LEVEL / len(JUDGED) for metric in JUDGED)
+
+
 def _half_sentence(lower: Off, upper: Off) -> str:
-    names = [layer_range(off.layers) for off in (lower, upper)]
-    losses = [percent(off.effect.relative["accuracy"].interval()) for off in (lower, upper)]
-    qwk = [with_interval(off.effect.delta["qwk"].interval()) for off in (lower, upper)]
-    return (
-        f"All heads of layers {names[0]} off: accuracy {losses[0]} relative, QWK {qwk[0]}; "
-        f"layers {names[1]}: {losses[1]}, QWK {qwk[1]}."
-    )
+    parts = [
+        f"layers {layer_range(off.layers)}: accuracy "
+        f"{percent(off.effect.relative['accuracy'].interval())} relative, QWK "
+        f"{with_interval(off.effect.delta['qwk'].interval())}"
+        for off in (lower, upper)
+    ]
+    return f"All heads of a half off: {'; '.join(parts)}."
 
 
 def _half_finding(lower: Off, layers: WholeLayers) -> Finding:
@@ -120,102 +129,58 @@ def _half_finding(lower: Off, layers: WholeLayers) -> Finding:
         "Counted as replicated if at least half of the published loss is shown. Always answering the "
         f"commonest grade would change accuracy by {signed(floor * 100, 0)} % here, so accuracy has "
         "little further to fall; QWK, 0 for such answers, says more.",
-        claims.DEPTH,
     )
 
 
 def _section(study: Study, layers: WholeLayers) -> Section:
     depth = study.shape[0]
-    rows = []
-    for off in layers.sets:
-        if off.how == "alone":
-            cells = [with_interval(off.effect.delta[metric].interval()) for metric in METRICS]
-            p = min(off.p_adjusted.values())
-            rows.append(
-                (
-                    str(off.layers.start),
-                    *cells,
-                    p_value(p),
-                    "yes" if off.effect.is_harmless(study.margin) else "no",
-                )
-            )
-    header = (
-        "layer off",
-        *(f"Δ {NAMES[metric]}" for metric in METRICS),
-        "adjusted p",
-        f"within {study.margin}",
+    rows = tuple(
+        (
+            str(off.layers.start),
+            *(with_interval(off.effect.delta[metric].interval()) for metric in METRICS),
+            p_value(min(off.p_adjusted.values())),
+        )
+        for off in layers.sets
+        if off.how == "alone"
     )
-    figures = [
-        Figure(
-            "layers-off",
-            "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
-            "all from it to the last. The dashed line is the whole model.",
-            partial(_curves, depth, layers.sets),
-            "Curves of QWK and relative accuracy against the layer.",
-        )
-    ]
-    if layers.changes:
-        figures.append(
-            Figure(
-                "layers-noticed",
-                "How alike each later layer's output stays when one layer's heads are off: linear CKA "
-                "(left) and mean cosine of the token vectors (right); 1 is unchanged.",
-                partial(_noticed, depth, layers.changes),
-                "Two heat maps, layer off by later layer.",
-            )
-        )
+    header = ("layer off", *(f"Δ {NAMES[metric]}" for metric in METRICS), "adjusted p")
+    noticed = Figure(
+        "layers-noticed",
+        "How alike each later layer's output stays when one layer's heads are off: linear CKA (left) "
+        "and mean cosine of the token vectors (right); 1 is unchanged.",
+        partial(_noticed, depth, layers.changes),
+        "Two heat maps, layer off by later layer.",
+    )
     return Section(
         "Whole layers off",
         (
-            f"p-values come from a paired permutation test over queries ({study.effort.permutations:,} "
-            f"draws), "
-            "adjusted by Holm over layers and metrics; a layer's p is the smallest of its metrics'. "
-            f"“Within {study.margin}”: one-sided tests show that accuracy, QWK and NDCG@10 each fall by "
-            "less (5 % each; all must pass). CKA and cosine come from a sample of tokens; their "
-            "intervals resample queries.",
+            "p-values come from a paired permutation test over queries "
+            f"({study.effort.permutations:,} draws), adjusted by Holm over layers and metrics; a "
+            "layer's p is the smallest of its metrics'. A layer is non-inferior if one-sided tests "
+            f"show that accuracy, QWK and NDCG@10 each fall by less than {study.margin} (5 % each; "
+            "all must pass). CKA and cosine come from a sample of tokens; their intervals resample queries.",
         ),
-        (Table(header, tuple(rows), "Each layer's heads off alone."),),
-        tuple(figures),
+        (Table(header, rows, "Each layer's heads off alone."),),
+        (noticed,) if layers.changes else (),
     )
 
 
-def _testable(alone: list[Off]) -> bool:
-    return all(off.effect.delta["qwk"].testable for off in alone)
-
-
-def _is_harmful(off: Off, margin: float) -> bool:
-    """Return whether some metric is shown to fall by more than the margin (Bonferroni over the metrics)."""
-    return any(off.effect.delta[metric].p_below(-margin) <= LEVEL / len(JUDGED) for metric in JUDGED)
-
-
-def _numbers(sets: list[Off]) -> str:
-    return ", ".join(str(off.layers.start) for off in sets) or "none"
-
-
 def _json(layers: WholeLayers) -> dict[str, Any]:
-    rows = []
-    for off in layers.sets:
-        intervals = {metric: off.effect.delta[metric].interval() for metric in METRICS}
-        rows.append(
+    return {
+        "layers": [
             {
                 "off": off.how,
                 "layers": layer_range(off.layers),
                 **off.effect.value,
-                "delta": {metric: interval.value for metric, interval in intervals.items()},
-                "interval": {metric: [interval.low, interval.high] for metric, interval in intervals.items()},
-                "relative": {metric: off.effect.relative[metric].value for metric in METRICS},
+                **off.effect.as_json(),
                 "p_adjusted": off.p_adjusted,
             }
-        )
-    noticed = [
-        {"off": c.off, "later": c.later, "cka": _interval_json(c.cka), "cosine": _interval_json(c.cosine)}
-        for c in layers.changes
-    ]
-    return {"layers": rows, "noticed": noticed}
-
-
-def _interval_json(interval: Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
+            for off in layers.sets
+        ],
+        "noticed": [
+            {"off": c.off, "later": c.later, "cka": c.cka, "cosine": c.cosine} for c in layers.changes
+        ],
+    }
 
 
 def _curves(depth: int, sets: list[Off]) -> Drawing:
@@ -223,19 +188,12 @@ def _curves(depth: int, sets: list[Off]) -> Drawing:
     labels = {"alone": "this layer alone", "below": "layers 0 to this one", "above": "this layer to the last"}
     base = sets[0].effect.value["qwk"] - sets[0].effect.delta["qwk"].value
     for line, how in enumerate(labels):
-        chosen = [off for off in sets if off.how == how]
-        qwk = [off.effect.delta["qwk"].interval() for off in chosen]
-        accuracy = [off.effect.relative["accuracy"].interval() for off in chosen]
-        for axes, intervals, offset, factor in ((panels[0], qwk, base, 1), (panels[1], accuracy, 0, 100)):
-            plots.curve(
-                axes,
-                list(range(depth)),
-                [offset + f.value * factor for f in intervals],
-                [offset + f.low * factor for f in intervals],
-                [offset + f.high * factor for f in intervals],
-                line=line,
-                label=labels[how],
-            )
+        chosen = [off.effect for off in sets if off.how == how]
+        qwk = [effect.delta["qwk"].interval() for effect in chosen]
+        qwk = [Interval(base + one.value, base + one.low, base + one.high) for one in qwk]
+        accuracy = [effect.relative["accuracy"].interval() for effect in chosen]
+        plots.curve(panels[0], range(depth), qwk, line=line, label=labels[how])
+        plots.curve(panels[1], range(depth), accuracy, line=line, label=labels[how], scale=100)
     for axes, title, zero in ((panels[0], "QWK", base), (panels[1], "accuracy, relative change in %", 0.0)):
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
@@ -246,17 +204,16 @@ def _curves(depth: int, sets: list[Off]) -> Drawing:
 
 def _noticed(depth: int, changes: list[Change]) -> Drawing:
     drawing, panels = plots.figure(15, 6, 1, 2)
-    for axes, name in zip(panels, ("cka", "cosine"), strict=True):
+    for axes, name, title in ((panels[0], "cka", "linear CKA"), (panels[1], "cosine", "mean cosine")):
         values: NDArray[np.float64] = np.full((depth, depth), np.nan)
         for change in changes:
             values[change.off, change.later] = getattr(change, name).value
-        title = "linear CKA" if name == "cka" else "mean cosine"
         plots.heat_map(
             axes,
             values,
-            title=f"Output with off layer off: {title}",
+            title=f"Output with one layer off: {title}",
             label=title,
-            x="layer looked at",
+            x="later layer",
             y="layer whose heads are off",
             signed=False,
             limits=(min(0.5, float(np.nanmin(values))), 1),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
 from models.classifier import Classifier
-from models.quality.bootstrap import Draws, Floats, Interval
+from models.quality.bootstrap import Floats, Interval, draws
 from models.study.statistics import Resamples
 from models.study.study import Study
 
@@ -128,10 +128,8 @@ def _cosine(
     cosines = (first * second).sum(1) / norms
     sums = np.bincount(cluster, cosines, resamples.clusters)
     sizes = np.bincount(cluster, minlength=resamples.clusters)
-    total = resamples.counts @ sizes
-    values = resamples.counts @ sums / total
-    influences = (sums - values[:, None] * sizes) / total[:, None]
-    return resamples.estimate(Draws(values, influences)).interval()
+    drawn = draws(lambda counts: {"cosine": counts @ sums / (counts @ sizes)}, resamples.counts)
+    return resamples.estimate(drawn["cosine"]).interval()
 
 
 def _percentiles(values: Floats) -> Interval:

@@ -115,8 +115,8 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
         means = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
         relative = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
         for seed in range(draws):
-            place = k * draws + seed
-            after = resamples.draws(study.runner.evaluation(logits[place]))
+            row = k * draws + seed
+            after = resamples.draws(study.runner.evaluation(logits[row]))
             for metric in METRICS:
                 change = after[metric] - base[metric]
                 means[metric].add(seed, change)
@@ -128,7 +128,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
                     "layers": name,
                     "fraction": k / steps,
                     "seed": seed,
-                    "heads_on": masks[place].heads_on,
+                    "heads_on": masks[row].heads_on,
                     **{metric: float(after[metric].values[0]) for metric in METRICS},
                 }
             )

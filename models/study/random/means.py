@@ -20,13 +20,12 @@ class MeanOfMasks:
         self._resamples = resamples
         self._weights = weights
         self._values = np.zeros_like(weights)
-        self._influences = np.zeros_like(resamples.counts)
+        self._influences = np.zeros(resamples.clusters)
 
     def add(self, mask: int, draws: Draws, share: float = 1.0) -> None:
         """Add the change of one mask, times `share` if the change of a mask is itself a mean of several."""
-        masks = self._weights.shape[1]
         self._values[:, mask] += share * draws.values
-        self._influences += (share / masks) * self._weights[:, mask, None] * draws.influences
+        self._influences += share * draws.influences / self._weights.shape[1]
 
     def estimate(self) -> Estimate:
         """Return the mean change over masks."""
@@ -35,8 +34,7 @@ class MeanOfMasks:
 
     def minus(self, other: MeanOfMasks) -> Estimate:
         """Return the difference of two means over the same queries, with masks that were drawn apart."""
-        influences = self._influences - other._influences
-        variance = standard_errors(influences, self._resamples.counts) ** 2
+        variance = standard_errors(self._influences - other._influences, self._resamples.counts) ** 2
         variance = variance + self._between_masks() + other._between_masks()
         return estimate(self._means() - other._means(), np.sqrt(variance))
 

@@ -1,4 +1,4 @@
-"""The report of `random`: JSON, conclusion, findings, table and plot."""
+"""The report of `random`: JSON, verdict, findings, table and plot."""
 
 from __future__ import annotations
 
@@ -6,34 +6,23 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from models.study import claims, plots
+from models.quality.bootstrap import Interval
+from models.study import plots
 from models.study.random.compute import AT, RESAMPLES, Curve, EquivalenceTest, Halves, RandomHeads
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import LEVEL, METRICS
 from models.study.study import Study
-from models.study.wording import (
-    NAMES,
-    TOO_FEW,
-    layer_range,
-    listed,
-    p_value,
-    percent,
-    signed,
-    with_interval,
-)
+from models.study.wording import NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-LEAST_DIVISOR = 0.05
-"""Relative changes of a metric below this value are not shown: they would divide by nearly 0."""
-
 
 def result(study: Study, random: RandomHeads) -> Result:
     """Return the report of random heads."""
-    verdict = _verdict(random.tests[0], study.margin)
-    text = _conclusion(study, random, verdict)
-    findings = [_finding(study, random, verdict)]
+    outcome = _outcome(random.tests[0], study.margin)
+    text = _conclusion(study, random, outcome)
+    findings = [_finding(study, random, outcome)]
     if random.halves is not None:
         _, lower, upper = random.curves
         text += " " + _halves_sentence(random.halves, lower, upper)
@@ -43,37 +32,32 @@ def result(study: Study, random: RandomHeads) -> Result:
         "equivalence": [_test_json(test, study.margin) for tests in random.tests for test in tests],
         "halves": None if random.halves is None else _halves_json(random.halves),
     }
-    return Result("random", json, text, (_section(study, random),), tuple(findings))
+    qwk = random.curves[0].at.delta["qwk"].value
+    verdict = f"With {AT:.0%} of the heads off at random QWK changes by {signed(qwk)}: {outcome}."
+    picture = Figure(
+        "random-heads",
+        f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands (of "
+        "the paired change); dots are single draws, the dashed line is the whole model. 100 % of a "
+        "half is half of all heads.",
+        partial(_draw, random.curves),
+        "Curves of accuracy, macro-F1, QWK and NDCG@10 against the share of heads off.",
+    )
+    return Result("random", json, verdict, text, (_section(study, random),), tuple(findings), picture)
 
 
-def _conclusion(study: Study, random: RandomHeads, verdict: str) -> str:
+def _conclusion(study: Study, random: RandomHeads, outcome: str) -> str:
     point = random.curves[0].at
     off = round(AT * study.shape[0] * study.shape[1])
     return (
-        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, QWK "
-        f"changes by {with_interval(point.delta['qwk'].interval())}, NDCG@10 by "
+        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, "
+        f"QWK changes by {with_interval(point.delta['qwk'].interval())}, NDCG@10 by "
         f"{with_interval(point.delta['ndcg10'].interval())} and accuracy by "
         f"{with_interval(point.delta['accuracy'].interval())}, which is "
-        f"{percent(point.relative['accuracy'].interval())} in relative terms: {verdict}."
+        f"{percent(point.relative['accuracy'].interval())} in relative terms: {outcome}."
     )
 
 
-def _finding(study: Study, random: RandomHeads, verdict: str) -> Finding:
-    point, tests = random.curves[0].at, random.tests[0]
-    passes = all(test.p_equivalent <= LEVEL for test in tests)
-    worse = any(test.delta.interval().high < -study.margin for test in tests)
-    return Finding(
-        "About 20 % of the heads can go at no loss (random choice, all layers)",
-        "0 %",
-        f"accuracy {percent(point.relative['accuracy'].interval())}, ΔQWK "
-        f"{with_interval(point.delta['qwk'].interval())}",
-        True if passes else False if worse else None,
-        verdict[0].upper() + verdict[1:] + ".",
-        claims.FIFTH,
-    )
-
-
-def _verdict(tests: list[EquivalenceTest], margin: float) -> str:
+def _outcome(tests: list[EquivalenceTest], margin: float) -> str:
     if not any(test.delta.testable for test in tests):
         return TOO_FEW
     passed = [NAMES[test.metric] for test in tests if test.p_equivalent <= LEVEL]
@@ -85,17 +69,29 @@ def _verdict(tests: list[EquivalenceTest], margin: float) -> str:
     return f"{listed(passed)} are shown to stay within ± {margin}, {listed(others)} not"
 
 
+def _finding(study: Study, random: RandomHeads, outcome: str) -> Finding:
+    point, tests = random.curves[0].at, random.tests[0]
+    passes = all(test.p_equivalent <= LEVEL for test in tests)
+    worse = any(test.delta.interval().high < -study.margin for test in tests)
+    return Finding(
+        "About 20 % of the heads can go at no loss (random choice, all layers)",
+        "0 %",
+        f"accuracy {percent(point.relative['accuracy'].interval())}, ΔQWK "
+        f"{with_interval(point.delta['qwk'].interval())}",
+        True if passes else False if worse else None,
+        outcome[0].upper() + outcome[1:] + ".",
+    )
+
+
 def _halves_sentence(halves: Halves, lower: Curve, upper: Curve) -> str:
     difference, p = halves.difference["qwk"].interval(), halves.p_adjusted["qwk"]
     last = [curve.points[-1].relative["accuracy"].interval() for curve in (lower, upper)]
     names = [layer_range(curve.layers) for curve in (lower, upper)]
     return (
-        f"Averaged over all fractions, heads of layers {names[0]} cost {abs(difference.value):.3f} QWK "
-        f"{'more' if difference.value < 0 else 'less'} than those of layers {names[1]} "
-        f"({signed(difference.low)} to {signed(difference.high)}, Holm-adjusted p {p_value(p)})"
-        + ("." if p <= LEVEL else ": no clear difference.")
-        + f" With a whole half off, accuracy changes by {percent(last[0])} (layers {names[0]}) and "
-        f"{percent(last[1])} (layers {names[1]})."
+        f"Averaged over all fractions, heads of layers {names[0]} change QWK by "
+        f"{with_interval(difference)} against those of layers {names[1]} (Holm-adjusted p "
+        f"{p_value(p)}). With a whole half off, accuracy changes by {percent(last[0])} (layers "
+        f"{names[0]}) and {percent(last[1])} (layers {names[1]})."
     )
 
 
@@ -108,58 +104,33 @@ def _halves_finding(halves: Halves, lower: Curve, upper: Curve) -> Finding:
         f"QWK lower − upper, mean over fractions: {with_interval(difference)}",
         difference.value < 0 if p <= LEVEL else None,
         f"Holm-adjusted p {p_value(p)} for QWK.",
-        claims.DEPTH,
     )
 
 
 def _section(study: Study, random: RandomHeads) -> Section:
-    header = (
-        "layers",
-        "metric",
-        "mean change (95 %)",
-        "relative",
-        "p equivalent",
-        "p not worse",
-        "margin that passes",
-    )
-    rows = [
-        _test_row(test, curve.rows[0][test.metric])
-        for curve, tests in zip(random.curves, random.tests, strict=True)
-        for test in tests
-    ]
+    header = ("layers", "metric", "mean change (95 %)", "p equivalent", "p not worse", "margin that passes")
+    rows = tuple(_test_row(test) for tests in random.tests for test in tests)
     caption = f"At exactly {AT:.0%} off, mean of {study.effort.draws} draws, margin ± {study.margin}."
     return Section(
         "Heads off at random",
         (
             f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to "
-            f"{study.effort.draws - 1}, over all "
-            "layers, the lower and the upper half. Bands and tests treat both the queries and the masks "
-            f"as samples ({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). "
-            "“At no loss” asks that every metric stays within the margin, which needs no correction "
+            f"{study.effort.draws - 1}, over all layers, the lower and the upper half. Bands and "
+            "tests treat both the queries and the masks as samples "
+            f"({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). “At no "
+            "loss” asks that every metric stays within the margin, which needs no correction "
             "(intersection–union test); the comparison of the halves is Holm-adjusted over metrics.",
         ),
-        (Table(header, tuple(rows), caption),),
-        (
-            Figure(
-                "random-heads",
-                f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands "
-                "(of the paired change); dots are single draws, the dashed line is the whole model. 100 % of "
-                "a half is half of all heads.",
-                partial(_draw, random.curves),
-                "Curves of accuracy, macro-F1, QWK and NDCG@10 against the share of heads off.",
-            ),
-        ),
+        (Table(header, rows, caption),),
     )
 
 
-def _test_row(test: EquivalenceTest, whole: float) -> tuple[str, ...]:
-    """Return a row of the table. whole: the metric with all heads on."""
+def _test_row(test: EquivalenceTest) -> tuple[str, ...]:
     ends = test.delta.bounds(LEVEL)
     return (
         layer_range(test.layers),
         NAMES[test.metric],
         with_interval(test.delta.interval()),
-        percent(test.relative.interval()) if whole > LEAST_DIVISOR else "–",
         p_value(test.p_equivalent),
         p_value(test.p_not_worse),
         f"± {max(abs(ends.low), abs(ends.high)):.3f}" if math.isfinite(ends.low) else "–",
@@ -198,17 +169,19 @@ def _draw(curves: list[Curve]) -> Drawing:
     labels = ("all layers", "lower half", "upper half")
     for metric, axes in zip(METRICS, panels.flat, strict=True):
         base = curves[0].rows[0][metric]
+        least = -1.0 if metric == "qwk" else 0.0
         for line, curve in enumerate(curves):
             colour = plots.LINES[line][0]
             x = [row["fraction"] * 100 for row in curve.rows]
             axes.plot(x, [row[metric] for row in curve.rows], ".", color=colour, alpha=0.18, markersize=4)
-            intervals = [point.delta[metric].interval() for point in curve.points]
+            changes = [point.delta[metric].interval() for point in curve.points]
             plots.curve(
                 axes,
                 [point.fraction * 100 for point in curve.points],
-                [base + interval.value for interval in intervals],
-                [max(base + interval.low, plots.LEAST[metric]) for interval in intervals],
-                [min(base + interval.high, 1) for interval in intervals],
+                [
+                    Interval(base + one.value, max(base + one.low, least), min(base + one.high, 1))
+                    for one in changes
+                ],
                 line=line,
                 label=f"{labels[line]} ({layer_range(curve.layers)})",
             )

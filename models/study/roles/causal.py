@@ -11,12 +11,9 @@ from itertools import combinations, product
 import numpy as np
 
 from models.quality.bootstrap import Estimate
-from models.quality.labelled import LabelledPair
-from models.study.base import Judged
-from models.study.heads import Head, Heads, weights_without
+from models.study.base import Head, Heads, weights_without
 from models.study.inputs import spread_over_queries
 from models.study.roles.scores import RoleScores
-from models.study.runner import Runner
 from models.study.statistics import Resamples, effect
 from models.study.study import Study
 
@@ -31,14 +28,11 @@ CAUSAL_METRICS = ("accuracy", "qwk", "ndcg10")
 class Comparison:
     """The effect of switching some heads off, beside that of random sets with as many heads of each layer.
 
-    name: the name of the role, or of a comparison that the source study published. intact: the metrics with
-    all heads on. value: the metrics with these heads off. relative: by metric, the relative change with its
-    bootstrap. random: by metric, the relative change of each random set.
+    value: the metrics with these heads off. relative: by metric, the relative change with its bootstrap.
+    random: by metric, the relative change of each random set.
     """
 
-    name: str
     heads: Heads
-    intact: dict[str, float]
     value: dict[str, float]
     relative: dict[str, Estimate]
     random: dict[str, np.ndarray]
@@ -59,11 +53,12 @@ class Comparison:
 class CausalCheck:
     """The comparisons of the causal check.
 
-    comparisons: one per role. published: those of the source study. pairs, queries: the size of the sample.
+    roles: by role. published: the heads that the source study switched off, by name. pairs, queries: the
+    size of the sample.
     """
 
-    comparisons: tuple[Comparison, ...]
-    published: tuple[Comparison, ...]
+    roles: dict[str, Comparison]
+    published: dict[str, Comparison]
     pairs: int
     queries: int
 
@@ -72,45 +67,28 @@ def causal_check(
     study: Study, leading: Mapping[str, Heads], term_match: RoleScores, held: Heads
 ) -> CausalCheck:
     """Switch off the leading heads of each role, and the heads that the source study switched off."""
-    data = _sample(study)
-    runner = Runner(
-        study.classifier,
-        data,
-        cache=study.runner.cache,
-        identity=study.runner.identity,
-        progress=study.progress,
-        remote=study.runner.remote,
-    )
+    data = study.data.take(spread_over_queries(study.data.query_of, PAIRS, study.seed))
     rng = np.random.default_rng([study.seed, 6])
-    sets = {role: heads for role, heads in leading.items() if heads}
-    named = {f"published: {name}": heads for name, heads in _published(term_match, held).items() if heads}
-    plans = [
-        (name, heads, layer_matched(heads, held, rng, study.effort.role_sets) if "whole" not in name else [])
-        for name, heads in (*sets.items(), *named.items())
-    ]
+    name, published = _published(term_match, held)
+    wanted = {role: heads for role, heads in (*leading.items(), (name, published)) if heads}
+    random = {role: layer_matched(heads, held, rng, study.effort.role_sets) for role, heads in wanted.items()}
     masks = [np.ones(study.shape, np.float32)]
-    for _, heads, random in plans:
-        masks += [weights_without(gone, study.shape) for gone in (heads, *random)]
-    evaluations = iter(runner.evaluate(masks, "heads of a role off, and random ones"))
+    for role, heads in wanted.items():
+        masks += [weights_without(gone, study.shape) for gone in (heads, *random[role])]
+    evaluations = iter(study.runner.over(data).evaluate(masks, "heads of a role off, and random ones"))
     resamples = Resamples(data, study.resamples, study.seed)
     whole = resamples.draws(next(evaluations))
-    intact = {metric: float(whole[metric].values[0]) for metric in CAUSAL_METRICS}
-    comparisons = []
-    for name, heads, random in plans:
+    comparisons = {}
+    for role, heads in wanted.items():
         off = effect(resamples, whole, next(evaluations))
-        others = [next(evaluations).metrics() for _ in random]
-        comparisons.append(
-            Comparison(
-                name,
-                heads,
-                intact,
-                off.value,
-                {metric: off.relative[metric] for metric in CAUSAL_METRICS},
-                {m: relative_changes([x[m] for x in others], intact[m]) for m in CAUSAL_METRICS},
-            )
-        )
-    split = len(sets)
-    return CausalCheck(tuple(comparisons[:split]), tuple(comparisons[split:]), len(data), len(data.queries))
+        others = [next(evaluations).metrics() for _ in random[role]]
+        relative = {m: off.relative[m] for m in CAUSAL_METRICS}
+        changes = {
+            m: relative_changes([x[m] for x in others], float(whole[m].values[0])) for m in CAUSAL_METRICS
+        }
+        comparisons[role] = Comparison(heads, off.value, relative, changes)
+    of_source = {name: comparisons.pop(name)} if name in comparisons else {}
+    return CausalCheck(comparisons, of_source, len(data), len(data.queries))
 
 
 def relative_changes(values: Sequence[float], intact: float) -> np.ndarray:
@@ -125,9 +103,8 @@ def layer_matched(
 
     If a layer has too few other heads, each set takes all of them and fills up from those in `heads`.
     """
-    wanted = Counter(layer for layer, _ in heads)
     pools, fixed = [], []
-    for layer, count in sorted(wanted.items()):
+    for layer, count in sorted(Counter(layer for layer, _ in heads).items()):
         others = [head for head in held if head[0] == layer and head not in heads]
         if len(others) < count:
             fixed += others
@@ -148,24 +125,10 @@ def layer_matched(
     return list(drawn)
 
 
-def _published(term_match: RoleScores, held: Heads) -> dict[str, Heads]:
-    """Return the two sets that the source study switched off: five term-match heads of layers 2–4 of 12, and
-    all heads of the lower half."""
+def _published(term_match: RoleScores, held: Heads) -> tuple[str, Heads]:
+    """Return the set that the source study switched off: five term-match heads of layers 2–4 of 12."""
     layers = 1 + max(layer for layer, _ in held)
     middle = range(round(layers / 6), round(layers / 3) + 1)
-    inside = [i for i in np.argsort(-term_match.excess, kind="stable") if held[i][0] in middle]
-    lower = range(layers // 2)
-    return {
-        f"five term-match heads of layers {middle.start}–{middle.stop - 1}": tuple(
-            held[i] for i in inside[:5]
-        ),
-        f"the whole of layers 0–{lower.stop - 1}": tuple(head for head in held if head[0] in lower),
-    }
-
-
-def _sample(study: Study) -> Judged:
-    """Return at most PAIRS pairs, some of every query."""
-    data = study.data
-    rows = spread_over_queries(data.query_of, PAIRS, study.seed)
-    pairs = [LabelledPair(*data.pairs[i], int(data.grade[i])) for i in rows]
-    return Judged.of(pairs, data.source)
+    inside = [i for i in np.argsort(-term_match.values, kind="stable") if held[i][0] in middle]
+    name = f"five term-match heads of layers {middle.start}–{middle.stop - 1}"
+    return name, tuple(held[i] for i in inside[:5])

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.study.base import Progress
-from models.study.heads import Heads, held_heads
+from models.condense.words import split_chinese
+from models.study.base import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.roles.causal import CausalCheck, causal_check
-from models.study.roles.scores import ROLES, RoleScores, role_scores
+from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
 from models.study.statistics import LEVEL
 from models.study.study import Study
+
+ROLES = (
+    "term_match",
+    "previous_word",
+    "next_word",
+    "segmentation",
+    "segmentation_zh",
+    "segmentation_ko",
+    "special",
+)
+"""Word segmentation is asked on the study's data, and on Chinese and Korean titles. In Chinese no space
+says where a word ends; jieba does."""
+
+TITLES = Path(__file__).parent / "titles.tsv"
+"""Language, product and title in each row."""
 
 HOLDS = 0.1
 """A head holds a role if its excess over chance is significant and at least a tenth of its attention: with
@@ -28,7 +45,7 @@ TOP = 5
 class Roles:
     """The roles of the heads.
 
-    scores: by role, in the order of `heads`. pairs: how many pairs the attention was scored on.
+    scores: by role, in the order of `heads`. pairs: how many pairs of the study's data were scored.
     """
 
     scores: Mapping[str, RoleScores]
@@ -39,19 +56,22 @@ class Roles:
 
 def measure(study: Study) -> Roles:
     """Score every head in every role, then switch the leading heads of each role off."""
-    heads = held_heads(study.classifier)
+    clf, heads, step = study.classifier, held_heads(study.classifier), study.progress.advance
     rows = spread_over_queries(study.data.query_of, study.effort.role_pairs, study.seed)
-    encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
-    study.progress.start("attention of every head", len(encoded))
-    scores = role_scores(
-        study.classifier,
-        encoded,
-        [int(study.data.query_of[i]) for i in rows],
-        heads,
-        seed=study.seed,
-        resamples=study.resamples,
-        steps=_steps(study.progress),
-    )
+    encoded = clf.tokenizer.encode([study.data.pairs[i] for i in rows])
+    samples = {
+        language: clf.tokenizer.encode(pairs[: study.effort.role_pairs])
+        for language, pairs in _sample().items()
+    }
+    study.progress.start("attention of every head", len(encoded) + sum(map(len, samples.values())))
+    query_of = study.data.query_of[rows].tolist()
+    scores = role_scores(clf, encoded, query_of, heads, seed=study.seed, resamples=study.resamples, step=step)
+    for language, pairs in samples.items():
+        readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
+        split = split_chinese if language == "zh" else None
+        scores[f"segmentation_{language}"] = segmentation_scores(
+            clf, readable, heads, split, seed=study.seed, resamples=study.resamples, step=step
+        )
     leading = {role: leaders(scores[role], heads) for role in ROLES}
     return Roles(scores, heads, causal_check(study, leading, scores["term_match"], heads), len(encoded))
 
@@ -59,19 +79,24 @@ def measure(study: Study) -> Roles:
 def holds(scores: RoleScores) -> NDArray[np.bool_]:
     """Return which heads hold the role: (heads,) bool."""
     with np.errstate(invalid="ignore"):
-        return np.asarray((scores.p_adjusted < LEVEL) & (scores.excess >= HOLDS))
+        return np.asarray((scores.p_adjusted < LEVEL) & (scores.values >= HOLDS))
 
 
 def leaders(scores: RoleScores, heads: Heads) -> Heads:
-    """Return the TOP heads, or fewer, with the largest significant excess. If any head holds the role, return
-    only heads that do."""
-    order = np.argsort(-scores.excess, kind="stable")
-    significant = [int(i) for i in order if scores.p_adjusted[i] < LEVEL and scores.excess[i] > 0]
-    holding = [i for i in significant if scores.excess[i] >= HOLDS]
+    """Return the TOP heads, or fewer, with the largest significant excess. If any head holds the role,
+    return only heads that do."""
+    excess = scores.values
+    order = np.argsort(-excess, kind="stable")
+    significant = [int(i) for i in order if scores.p_adjusted[i] < LEVEL and excess[i] > 0]
+    holding = [i for i in significant if excess[i] >= HOLDS]
     return tuple(heads[i] for i in (holding or significant)[:TOP])
 
 
-def _steps(progress: Progress) -> Iterator[None]:
-    while True:
-        yield None
-        progress.advance()
+@cache
+def _sample() -> dict[str, list[tuple[str, str]]]:
+    """Return (product, title) pairs by language."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in TITLES.read_text(encoding="utf-8").splitlines():
+        language, query, title = line.split("\t")
+        found.setdefault(language, []).append((query, title))
+    return found

@@ -1,14 +1,16 @@
 """Scores of each head in each role, and the scores that chance would give.
 
 Each null hypothesis is tested by permuting one thing: the order of a text's words (previous and next word),
-the borders between words (segmentation), the choice of special tokens, or, for term match, whether the title
-holds the query's term or another word in its place. All heads share each permutation, so the largest of their
-standardised scores gives p-values that hold for all heads together (max-T, Westfall and Young 1993).
+the borders between words (segmentation), the choice of special tokens, or, for term match, whether the
+title holds the query's term or another word in its place. All heads share each permutation, so the largest
+of their standardised scores gives p-values that hold for all heads together (max-T, Westfall and Young
+1993).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,65 +18,64 @@ from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.study.heads import Heads
-from models.study.pair_words import Words
+from models.quality.bootstrap import Interval
+from models.study.base import Heads
 from models.study.statistics import mean_intervals
+from models.study.words import Split, Words
 
-ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
 DRAWS = 999
 _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothing
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
+Scored = tuple[Floats32, Floats32]
+"""Observed attention (heads,), and the same in each draw of the null hypothesis (draws, heads)."""
 
 
 @dataclass(frozen=True)
 class RoleScores:
     """One role's scores, by head in the order given.
 
-    score: the attention that the role asks for, 0 to 1; chance: its mean under the null hypothesis; excess:
-    the difference, with a 95 % interval over queries from low to high. p_adjusted: adjusted over the heads
-    (familywise). queries: how many queries counted.
+    score: the attention that the role asks for, 0 to 1. excess: how much more than by chance, with its 95 %
+    interval over queries. p_adjusted: adjusted over the heads (familywise). queries: how many queries
+    counted; if none, all is nan and p 1.
     """
 
     score: Floats
-    chance: Floats
-    low: Floats
-    high: Floats
+    excess: Sequence[Interval]
     p_adjusted: Floats
     queries: int
 
     @property
-    def excess(self) -> Floats:
-        return self.score - self.chance
+    def values(self) -> Floats:
+        """Return the excess of each head, (heads,)."""
+        return np.array([one.value for one in self.excess])
 
 
 class _Tally:
     """Observed and null means of one role: all pairs of a query count the same, and so do all queries."""
 
-    def __init__(self, heads: int) -> None:
-        self.observed: dict[int, list[Floats]] = {}
-        self.expected: dict[int, list[Floats]] = {}
-        self.null: dict[int, Floats] = {}
-        self.heads = heads
+    def __init__(self) -> None:
+        self.observed: dict[int, list[Floats32]] = defaultdict(list)
+        self.null: dict[int, list[Floats32]] = defaultdict(list)
 
-    def add(self, query: int, observed: Floats32, null: Floats32) -> None:
-        """Add one pair. observed: (heads,); null: (draws, heads)."""
-        self.observed.setdefault(query, []).append(observed.astype(np.float64))
-        self.expected.setdefault(query, []).append(null.mean(0, dtype=np.float64))
-        self.null[query] = self.null.get(query, 0.0) + null.astype(np.float64)
+    def add(self, query: int, scored: Scored | None) -> None:
+        """Add one pair; None adds nothing."""
+        if scored is not None:
+            self.observed[query].append(scored[0])
+            # Pairs of a query share their sum, so that memory does not grow with the pairs.
+            self.null[query] = [sum(self.null[query], np.zeros_like(scored[1])) + scored[1]]
 
-    def scores(self, resamples: int, seed: int) -> RoleScores:
-        """Return the scores of the pairs added so far; nan, and p 1, if there were none."""
+    def scores(self, heads: int, resamples: int, seed: int) -> RoleScores:
+        """Return the scores of the pairs added so far."""
         if not self.observed:
-            nothing = np.full(self.heads, np.nan)
-            return RoleScores(nothing, nothing, nothing, nothing, np.ones(self.heads), 0)
-        observed = np.stack([np.mean(rows, 0) for rows in self.observed.values()])  # (queries, heads)
-        expected = np.stack([np.mean(rows, 0) for rows in self.expected.values()])
-        null = np.mean([total / len(self.observed[query]) for query, total in self.null.items()], axis=0)
-        p = max_t(observed.mean(0), null)
-        low, high = mean_intervals(observed - expected, resamples, seed)
-        return RoleScores(observed.mean(0), expected.mean(0), low, high, p, len(observed))
+            return _nothing(heads)
+        observed = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in self.observed.values()])
+        null = np.stack(
+            [total[0].astype(np.float64) / len(self.observed[query]) for query, total in self.null.items()]
+        )  # (queries, draws, heads)
+        excess = mean_intervals(observed - null.mean(1), resamples, seed)
+        return RoleScores(observed.mean(0), excess, max_t(observed.mean(0), null.mean(0)), len(observed))
 
 
 def role_scores(
@@ -85,42 +86,61 @@ def role_scores(
     *,
     seed: int,
     resamples: int,
-    steps: Iterable[None],
+    step: Callable[[], None],
 ) -> dict[str, RoleScores]:
-    """Return the scores of the heads in every role of ROLES.
+    """Return the scores of the heads in term_match, previous_word, next_word, segmentation and special.
 
-    pairs, query_of: (n,) encoded pairs and the query of each. steps: advanced once for each pair.
+    pairs, query_of: (n,) encoded pairs and the query of each. step: called after each pair.
     """
-    tallies = {role: _Tally(len(heads)) for role in ROLES if role != "term_match"}
-    differences: dict[int, list[Floats]] = {}
-    present: dict[int, list[Floats]] = {}
+    tallies = {role: _Tally() for role in ("previous_word", "next_word", "segmentation", "special")}
+    lost: dict[int, list[Floats32]] = defaultdict(list)
+    present: dict[int, list[Floats32]] = defaultdict(list)
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_form(words)
-    for number, (pair, split, query, _) in enumerate(zip(pairs, words, query_of, steps, strict=False)):
+    for number, (pair, split, query) in enumerate(zip(pairs, words, query_of, strict=True)):
         rng = np.random.default_rng([seed, 1, number])
         of_query = np.random.default_rng([seed, 2, query])  # permutes a query's words alike in all its pairs
         maps = classifier.attention(pair, heads)
         between = split.attention(maps)
-        for role, tally in tallies.items():
-            if role in ("previous_word", "next_word"):
-                continue
-            result = _segmentation(maps, split, rng) if role == "segmentation" else _special(maps, split, rng)
-            if result is not None:
-                tally.add(query, *result)
+        tallies["segmentation"].add(query, _segmentation(maps, split, rng))
+        tallies["special"].add(query, _special(maps, split, rng))
         ordered = _word_order(between, split, of_query, rng)
         if ordered is not None:
             observed, null = ordered
-            tallies["next_word"].add(query, observed[: len(heads)], null[:, : len(heads)])
-            tallies["previous_word"].add(query, observed[len(heads) :], null[:, len(heads) :])
+            tallies["next_word"].add(query, (observed[: len(heads)], null[:, : len(heads)]))
+            tallies["previous_word"].add(query, (observed[len(heads) :], null[:, len(heads) :]))
         replaced = _replaced(pair, split, pool, rng)
         if replaced is not None:
+            kept = _term_mass(between, split)
             after = split.attention(classifier.attention(replaced, heads))
-            kept, lost = _term_mass(between, split), _term_mass(after, split)
-            differences.setdefault(query, []).append((kept - lost).astype(np.float64))
-            present.setdefault(query, []).append(kept.astype(np.float64))
-    scores = {role: tally.scores(resamples, seed) for role, tally in tallies.items()}
-    scores["term_match"] = _term_scores(differences, present, len(heads), resamples, seed)
-    return {role: scores[role] for role in ROLES}
+            lost[query].append(kept - _term_mass(after, split))
+            present[query].append(kept)
+        step()
+    scores = {"term_match": _term_scores(lost, present, len(heads), resamples, seed)}
+    return scores | {role: tally.scores(len(heads), resamples, seed) for role, tally in tallies.items()}
+
+
+def segmentation_scores(
+    classifier: Classifier,
+    pairs: Sequence[EncodedPair],
+    heads: Heads,
+    split: Split | None,
+    *,
+    seed: int,
+    resamples: int,
+    step: Callable[[], None],
+) -> RoleScores:
+    """Return the scores of the heads in word segmentation alone; each pair counts as a query of its own.
+
+    split: the truth about words where no spaces stand between them.
+    """
+    tally = _Tally()
+    for number, pair in enumerate(pairs):
+        rng = np.random.default_rng([seed, 4, number])
+        words = Words.of(classifier.tokenizer, pair, split)
+        tally.add(number, _segmentation(classifier.attention(pair, heads), words, rng))
+        step()
+    return tally.scores(len(heads), resamples, seed)
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:
@@ -135,15 +155,15 @@ def max_t(observed: Floats, null: Floats) -> Floats:
 
 def _word_order(
     between: Floats32, words: Words, of_query: np.random.Generator, rng: np.random.Generator
-) -> tuple[Floats32, Floats32] | None:
+) -> Scored | None:
     """Return the mean attention from a word to the next one, then to the previous one, and the same under
     random orders: (2·heads,), (draws, 2·heads); None if no text has three words."""
     both = np.concatenate([between, between.transpose(0, 2, 1)])
     observed, null, edges = np.zeros(len(both), np.float32), np.zeros((DRAWS, len(both)), np.float32), 0
     for text, generator in zip(words.texts, (of_query, rng), strict=True):
-        if len(text) < 3:  # two words are neighbours in either order
-            continue
         size = len(text)
+        if size < 3:  # two words are neighbours in either order
+            continue
         inside = both[:, text[:, None], text].reshape(len(both), -1)  # (2·heads, words²)
         orders = np.argsort(generator.random((DRAWS, size)), axis=1)
         steps = np.zeros((DRAWS, size * size), np.float32)
@@ -151,15 +171,15 @@ def _word_order(
         observed += inside[:, np.arange(size - 1) * size + np.arange(1, size)].sum(1)
         null += steps @ inside.T
         edges += size - 1
-    return None if not edges else (_f32(observed / edges), _f32(null / edges))
+    return (observed / np.float32(edges), null / np.float32(edges)) if edges else None
 
 
-def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Floats32, Floats32] | None:
-    """Return the attention to a neighbour in the same word minus that to a neighbour across the word's border
-    at the same offset, and the same with the borders elsewhere; None if no text has both.
+def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> Scored | None:
+    """Return the attention to a neighbour in the same word minus that to a neighbour across the word's
+    border at the same offset, and the same with the borders elsewhere; None if no text has both.
 
-    From each, the attention that tokens of other words pay to that neighbour is subtracted. A head that likes
-    some pieces from everywhere thus scores nothing.
+    From each, the attention that tokens of other words pay to that neighbour is subtracted. A head that
+    likes some pieces from everywhere thus scores nothing.
     """
     observed, null = np.zeros(len(maps), np.float32), np.zeros((DRAWS, len(maps)), np.float32)
     strata = 0
@@ -172,19 +192,18 @@ def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> tup
             if not 0 < within.sum() < len(within):
                 continue
             others = words.word_of[tokens][None, :] != words.word_of[target][:, None]  # (edges, tokens)
-            usual = np.einsum(
-                "hte,et->he", maps[:, tokens][:, :, target], others / others.sum(1, keepdims=True)
-            )
+            weights = others / others.sum(1, keepdims=True)
+            usual = np.einsum("hte,et->he", maps[:, tokens][:, :, target], weights)
             edges = maps[:, source, target] - usual  # (heads, edges)
             inside, outside = 1 / within.sum(), -1 / (~within).sum()
             labels = np.where(within, inside, outside).astype(np.float32)
-            observed += edges @ labels
-            null += rng.permuted(np.tile(labels, (DRAWS, 1)), axis=1) @ edges.T
+            observed += (edges @ labels).astype(np.float32)
+            null += (rng.permuted(np.tile(labels, (DRAWS, 1)), axis=1) @ edges.T).astype(np.float32)
             strata += 1
-    return None if not strata else (_f32(observed / strata), _f32(null / strata))
+    return (observed / np.float32(strata), null / np.float32(strata)) if strata else None
 
 
-def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Floats32, Floats32]:
+def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> Scored:
     """Return the attention of words to the special tokens, and that to as many random tokens."""
     special = words.word_of < 0
     mass = maps[:, ~special].mean(1)  # (heads, n)
@@ -200,11 +219,10 @@ def _term_mass(between: Floats32, words: Words) -> Floats32:
 
 def _words_by_form(words: Sequence[Words]) -> dict[tuple[int, bool], list[tuple[int, ...]]]:
     """Return the distinct title words of all pairs, by `Words.form`."""
-    pool: dict[tuple[int, bool], list[tuple[int, ...]]] = {}
-    for form, pieces in dict.fromkeys(
-        (split.form(i), split.pieces[i]) for split in words for i in split.texts[1]
-    ):
-        pool.setdefault(form, []).append(pieces)
+    pool: dict[tuple[int, bool], list[tuple[int, ...]]] = defaultdict(list)
+    forms = ((split.form(i), split.pieces[i]) for split in words for i in split.texts[1])
+    for form, pieces in dict.fromkeys(forms):
+        pool[form].append(pieces)
     return pool
 
 
@@ -228,23 +246,23 @@ def _replaced(
 
 
 def _term_scores(
-    differences: dict[int, list[Floats]],
-    present: dict[int, list[Floats]],
+    lost: dict[int, list[Floats32]],
+    present: dict[int, list[Floats32]],
     heads: int,
     resamples: int,
     seed: int,
 ) -> RoleScores:
     """Test by flipping the signs of whole queries: under the null hypothesis, replacing the term changes
     nothing on average."""
-    if not differences:
-        return _Tally(heads).scores(resamples, seed)
-    change = np.stack([np.mean(rows, 0) for rows in differences.values()])  # (queries, heads)
-    score = np.stack([np.mean(rows, 0) for rows in present.values()]).mean(0)
+    if not lost:
+        return _nothing(heads)
+    change = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in lost.values()])  # (queries, heads)
+    score = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in present.values()]).mean(0)
     signs = np.random.default_rng([seed, 3]).choice((-1.0, 1.0), (DRAWS, len(change)))
     p = max_t(change.mean(0), signs @ change / len(change))
-    low, high = mean_intervals(change, resamples, seed)
-    return RoleScores(score, score - change.mean(0), low, high, p, len(change))
+    return RoleScores(score, mean_intervals(change, resamples, seed), p, len(change))
 
 
-def _f32(values: NDArray[np.floating]) -> Floats32:
-    return values.astype(np.float32, copy=False)
+def _nothing(heads: int) -> RoleScores:
+    nan = float("nan")
+    return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)

@@ -1,5 +1,5 @@
-"""Which heads can go? The best mask for each number of heads kept, and the smallest that holds up on other
-queries. With units, layers or a speed: the best network for each time, by what the parts cost here."""
+"""What can go? The best network for each number of heads kept, or for each speed by measured times, and the
+smallest that holds up on other queries."""
 
 from models.study.result import Result
 from models.study.search import compute, report
@@ -7,12 +7,8 @@ from models.study.study import Study
 
 
 def run(study: Study) -> Result:
-    """Return the path of masks, the tests on `holdout`, and the files of the chosen masks.
+    """Return the path of networks, the tests on `holdout`, and the file of the chosen mask.
 
-    Raises ModelError if `data` and `holdout` share a query.
+    Raises ModelError if `data` and `holdout` share a query, or if no network is as fast as wanted.
     """
-    if study.by_time:
-        from models.study.search import structured
-
-        return structured.run(study)
-    return report.result(study, compute.measure(study))
+    return report.result(compute.search(study), study)

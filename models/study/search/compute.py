@@ -1,218 +1,264 @@
-"""The best mask for each number of heads kept, and the smallest that passes a test on other queries."""
+"""The best network for each number of heads kept, or for each speed, and the smallest that passes a test on
+other queries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from models.compress.structure import Structure
+from models.errors import ModelError
 from models.quality.evaluation import Evaluation
-from models.study.base import Matrix
-from models.study.gradients import DifferentiableNetwork
-from models.study.heads import Heads, held_heads, weights_without
-from models.study.inputs import check_apart
-from models.study.search import importance, rivals
+from models.study.base import Heads, held_heads, weights_without
+from models.study.gradients import DifferentiableNetwork, Gradients
+from models.study.inputs import check_apart, spread_over_queries
+from models.study.search import orders, plans
+from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
-from models.study.search.rivals import Rivalry
-from models.study.search.speed import Speed, measure_speed
-from models.study.search.tuning import tuned_scales
+from models.study.search.plans import HEADS, LAYERS, UNITS, Planner
+from models.study.search.recovery import Recovered, recover
+from models.study.search.rivals import Rivals, compete
+from models.study.search.times import Times, is_removable, measure
 from models.study.statistics import Resamples
 from models.study.study import Study
 
-BASELINE_KEPT = (0.8, 0.6, 0.4, 0.3, 0.2)
-RANDOM_KEPT = (0.8, 0.6, 0.4, 0.2)
-TUNING_PAIRS = 128
-GRADIENT_PAIRS = 256
-"""How many pairs' gradients are kept in one file; a stopped run loses at most these."""
+GRADIENT_PAIRS = 2_048
+SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+COMPARED_KEPT = (0.8, 0.6, 0.4, 0.2)
+COMPARED_SPEEDUPS = (1.5, 2.0, 3.0)
+"""Where the search is compared with other methods."""
+RANDOM_SEEDS = 3
+ERROR_RATE = 0.025
+"""The chance that a mask worse than the margin is chosen."""
+SAME = 1e-6
+"""Divergences up to this are rounding."""
 
-COMPARED = 0.4
-"""The share of heads kept at which masks are compared if none passed the test."""
-
-ERROR_RATE = 0.05
-"""The chance of choosing a mask worse than the margin; plain and tuned masks get half of it each."""
+OURS, MICHEL, MAGNITUDE, RANDOM = "full Fisher", "Michel et al. 2019", "magnitude", "random"
+TIMED, TOP = "Fisher and measured times", "top layers dropped"
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One mask of one method. weights: (layers, heads). quality: on the search data; held_out: on the
-    held-out queries."""
+class Point:
+    """One network. planned: the speed that it was planned for, None if heads were counted; predicted: by
+    the times. quality: on the search data; held_out: on the held-out queries; pace: as measured;
+    divergence: of its grades from the intact model's, on a sample."""
 
     method: str
-    heads_on: int
-    weights: Matrix
+    structure: Structure
     quality: Evaluation
+    planned: float | None = None
+    predicted: float | None = None
     held_out: Evaluation | None = None
+    pace: Pace | None = None
+    divergence: float | None = None
 
 
 @dataclass(frozen=True)
-class Search:
-    """The masks of all methods and the tests of them.
+class Found:
+    """The networks of all methods, from large to small, and the tests of them.
 
-    heads: how many the checkpoint holds. intact, intact_held_out: the quality of the intact model on the
-    search data and on the held-out queries. plain, tuned: the masks from many heads to few, each with its
-    verdict. baselines: the masks of other methods. rivalry: the chosen mask beside others of its size.
+    path: the search's own; verdicts: on each of them. chosen: the index in `path` of the smallest that
+    passed, or of the wanted speed. rivals: random masks beside the chosen one. times, layer_order: of a
+    search by time; the order is that in which layers go, with the divergence without those so far.
     """
 
-    heads: int
     intact: Evaluation
     intact_held_out: Evaluation | None
-    plain: list[Candidate]
-    tuned: list[Candidate]
-    baselines: list[Candidate]
-    plain_verdicts: list[Verdict]
-    tuned_verdicts: list[Verdict]
-    rivalry: Rivalry | None = None
-    speed: Speed | None = None
-
-    @property
-    def chosen(self) -> int | None:
-        """Return the place in `plain` of the smallest mask that passed."""
-        return _last_passed(self.plain_verdicts)
-
-    @property
-    def chosen_tuned(self) -> int | None:
-        """Return the place in `tuned` of the smallest set of heads that passed with tuned scales."""
-        return _last_passed(self.tuned_verdicts)
+    path: list[Point]
+    baselines: list[Point]
+    verdicts: list[Verdict]
+    chosen: int | None
+    intact_pace: Pace | None = None
+    rivals: Rivals | None = None
+    times: Times | None = None
+    layer_order: tuple[tuple[int, float], ...] = ()
+    recovered: Recovered | None = None
 
 
-def measure(study: Study) -> Search:
-    """Order the heads on `data` and test on `holdout`. Raises ModelError if the two share a query."""
+def search(study: Study) -> Found:
+    """Find the networks on `data` and test them on `holdout`. Raises ModelError if the two share a query."""
     if study.holdout is not None:
         check_apart(study.data, study.holdout)
-    gradients = gate_gradients(study)
+    clf = study.classifier
+    if clf.config.int8 and study.recover_minutes:
+        raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
+    networks = Networks(study)
+    found = _by_time(study, networks) if study.by_time else _by_heads(study, networks)
+    if found.chosen is None:
+        return found
+    chosen = found.path[found.chosen]
+    if not study.by_time:
+        assert found.intact_held_out is not None
+        assert chosen.held_out is not None
+        intact, own = networks.paces([chosen.structure])
+        path = [replace(point, pace=own) if point is chosen else point for point in found.path]
+        rivals = compete(study, found.intact_held_out, chosen.structure.heads, chosen.held_out)
+        return replace(found, path=path, intact_pace=intact, rivals=rivals)
+    if study.recover_minutes:
+        recovered = recover(networks, chosen.structure, study.recover_minutes)
+        if recovered.held_out is not None and found.intact_held_out is not None:
+            (verdict,) = _tested(study, found.intact_held_out, [recovered.held_out])
+            recovered = replace(recovered, verdict=verdict)
+        return replace(found, recovered=recovered)
+    return found
+
+
+def _by_heads(study: Study, networks: Networks) -> Found:
+    """Order the heads by full Fisher information, and keep fewer and fewer."""
     held = held_heads(study.classifier)
-    order = importance.by_full_fisher(gradients, held)
-    sizes = sorted({round(share * len(held)) for share in study.effort.shares} - {0, len(held)}, reverse=True)
-    plain = [weights_without(order[: len(held) - size], study.shape) for size in sizes]
-    tuned = _tuned(study, plain)
-    baselines = _baselines(study, gradients, held)
-    ones = np.ones(study.shape, np.float32)
-
-    masks = [ones, *plain, *tuned, *(weights for _, _, weights in baselines)]
-    qualities = study.runner.evaluate(masks, "masks on the search data")
-    held_out: list[Evaluation] = []
-    if study.holdout_runner is not None:
-        held_out = study.holdout_runner.evaluate([ones, *plain, *tuned], "masks on the held-out queries")
-    plain_path, tuned_path = (
-        [
-            Candidate(method, size, weights, qualities[start + i], held_out[start + i] if held_out else None)
-            for i, (size, weights) in enumerate(zip(sizes, matrices, strict=True))
-        ]
-        for method, matrices, start in (
-            ("full Fisher", plain, 1),
-            ("full Fisher, tuned", tuned, 1 + len(sizes)),
-        )
-    )
-    others = [
-        Candidate(method, size, weights, quality)
-        for (method, size, weights), quality in zip(baselines, qualities[1 + 2 * len(sizes) :], strict=True)
+    gradients = _gradients(study).heads
+    order = orders.by_full_fisher(gradients, held)
+    sizes = {round(share * len(held)) for share in study.effort.shares} - {0, len(held)}
+    path = [(OURS, _without(study, order, size)) for size in sorted(sizes, reverse=True)]
+    named = [
+        (MICHEL, orders.by_michel(gradients, held)),
+        (MAGNITUDE, orders.by_magnitude(study.classifier, held)),
+        *((RANDOM, orders.at_random(held, study.seed + number)) for number in range(study.effort.orders)),
     ]
-    intact = held_out[0] if held_out else None
-    search = Search(
-        len(held), qualities[0], intact, plain_path, tuned_path, others,
-        _verdicts(study, intact, plain_path), _verdicts(study, intact, tuned_path),
+    compared = [round(share * len(held)) for share in COMPARED_KEPT]
+    baselines = [(name, _without(study, order, size)) for name, order in named for size in compared]
+    return _evaluated(study, networks, path, baselines)
+
+
+def _without(study: Study, order: Heads, size: int) -> Structure:
+    """Return the structure that keeps the last `size` heads of an order."""
+    whole = Structure.whole(study.classifier.config)
+    return replace(whole, heads=weights_without(order[: len(order) - size], study.shape))
+
+
+def _by_time(study: Study, networks: Networks) -> Found:
+    """Fit the network of least loss into less and less time."""
+    clf, what, wanted = study.classifier, study.what, study.speedup
+    times = measure(networks)
+    planner = plans.by_fisher(clf.config, times, what, _gradients(study))
+    whole = planner.whole_seconds
+    speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
+    layer_order = _layer_order(networks, planner, speedups[-1]) if LAYERS in what else []
+    best = [(speedup, _best(networks, planner, layer_order, speedup)) for speedup in speedups]
+    planned = {speedup: structure for speedup, structure in best if structure is not None}
+    needed = wanted or speedups[0]
+    if needed not in planned:
+        raise ModelError(
+            f"no network is {needed:g} times as fast without some {' and '.join(what)}: embeddings "
+            f"and classifier alone take {times.other / whole:.0%} of the time"
+        )
+    path = [(TIMED, structure) for structure in planned.values()]
+    baselines = [
+        (name, structure)
+        for speedup in planned
+        if speedup in COMPARED_SPEEDUPS or speedup == wanted
+        for name, structure in _rival_plans(study, planner, whole / speedup)
+        if structure is not None
+    ]
+    found = _evaluated(study, networks, path, baselines)
+    intact_pace, *paces = networks.paces([structure for _, structure in path])
+    points = [
+        replace(
+            point,
+            planned=speedup,
+            predicted=whole / planner.seconds(point.structure),
+            pace=pace,
+            divergence=networks.divergence(point.structure),
+        )
+        for point, speedup, pace in zip(found.path, planned, paces, strict=True)
+    ]
+    others = [replace(one, predicted=whole / planner.seconds(one.structure)) for one in found.baselines]
+    chosen = found.chosen if wanted is None else list(planned).index(wanted)
+    return replace(
+        found, path=points, baselines=others, chosen=chosen, intact_pace=intact_pace, times=times,
+        layer_order=tuple(layer_order),
     )  # fmt: skip
-    search = replace(search, rivalry=_rivalry(study, search))
-    return replace(search, speed=_speed(study, search))
 
 
-def gate_gradients(study: Study) -> NDArray[np.float64]:
-    """Return ∂loss/∂gate of each pair of the study's data at the intact model: (n, layers, heads)."""
-    encoded = study.classifier.tokenizer.encode(study.data.pairs)
-    study.progress.start("gradients of the mask", len(encoded))
-    network = DifferentiableNetwork(study.classifier)
-    gradients = []
-    for start in range(0, len(encoded), GRADIENT_PAIRS):
-        rows = slice(start, start + GRADIENT_PAIRS)
-        pairs, grades = encoded[rows], study.data.grade[rows]
-        inputs = (study.data.pairs[rows], grades.tolist())
-        gradients.append(
-            study.runner.keep("gate gradients", inputs, partial(network.gate_gradients, pairs, grades))
-        )
-        study.progress.advance(len(pairs))
-    return np.concatenate(gradients)
+def _rival_plans(study: Study, planner: Planner, seconds: float) -> list[tuple[str, Structure | None]]:
+    """Return the networks of the other methods that take as long."""
+    made: list[tuple[str, Structure | None]] = []
+    if LAYERS in study.what:
+        made.append((TOP, plans.without_top_layers(planner, seconds)))
+    if {HEADS, UNITS} & set(study.what):
+        magnitude = plans.by_magnitude(study.classifier, planner.times, study.what)
+        made.append((MAGNITUDE, magnitude.fitting(seconds)))
+        made += [(RANDOM, plans.at_random(planner, seconds, study.seed + i)) for i in range(RANDOM_SEEDS)]
+    return made
 
 
-def _tuned(study: Study, masks: Sequence[Matrix]) -> list[Matrix]:
-    rng = np.random.default_rng(study.seed)
-    rows = rng.permutation(len(study.data))[:TUNING_PAIRS]
+def _gradients(study: Study) -> Gradients:
+    rows = spread_over_queries(study.data.query_of, GRADIENT_PAIRS, study.seed)
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
-    study.progress.start("tuned scales", len(masks) * study.classifier.num_layers)
-
-    def scales() -> NDArray[np.float64]:
-        network = DifferentiableNetwork(study.classifier)
-        return np.array(tuned_scales(network, encoded, masks, done=study.progress.advance), np.float64)
-
-    inputs = ([study.data.pairs[i] for i in rows], np.array(masks).tobytes())
-    return list(study.runner.keep("tuned scales", inputs, scales).astype(np.float32))
+    study.progress.start("gradients", len(encoded))
+    network = DifferentiableNetwork(study.classifier)
+    return network.gradients(encoded, study.data.grade[rows], done=study.progress.advance)
 
 
-def _baselines(study: Study, gradients: NDArray[np.float64], held: Heads) -> list[tuple[str, int, Matrix]]:
-    """Return (method, heads on, weights) of every mask of the other methods."""
-    orders = {
-        "diagonal Fisher": importance.by_diagonal_fisher(gradients, held),
-        "Michel et al. 2019": importance.by_michel(gradients, held),
-        "magnitude": importance.by_magnitude(study.classifier, held),
-        rivals.LOWEST: importance.from_the_top(held),
-    }
-    plans: list[tuple[str, Heads, tuple[float, ...]]] = [
-        (name, order, BASELINE_KEPT) for name, order in orders.items()
+def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[tuple[int, float]]:
+    """Drop layers one at a time, always the one without which the grades change least; stop where whole
+    layers alone make the fastest network that is wanted."""
+    config, order = planner.config, list[tuple[int, float]]()
+    whole = Structure.whole(config)
+    left = [layer for layer in range(config.num_layers) if is_removable(config, layer)]
+    while left and len(order) < config.num_layers - 1:
+        gone = frozenset(layer for layer, _ in order)
+        if planner.seconds(replace(whole, skipped=gone)) <= planner.whole_seconds / fastest:
+            break
+        divergences = {one: networks.divergence(replace(whole, skipped=gone | {one})) for one in left}
+        # Of layers that change nothing at all, the last goes first.
+        layer = min(left, key=lambda one: (max(divergences[one], SAME), -one))
+        order.append((layer, divergences[layer]))
+        left.remove(layer)
+    return order
+
+
+def _best(
+    networks: Networks, planner: Planner, order: Sequence[tuple[int, float]], speedup: float
+) -> Structure | None:
+    """Return the structure that changes the grades least, over the numbers of layers dropped; of several
+    that change nothing, the fastest. None if nothing is as fast as wanted."""
+    candidates = []
+    for count in range(len(order) + 1):
+        gone = [layer for layer, _ in order[:count]]
+        structure = planner.fitting(planner.whole_seconds / speedup, gone)
+        if structure is not None:
+            candidates.append(structure)
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    return min(candidates, key=lambda one: (max(networks.divergence(one), SAME), planner.seconds(one)))
+
+
+def _evaluated(
+    study: Study,
+    networks: Networks,
+    path: Sequence[tuple[str, Structure]],
+    baselines: Sequence[tuple[str, Structure]],
+) -> Found:
+    """Evaluate the networks, and test those of the path from large to small."""
+    ones = [study.classifier.all_heads.matrix]
+    structures = [structure for _, structure in (*path, *baselines)]
+    qualities = networks.evaluate(structures, study.runner, "networks on the search data")
+    points = [
+        Point(name, structure, quality)
+        for (name, structure), quality in zip((*path, *baselines), qualities, strict=True)
     ]
-    plans += [
-        ("random", importance.at_random(held, study.seed + number), RANDOM_KEPT)
-        for number in range(study.effort.orders)
-    ]
-    masks = []
-    for name, order, shares in plans:
-        for share in shares:
-            size = round(share * len(held))
-            masks.append((name, size, weights_without(order[: len(held) - size], study.shape)))
-    return masks
+    (intact,) = study.runner.evaluate(ones, "the intact model")
+    own, others = points[: len(path)], points[len(path) :]
+    if study.holdout_runner is None:
+        return Found(intact, None, own, others, [], None)
+    (intact_held_out,) = study.holdout_runner.evaluate(ones, "the intact model")
+    held_out = networks.evaluate(
+        [point.structure for point in own], study.holdout_runner, "networks on the held-out queries"
+    )
+    own = [replace(point, held_out=quality) for point, quality in zip(own, held_out, strict=True)]
+    verdicts = _tested(study, intact_held_out, held_out)
+    passed = [index for index, verdict in enumerate(verdicts) if verdict.passed]
+    return Found(intact, intact_held_out, own, others, verdicts, passed[-1] if passed else None)
 
 
-def _verdicts(study: Study, intact: Evaluation | None, path: Sequence[Candidate]) -> list[Verdict]:
-    """Return the verdict on each mask of a path; none without held-out queries."""
-    if intact is None:
-        return []
+def _tested(study: Study, intact: Evaluation, others: Sequence[Evaluation]) -> list[Verdict]:
+    """Return the verdicts on networks, in the order tested."""
     assert study.holdout is not None
     resamples = Resamples(study.holdout, study.resamples, study.seed)
-    whole = resamples.draws(intact)
+    whole, queries = resamples.draws(intact), len(study.holdout.queries)
     losses = [
-        compare(
-            resamples,
-            whole,
-            candidate.held_out,
-            margin=study.margin,
-            alpha=ERROR_RATE / 2,
-            queries=len(study.holdout.queries),
-        )
-        for candidate in path
-        if candidate.held_out is not None
+        compare(resamples, whole, other, margin=study.margin, alpha=ERROR_RATE, queries=queries)
+        for other in others
     ]
     return fixed_sequence(losses, study.margin)
-
-
-def _rivalry(study: Study, search: Search) -> Rivalry | None:
-    """Compare the chosen mask with others of its size; if none passed, the one that keeps COMPARED of the
-    heads."""
-    if search.intact_held_out is None:
-        return None
-    wanted = round(COMPARED * search.heads)
-    nearest = min(range(len(search.plain)), key=lambda i: abs(search.plain[i].heads_on - wanted))
-    mask = search.plain[nearest if search.chosen is None else search.chosen]
-    assert mask.held_out is not None
-    return rivals.compete(study, search.intact_held_out, mask.weights, mask.held_out)
-
-
-def _speed(study: Study, search: Search) -> Speed | None:
-    mask = None if search.chosen is None else search.plain[search.chosen].weights
-    scales = None if search.chosen_tuned is None else search.tuned[search.chosen_tuned].weights
-    return None if mask is None and scales is None else measure_speed(study, mask, scales)
-
-
-def _last_passed(verdicts: Sequence[Verdict]) -> int | None:
-    passed = [place for place, verdict in enumerate(verdicts) if verdict.passed]
-    return passed[-1] if passed else None

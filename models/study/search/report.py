@@ -1,203 +1,419 @@
-"""The report of `search`: sections, finding and files, with JSON and conclusion from modules beside it."""
+"""The report of `search`: verdict, JSON, sections, finding and the mask's file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from typing import Any
 
-from models.masks.head_mask import HeadMask
-from models.study import claims
+import numpy as np
+
+from models.quality.bootstrap import MIN_TESTED
+from models.quality.evaluation import Evaluation, within_range
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.search import json_values, plots, rivals_report
-from models.study.search.compute import Candidate, Search
-from models.study.search.conclusion import conclusion, nothing_passed, within
-from models.study.search.noninferiority import TESTED_METRICS, Verdict
+from models.study.search import plots
+from models.study.search.compute import RANDOM, Found, Point
+from models.study.search.noninferiority import POWER, TESTED_METRICS, Loss, Verdict
+from models.study.statistics import Resamples
 from models.study.study import Study
-from models.study.wording import NAMES, bound, signed, value_or_dash
+from models.study.wording import NAMES, bound, listed, p_value, signed, value_or_dash
+
+FIFTH = 0.195
+"""A fifth of 144 heads is 28.8."""
 
 
-def result(study: Study, search: Search) -> Result:
+def result(found: Found, study: Study) -> Result:
     """Return the report of a search."""
+    verdict, sentences = _verdict(found, study), _sentences(found, study)
+    path = Figure(
+        "search_path",
+        "Quality on the search data: the search's own networks beside those of other methods.",
+        lambda: plots.path(found, study.data, study),
+        alt="Curves of QWK and NDCG@10, one per method.",
+    )
+    test = Figure(
+        "search_holdout",
+        "Change on held-out queries with its lower bound; a network passes if both lie above the "
+        "line of the margin.",
+        lambda: plots.held_out(found, study),
+        alt="Points with bounds, and the margin as a line.",
+    )
+    sections = [_path_section(found, path)]
+    if found.verdicts:
+        sections.append(_test_section(found, study))
+    if found.chosen is not None:
+        sections.append(_chosen_section(study, found.path[found.chosen]))
+    findings = () if study.by_time else (_finding(found, study),)
+    picture = test if found.verdicts else path
     return Result(
-        "search",
-        json_values.as_json(search, study),
-        conclusion(search, study),
-        _sections(search, study),
-        (_finding(search, study),),
-        _files(search, study),
+        "search", _json(found, study), verdict, " ".join(sentences), tuple(sections), findings, picture,
+        _files(found, study),
+    )  # fmt: skip
+
+
+def _verdict(found: Found, study: Study) -> str:
+    """Say in one sentence what was chosen, or why nothing was."""
+    if study.holdout is None and found.chosen is None:
+        return "Nothing is chosen without --holdout: the data that made the masks cannot also judge them."
+    if _is_untestable(found):
+        assert study.holdout is not None
+        claim = (
+            "no mask is called non-inferior"
+            if found.chosen is None
+            else "the network is not called non-inferior"
+        )
+        return (
+            f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} "
+            f"held-out queries have titles of different grades, and {claim} on fewer than {MIN_TESTED}."
+        )
+    if found.chosen is None:
+        return f"No mask could be shown to be non-inferior at a margin of {study.margin:g}."
+    point, what = found.path[found.chosen], _what(found.path[found.chosen], study)
+    speed = "" if point.pace is None else f", {point.pace.speedup.value:.2f} × as fast"
+    if not found.verdicts:
+        return f"{what}{speed}; without --holdout it was not tested."
+    if not found.verdicts[found.chosen].passed:
+        return f"{what}{speed}, but is not shown to be non-inferior at a margin of {study.margin:g}."
+    return f"{what}{speed}: on {len(_holdout(study))} held-out queries {_within(study.margin)}."
+
+
+def _holdout(study: Study) -> tuple[str, ...]:
+    return () if study.holdout is None else study.holdout.queries
+
+
+def _is_untestable(found: Found) -> bool:
+    return any(loss.queries_needed is None for verdict in found.verdicts for loss in verdict.losses.values())
+
+
+def _what(point: Point, study: Study) -> str:
+    config = study.classifier.config
+    heads, units = _counts(point, study)
+    total = sum(map(len, config.kept_heads))
+    text = f"The chosen network keeps {heads} of {total} heads ({heads / total:.0%})"
+    if study.by_time:
+        layers = f"{len(point.structure.layers)} of {config.num_layers} layers"
+        text += f", {units:,} of {sum(config.widths):,} units and {layers}"
+    return text
+
+
+def _counts(point: Point, study: Study) -> tuple[int, int]:
+    """Return how many heads and units stay."""
+    config = study.classifier.config
+    return (
+        sum(map(len, point.structure.kept_heads(config))),
+        sum(map(len, point.structure.kept_units(config))),
     )
 
 
-def _sections(search: Search, study: Study) -> tuple[Section, ...]:
-    """Return the path, the held-out test, the rivals and the speed."""
-    path = Section(
+def _within(margin: float) -> str:
+    """Say what is shown of a mask that passed. Its own figures are too good, because they chose it."""
+    return f"{listed([NAMES[name] for name in TESTED_METRICS])} each change by more than −{margin:g}"
+
+
+def _sentences(found: Found, study: Study) -> list[str]:
+    """Return the conclusion from the numbers."""
+    text = []
+    if found.chosen is None and found.verdicts and not _is_untestable(found):
+        text.append(f"Already the largest fails: {_losses(found.verdicts[0], study.margin)}.")
+    if found.chosen is not None:
+        point = found.path[found.chosen]
+        if found.verdicts and not found.verdicts[found.chosen].passed and not _is_untestable(found):
+            text.append(f"It does not pass: {_losses(found.verdicts[found.chosen], study.margin)}.")
+        elif found.verdicts and found.chosen + 1 < len(found.path) and not _is_untestable(found):
+            text.append(
+                f"The next smaller one fails: {_losses(found.verdicts[found.chosen + 1], study.margin)}."
+            )
+        if point.pace is not None:
+            speed = point.pace.speedup
+            predicted = "" if point.predicted is None else f"; predicted {point.predicted:.2f}"
+            text.append(
+                f"It is {speed.value:.2f} × as fast as the intact model ({speed.low:.2f} to {speed.high:.2f}"
+                f"{predicted}): {point.pace.pairs_per_second:.0f} pairs per second on one thread."
+            )
+        text.append(_beside(found, point, study))
+    if found.rivals is not None:
+        text.append(_rivals_sentence(found))
+    if found.recovered is not None:
+        one = found.recovered
+        outcome = "" if one.verdict is None else (
+            f"it is {'' if one.verdict.passed else 'not shown to be '}non-inferior: "
+            f"{_losses(one.verdict, study.margin)}. This is a further test on the same queries, so "
+            "its pass is weaker evidence"
+        )  # fmt: skip
+        text.append(
+            f"After {one.minutes:g} minutes of distillation ({one.steps:,} steps, loss {one.before:.4f} to "
+            f"{one.after:.4f}) on pairs without grades "
+            f"{outcome or f'its checkpoint is in {one.directory.name}/'}."
+        )
+    return [sentence for sentence in text if sentence]
+
+
+def _beside(found: Found, point: Point, study: Study) -> str:
+    """Compare with the other methods at about the same size or speed."""
+    _, at = plots.axis_of(study)
+    if not found.baselines:
+        return ""
+    nearest = min({at(one) for one in found.baselines}, key=lambda size: abs(size - at(point)))
+    own = min(found.path, key=lambda one: abs(at(one) - nearest))
+    others: dict[str, list[float]] = {}
+    for one in found.baselines:
+        if math.isclose(at(one), nearest, rel_tol=0.1):
+            others.setdefault(one.method, []).append(one.quality.metrics()["qwk"])
+    values = [f"{name} {value_or_dash(float(np.median(qwk)))}" for name, qwk in others.items()]
+    size = f"{at(own):.2f} × as fast" if study.by_time else f"{at(own):.0f} heads"
+    return (
+        f"On the search data with {size}: QWK {value_or_dash(own.quality.metrics()['qwk'])} (intact "
+        f"{value_or_dash(found.intact.metrics()['qwk'])}); {', '.join(values)}."
+    )
+
+
+def _rivals_sentence(found: Found) -> str:
+    assert found.rivals is not None
+    one = found.rivals
+    changes = [
+        f"{NAMES[metric]} by {signed(float(np.median(one.random[metric])))} at the median (the chosen "
+        f"mask by {signed(one.chosen[metric])}; p {p_value(one.p[metric])})"
+        for metric in TESTED_METRICS
+        if np.isfinite(one.chosen[metric])
+    ]
+    outcome = {
+        True: "What matters is how many heads each layer keeps: within a layer the choice may be chance.",
+        False: "So the choice within the layers matters too.",
+        None: "It is open whether the choice within the layers matters.",
+    }[one.only_layers]
+    masks = f"{len(one.random['qwk'])} random masks with as many heads in each layer"
+    return f"{masks} change {listed(changes)}. {outcome}"
+
+
+def _losses(verdict: Verdict, margin: float) -> str:
+    return ", ".join(_loss(name, loss, margin) for name, loss in verdict.losses.items())
+
+
+def _loss(name: str, loss: Loss, margin: float) -> str:
+    """Return one metric's change with its lower bound, and whether the queries were enough."""
+    text = f"{NAMES[name]} {signed(loss.delta)} (lower bound {bound(loss.bound, margin)}"
+    if loss.queries_needed is not None and loss.power < POWER:
+        text += f"; {loss.queries_needed:,} queries are needed for a power of {POWER:.0%}"
+    return f"{text})"
+
+
+def _path_section(found: Found, path: Figure) -> Section:
+    rows = [("intact", "", *_cells(found.intact))]
+    for point in (*found.path, *(one for one in found.baselines if one.method != RANDOM)):
+        size = (
+            f"{plots.speed_of(point):.2f} ×"
+            if point.predicted
+            else f"{(point.structure.heads > 0).sum()} heads"
+        )
+        rows.append((point.method, size, *_cells(point.quality)))
+    return Section(
         "Search: the path",
         (
-            "Heads go in the order of a greedy backward elimination under the full Fisher information of the "
-            "head gates (Kwon et al. 2022), estimated on the search data. The same data shows the path "
-            "below, so it looks better than it is; the next section is a fair test. Bands are 95 % intervals "
-            f"by bootstrap over queries; random is the middle 90 % of {_seeds(search)} orders.",
+            "Heads go in the order of a greedy backward elimination under the full Fisher "
+            "information of the gates (Kwon et al. 2022), estimated on the search data. By time, a "
+            "knapsack over measured times chooses for each speed how many heads and units a layer "
+            "keeps, once for each number of layers dropped; of these networks the one counts whose "
+            "grades differ least from the intact model's on a sample. The same data shows the path, "
+            "so it looks better than it is; the test on held-out queries is fair.",
         ),
-        (_path_table(search),),
-        (
-            Figure(
-                "search_path",
-                "Quality on the search data by heads kept: the full-Fisher order, plain and with tuned "
-                "scales, beside its baselines.",
-                lambda: plots.path(search, study.data),
-                alt="Curves of QWK and NDCG@10 against the number of heads kept, one per method.",
-            ),
-        ),
+        (Table(("method", "size", *NAMES.values()), tuple(rows), "Quality on the search data."),),
+        (path,),
     )
-    if study.holdout is None:
-        return (path,)
-    test = Section(
+
+
+def _test_section(found: Found, study: Study) -> Section:
+    rows = []
+    for point, verdict in zip(found.path, found.verdicts, strict=True):
+        size = f"{point.planned:g} ×" if point.planned else f"{_counts(point, study)[0]} heads"
+        cells = [size, "" if point.pace is None else f"{point.pace.speedup.value:.2f}"]
+        for loss in verdict.losses.values():
+            cells += [signed(loss.delta), bound(loss.bound, study.margin)]
+        rows.append((*cells, "–" if _is_untestable(found) else verdict.outcome))
+    header = ["size", "measured speed"]
+    for name in TESTED_METRICS:
+        header += [f"Δ {NAMES[name]}", "lower bound"]
+    return Section(
         "Search: the test on held-out queries",
         (
-            "A mask passes if the one-sided 97.5 % lower bounds of its change in "
-            f"{_and(TESTED_METRICS)} both lie above −{study.margin:g}. Masks are tested from many heads to "
-            "few and testing stops at the first failure (fixed-sequence testing), plain and tuned each with "
-            "half of a 5 % error rate, so that the chance of choosing any mask worse than the margin is at "
-            "most 5 %. Power is the chance that a mask which changes nothing passes.",
+            f"A network passes if the one-sided 97.5 % lower bounds of its change in "
+            f"{listed([NAMES[name] for name in TESTED_METRICS])} both lie above −{study.margin:g}. "
+            "Networks are tested from large to small and testing stops at the first failure "
+            "(fixed-sequence testing), so that the chance of choosing any that is worse than the "
+            "margin is at most 2.5 %.",
         ),
-        (
-            _test_table(
-                search.plain, search.plain_verdicts, study.margin, "Plain masks, in the order tested."
-            ),
-            _test_table(
-                search.tuned, search.tuned_verdicts, study.margin, "The same heads with tuned scales."
-            ),
-        ),
-        (
-            Figure(
-                "search_holdout",
-                "Change on held-out queries with its lower bound; a mask passes if both lie above the line "
-                "of the margin.",
-                lambda: plots.held_out(search, study.margin),
-                alt="Points with bounds against the number of heads kept, and the margin as a line.",
-            ),
-            *_mask_figures(search),
-        ),
+        (Table((*header, "test"), tuple(rows), "In the order tested."),),
     )
-    assert search.rivalry is not None
-    return (path, test, rivals_report.section(search.rivalry), *_speed_sections(search))
 
 
-def _finding(search: Search, study: Study) -> Finding:
+def _chosen_section(study: Study, point: Point) -> Section:
+    config = study.classifier.config
+    heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
+    rows = tuple(
+        (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")
+        if layer not in point.structure.skipped
+        else (str(layer), "gone", "gone")
+        for layer in range(config.num_layers)
+    )
+    kept = Figure(
+        "search_mask",
+        "What the chosen network keeps.",
+        lambda: plots.kept(point, study),
+        alt="The heads that stay, or bars for each layer: the shares of heads and of units that stay.",
+    )
+    return Section(
+        "Search: what stays",
+        (
+            "Speeds are of one thread, the median ratio of rounds in which the networks took turns; "
+            "their intervals are by order statistics. Random masks of the same layers say whether "
+            "the choice of heads within a layer matters on the held-out queries.",
+        ),
+        (Table(("layer", "heads kept", "units kept"), rows),),
+        (kept,),
+    )
+
+
+def _finding(found: Found, study: Study) -> Finding:
     """Return whether about 20 % of the heads can go at no loss."""
     claim, published = "a fifth of the heads can go at no loss", "about 20 %"
-    total = search.heads
-    place = search.chosen
-    if study.holdout is None:
-        reason = "There were no held-out queries to test a mask on."
-        return Finding(claim, published, "–", None, reason, claims.DEPTH)
-    if place is None:
-        reason = nothing_passed(search, study)
-        return Finding(claim, published, "not shown", None, reason, claims.DEPTH)
-    gone = 1 - search.plain[place].heads_on / total
-    ours = f"{gone:.0%} ({within(study.margin)})"
-    enough = gone >= 0.195  # a fifth of 144 heads is 28.8
+    if found.chosen is None:
+        return Finding(claim, published, "not shown", None, _verdict(found, study))
+    heads, _ = _counts(found.path[found.chosen], study)
+    gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
     reason = (
         f"A mask without {gone:.0%} of the heads is non-inferior at margin {study.margin:g} on other queries."
-        if enough
-        else f"Only {gone:.0%} could be shown to be harmless; these queries do not tell whether more can go."
     )
-    return Finding(claim, published, ours, True if enough else None, reason, claims.DEPTH)
-
-
-def _path_table(search: Search) -> Table:
-    rows = [("intact", str(search.heads), *_cells(search.intact.metrics()))]
-    for plain, tuned in zip(search.plain, search.tuned, strict=True):
-        rows += [(c.method, str(c.heads_on), *_cells(c.quality.metrics())) for c in (plain, tuned)]
-    return Table(
-        ("method", "heads on", *NAMES.values()), tuple(rows), "Quality along the path, on the search data."
-    )
-
-
-def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], margin: float, caption: str) -> Table:
-    rows = []
-    for candidate, verdict in zip(path, verdicts, strict=True):
-        cells = [str(candidate.heads_on)]
-        for loss in verdict.losses.values():
-            cells += [signed(loss.delta), bound(loss.bound, margin), f"{loss.power:.0%}"]
-        rows.append((*cells, verdict.outcome))
-    header = ["heads on"]
-    for name in TESTED_METRICS:
-        header += [f"Δ {NAMES[name]}", "lower bound", "power"]
-    return Table((*header, "test"), tuple(rows), caption)
-
-
-def _speed_sections(search: Search) -> tuple[Section, ...]:
-    if search.speed is None:
-        return ()
-    rows = []
-    for way in search.speed.ways:
-        quality = ("", "") if way.quality is None else _cells(way.quality.metrics())[2:]
-        rows.append(
-            (way.name, f"{way.pairs_per_second:.0f}", f"{way.speedup:.2f}", f"{way.parameters:,}", *quality)
+    if gone < FIFTH:
+        reason = (
+            f"Only {gone:.0%} could be shown to be harmless; these queries do not tell whether more can go."
         )
-    return (
-        Section(
-            "Search: what it saves",
-            (
-                f"The ways took {search.speed.rounds} turns of {search.speed.pairs} pairs each; speed-up is "
-                "the median ratio within a turn. Quality is that of the pruned checkpoint as loaded, on "
-                "held-out queries.",
-            ),
-            (
-                Table(
-                    ("way", "pairs/s", "speed-up", "parameters", "QWK", "NDCG@10"),
-                    tuple(rows),
-                    "Speed and size.",
-                ),
-            ),
-        ),
-    )
+    return Finding(claim, published, f"{gone:.0%} ({_within(study.margin)})", gone >= FIFTH or None, reason)
 
 
-def _mask_figures(search: Search) -> tuple[Figure, ...]:
-    if search.chosen is None:
-        return ()
-    weights = search.plain[search.chosen].weights
-    scales = None if search.chosen_tuned is None else search.tuned[search.chosen_tuned].weights
-    return (
-        Figure(
-            "search_mask",
-            "The chosen mask (dark: head kept) and, beside it, the chosen tuned scales.",
-            lambda: plots.masks(weights, scales),
-            alt="A map of layers by heads that shows which heads are kept.",
-        ),
-    )
-
-
-def _cells(values: dict[str, float]) -> tuple[str, ...]:
+def _cells(quality: Evaluation) -> tuple[str, ...]:
+    values = quality.metrics()
     return tuple(value_or_dash(values[name]) for name in NAMES)
 
 
-def _seeds(search: Search) -> int:
-    sizes = [c.heads_on for c in search.baselines if c.method == "random"]
-    return sizes.count(sizes[0]) if sizes else 0
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(NAMES[name] for name in names)
-
-
-def _files(search: Search, study: Study) -> dict[str, str]:
-    """Return mask.json, which fits a checkpoint's masks/NAME.json and serve.yaml, and scales.json for
-    `headroom prune`."""
-    files = {}
-    about = {"model": study.classifier.name, "study": "search", "data": study.data.source}
-    if search.chosen is not None:
-        mask = HeadMask.from_matrix(search.plain[search.chosen].weights)
-        form = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "heads_on": mask.heads_on, **about}
-        files["mask.json"] = json.dumps(form, indent=2) + "\n"
-    if search.chosen_tuned is not None:
-        scales = search.tuned[search.chosen_tuned].weights
-        kept = {
-            "scales": scales.astype(float).round(6).tolist(),
-            "heads_on": int((scales > 0).sum()),
-            **about,
+def _json(found: Found, study: Study) -> dict[str, Any]:
+    """Return the keys of report.json that belong to this study."""
+    resamples = Resamples(study.data, study.resamples, study.seed)
+    path = []
+    for index, point in enumerate(found.path):
+        drawn = {
+            name: resamples.estimate(one).interval() for name, one in resamples.draws(point.quality).items()
         }
-        files["scales.json"] = json.dumps(kept, indent=2) + "\n"
-    return files
+        ends = {name: [one.low, one.high] for name, one in within_range(drawn).items()}
+        path.append({**_point(point, study), "interval": ends, **_held_out(found, index)})
+    chosen = found.chosen
+    return {
+        "what": list(study.what),
+        "wanted_speedup": study.speedup,
+        "path": path,
+        "other_orders": [_point(point, study) for point in found.baselines],
+        "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
+        "rivals": None
+        if found.rivals is None
+        else {
+            "chosen": found.rivals.chosen,
+            "random": {metric: values.tolist() for metric, values in found.rivals.random.items()},
+            "p": found.rivals.p,
+        },
+        "recovered": None if found.recovered is None else _recovered(found),
+        "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
+        "non_inferiority": {
+            "margin": study.margin,
+            "metrics": list(TESTED_METRICS),
+            "alpha": 0.025,
+            "test": "one-sided cluster bootstrap-t over held-out queries, both metrics, fixed sequence",
+            "queries": len(_holdout(study)),
+        },
+        "intact_pairs_per_second": None if found.intact_pace is None else found.intact_pace.pairs_per_second,
+        "cost": None if found.times is None else found.times.to_json(),
+    }
+
+
+def _point(point: Point, study: Study) -> dict[str, Any]:
+    config = study.classifier.config
+    heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
+    return {
+        "method": point.method,
+        "heads_on": sum(map(len, heads)),
+        "units_on": sum(map(len, units)),
+        "layers_on": len(point.structure.layers),
+        "layers": [
+            {"layer": layer, "heads": len(heads[layer]), "units": len(units[layer])}
+            for layer in point.structure.layers
+        ],
+        "spec": point.structure.mask(config).spec,
+        "speedup_wanted": point.planned,
+        "speedup_predicted": point.predicted,
+        "speed": None
+        if point.pace is None
+        else {
+            "pairs_per_second": point.pace.pairs_per_second,
+            "speedup": point.pace.speedup.value,
+            "interval": [point.pace.speedup.low, point.pace.speedup.high],
+            "parameters": point.pace.parameters,
+        },
+        "divergence": point.divergence,
+        **_metrics(point.quality),
+    }
+
+
+def _held_out(found: Found, index: int) -> dict[str, Any]:
+    quality = found.path[index].held_out
+    if quality is None:
+        return {}
+    verdict = found.verdicts[index]
+    tested = {"tested": verdict.tested, "passed": verdict.passed, "loss": _losses_json(verdict)}
+    return {"holdout": {**_metrics(quality), **tested}}
+
+
+def _losses_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        name: {
+            "delta": loss.delta,
+            "bound": loss.bound,
+            "standard_error": loss.error,
+            "power": loss.power,
+            "queries_needed": loss.queries_needed,
+        }
+        for name, loss in verdict.losses.items()
+    }
+
+
+def _recovered(found: Found) -> dict[str, Any]:
+    one = found.recovered
+    assert one is not None
+    content = {
+        "directory": one.directory.name,
+        "steps": one.steps,
+        "minutes": one.minutes,
+        "loss_first_tenth": one.before,
+        "loss_last_tenth": one.after,
+        **_metrics(one.quality),
+    }
+    if one.held_out is not None and one.verdict is not None:
+        content["holdout"] = {
+            **_metrics(one.held_out), "passed": one.verdict.passed, "loss": _losses_json(one.verdict),
+        }  # fmt: skip
+    return content
+
+
+def _metrics(evaluation: Evaluation) -> dict[str, float]:
+    values = evaluation.metrics()
+    return {name: values[name] for name in NAMES}
+
+
+def _files(found: Found, study: Study) -> dict[str, str]:
+    """Return mask.json, which fits a checkpoint's masks/NAME.json, serve.yaml and `headroom prune`."""
+    if found.chosen is None:
+        return {}
+    point = found.path[found.chosen]
+    mask = point.structure.mask(study.classifier.config)
+    heads, units = _counts(point, study)
+    form: dict[str, object] = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "heads_on": heads}
+    if study.by_time:
+        form |= {"units_on": units, "layers_on": mask.layers_on}
+    form |= {"model": study.classifier.name, "study": "search", "data": study.data.source}
+    return {"mask.json": json.dumps(form, indent=2) + "\n"}

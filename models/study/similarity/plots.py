@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.study.plots import LINES, figure
+from models.study.plots import GREY, curve, figure
 from models.study.similarity.compute import Alike
 from models.study.similarity.probes import ProbeCurve
 
@@ -19,50 +19,37 @@ SCORES = {"word_end": "AUC", "term_overlap": "AUC", "grade": "Spearman"}
 
 
 def matrices(alike: Alike) -> Figure:
-    """Draw the distance matrix by layer and, beside its tree, in the order of the tree."""
-    from scipy.cluster.hierarchy import dendrogram
+    """Draw the distance matrix by layer and in the order of the tree."""
+    from scipy.cluster.hierarchy import leaves_list
 
-    drawing, panels = figure(17, 6, columns=3, width_ratios=(1, 1, 0.8))
-    tree = dendrogram(alike.tree, no_plot=True)
-    orders = (np.arange(len(alike.heads)), np.array(tree["leaves"]))
+    drawing, panels = figure(14, 6, columns=2)
     top = float(alike.matrix.max())
-    for axes, order, title in zip(
-        panels[:2], orders, ("heads by layer", "heads in the order of the tree"), strict=True
+    layers = np.array([layer for layer, _ in alike.heads])
+    for axes, order, title in (
+        (panels[0], np.arange(len(layers)), "heads by layer"),
+        (panels[1], leaves_list(alike.tree), "heads in the order of the tree"),
     ):
-        image = axes.imshow(
-            alike.matrix[np.ix_(order, order)], cmap="cividis", vmin=0, vmax=top, origin="lower"
-        )
+        pixels = alike.matrix[np.ix_(order, order)]
+        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=top, origin="lower")
         axes.set(title=title)
         axes.grid(False)
-    layers = np.array([layer for layer, _ in alike.heads])
     middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]
     for axis in (panels[0].xaxis, panels[0].yaxis):
         axis.set_ticks(middles, [str(layer) for layer in np.unique(layers)])
     panels[0].set(xlabel="layer", ylabel="layer")
-    panels[1].set(xlabel="place in the tree", ylabel="place in the tree")
+    panels[1].set(xlabel="index in the tree", ylabel="index in the tree")
     drawing.colorbar(image, ax=panels[1], label="Jensen–Shannon distance", shrink=0.85)
-    for x, y in zip(tree["dcoord"], tree["icoord"], strict=True):
-        panels[2].plot(x, np.array(y) / 10 - 0.5, color="#333333", lw=0.8)
-    panels[2].set(
-        xlabel="Jensen–Shannon distance", title="tree (labels: layer)", ylim=(-0.5, len(layers) - 0.5)
-    )
-    size = 5 if len(layers) > 60 else 8
-    panels[2].set_yticks(range(len(layers)), [str(layers[i]) for i in tree["leaves"]], fontsize=size)
-    panels[2].grid(False)
     return drawing
 
 
 def probe_curves(probes: Mapping[str, ProbeCurve]) -> Figure:
     """Draw the score by layer with its band, and the control task dashed; one panel per task."""
-    drawing, panels = figure(5 * len(probes), 4.2, columns=len(probes))
-    for place, (axes, (name, curve)) in enumerate(zip(np.atleast_1d(panels), probes.items(), strict=True)):
-        colour, _, marker = LINES[place]
-        layers = np.arange(len(curve.value))
-        axes.plot(layers, curve.value, color=colour, marker=marker, label="probe")
-        axes.fill_between(layers, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(layers, curve.control, color="#555555", linestyle="--", label="control task")
-        names = ["emb.", *(str(layer) for layer in layers[:-1])]
-        axes.set_xticks(layers, names, fontsize=9)
+    drawing, panels = figure(5 * len(probes), 4.2, columns=len(probes), squeeze=False)
+    for number, (axes, (name, one)) in enumerate(zip(panels[0], probes.items(), strict=True)):
+        layers = range(len(one.values))
+        curve(axes, layers, one.values, line=number, label="probe")
+        axes.plot(layers, one.control, color=GREY, linestyle="--", label="control task")
+        axes.set_xticks(layers, ["emb.", *map(str, layers[:-1])], fontsize=9)
         axes.set(title=TITLES[name], xlabel="output of layer", ylabel=SCORES[name])
-    np.atleast_1d(panels)[0].legend()
+    panels[0][0].legend()
     return drawing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.study.heads import Heads, held_heads, weights_without
+from models.study.base import Heads, held_heads, weights_without
 from models.study.statistics import (
     Effect,
     Resamples,
@@ -45,5 +45,5 @@ def measure(study: Study) -> SingleHeads:
     for evaluation in masked:
         effects.append(effect(resamples, base, evaluation))
         study.progress.advance()
-    p = swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
+    p = swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
     return SingleHeads(heads, effects, benjamini_hochberg_by_head(p), benjamini_hochberg(p))

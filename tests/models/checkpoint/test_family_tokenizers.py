@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from models import UnsupportedCheckpoint
 from models.checkpoint.tokenizer import PairTokenizer
-from models.study.pair_words import Words
+from models.study.words import Words
 from tests import families
 from tests.families import (
     SPECIAL,

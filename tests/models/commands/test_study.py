@@ -36,6 +36,7 @@ def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path,
     first = run(*arguments)
     assert first.status == 0, first.err
     assert first.out.splitlines()[-1] == str(out / "report.html")
+    assert max(map(len, first.out.splitlines()[:-1])) <= 100
     assert {"report.json", "report.md", "report.html", "plots", "cache"} <= {p.name for p in out.iterdir()}
     again = run(*arguments, "--json")
     assert json.loads(again.out) == json.loads((out / "report.json").read_text())
@@ -101,28 +102,20 @@ def test_options_of_a_search_by_time_that_mean_nothing_are_wrong_usage(
 
 
 @pytest.mark.slow
-def test_cost_is_measured_once_and_a_search_by_time_takes_it(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_search_by_time_removes_what_it_may(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 12, seed=1)
-    common = ("--model", str(tiny_checkpoint), "--data", str(data), "--dtype", "float32", "--quick")
-    first = run("study", "cost", *common, "--out", str(tmp_path / "cost"))
-    assert first.status == 0, first.err
-    assert "A whole layer (4 heads, 64 units) takes" in first.out
-    cost = tmp_path / "cost" / "cost.json"
-
-    second = run(
-        *("study", "search", *common, "--what", "units,layers", "--speedup", "1.3", "--json"),
-        *("--holdout", str(holdout), "--cost", str(cost), "--out", str(tmp_path / "out")),
+    output = run(
+        *("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--dtype", "float32"),
+        *("--quick", "--what", "units,layers", "--speedup", "1.2", "--json"),
+        *("--holdout", str(holdout), "--out", str(tmp_path / "out")),
     )
 
-    assert second.status == 0, second.err
-    report = json.loads(second.out)
-    assert report["cost"] == json.loads(cost.read_text())["cost"]
+    assert output.status == 0, output.err
+    report = json.loads(output.out)
     assert report["what"] == ["units", "layers"]
     assert all(point["heads_on"] == 4 * point["layers_on"] for point in report["path"])
-    assert report["chosen"]["speedup_predicted"] >= 1.3
-    assert {"mask.json", "scales.json", "cost.json"} <= {p.name for p in (tmp_path / "out").iterdir()}
+    assert report["chosen"]["speedup_predicted"] >= 1.2
+    assert (tmp_path / "out" / "mask.json").exists()
 
 
 def test_a_directory_with_another_kind_of_report_is_refused_at_once(
@@ -149,5 +142,4 @@ def test_a_search_that_can_choose_nothing_says_so_before_it_works(
     assert output.err.startswith(
         "headroom: without --holdout, a search shows what each mask costs and chooses"
     )
-    assert output.err.index("without --holdout") < output.err.index("This takes about")
     assert not (tmp_path / "out" / "mask.json").exists()

@@ -31,8 +31,9 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
 
     logits = np.empty((len(PAIRS), 5), np.float32)
     for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
-        gates = torch.from_numpy(weights).expand(batch.rows, 3, 4)
-        logits[batch.order] = network.logits(batch, gates).detach().numpy()
+        heads = torch.from_numpy(weights).expand(batch.rows, 3, 4)
+        units, layers = torch.ones(batch.rows, 3, max(clf.config.widths)), torch.ones(batch.rows, 3)
+        logits[batch.order] = network.logits(batch, heads, units, layers).detach().numpy()
 
     np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 
@@ -53,7 +54,7 @@ def test_gate_gradients_are_slopes_of_the_loss_of_each_pair(tiny_checkpoint: Pat
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     encoded = clf.tokenizer.encode(PAIRS)
 
-    gradients = DifferentiableNetwork(clf).gate_gradients(encoded, GRADES)
+    gradients = DifferentiableNetwork(clf).gradients(encoded, GRADES).heads
 
     def loss(weights: np.ndarray) -> np.ndarray:
         probabilities = clf.scores(clf.forward(encoded, weights)).probabilities

@@ -11,7 +11,7 @@ import pytest
 
 from models import Classifier
 from models.quality.labelled import LabelledPair
-from models.study import kinds, plots, report_files
+from models.study import plots, report_files
 from models.study.base import Judged
 from models.study.result import Figure, Finding, Result, Section, Table
 from tests.models.study.data import study
@@ -32,6 +32,7 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "single",
         {"heads": [{"layer": 0, "value": float("nan"), "interval": [1.0, float("inf")]}]},
         f"What was found in {HOSTILE}.",
+        "And how.",
         (
             Section(
                 "Part",
@@ -40,12 +41,12 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 (Figure("plot", HOSTILE, draw),),  # type: ignore[arg-type]
             ),
         ),
-        (Finding("a claim", "−52 %", "−3 %", None, "too few queries", verdict="open"),),
-        {"mask.json": "{}"},
+        (Finding("a claim", "−52 %", "−3 %", None, "too few queries"),),
+        files={"mask.json": "{}"},
     )
     rows = [LabelledPair(f"{HOSTILE} {i % 12}", "red lamp", i % 5) for i in range(60)]
     asked = study(Classifier.load(tiny_checkpoint), out, Judged.of(rows, HOSTILE))
-    report_files.write(asked, result, (kinds.beside_published(result), *result.sections))
+    report_files.write(asked, result)
     return out
 
 
@@ -70,6 +71,9 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> 
     assert "&lt;script&gt;" in page
     assert ">open<" in page
     assert "All figures are of" in page
+    assert "prefers-color-scheme: dark" in page
+    order = [page.index(text) for text in ('class="verdict"', "And how.", "Details", "Method")]
+    assert order == sorted(order)
 
 
 def test_markdown_keeps_its_tables_whatever_the_text(written: Path) -> None:
@@ -101,7 +105,7 @@ def test_a_later_report_leaves_nothing_of_the_earlier_one(tiny_checkpoint: Path,
 
     def write(name: str, files: dict[str, str]) -> set[str]:
         section = Section("Part", figures=(figure(name),))
-        report_files.write(asked, Result("search", {}, "It is so.", (section,), files=files), (section,))
+        report_files.write(asked, Result("search", {}, "It is so.", "Why.", (section,), files=files))
         return {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
 
     write("search_mask", {"mask.json": "{}", "scales.json": "{}"})

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TICKS = 4_000
-"""In how many steps the time is counted."""
+"""The number of steps in which the time is counted."""
 
 Floats = NDArray[np.float64]
 
@@ -83,21 +83,21 @@ def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option]
     chosen = []
     for options in groups:
         best, which = np.full(TICKS + 1, np.inf), np.zeros(TICKS + 1, np.int64)
-        for place, option in sorted(enumerate(options), key=lambda item: item[1].seconds):
+        for index, option in sorted(enumerate(options), key=lambda item: item[1].seconds):
             ticks = int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
             if ticks > TICKS:
                 continue
             costs = least[: TICKS + 1 - ticks] + option.cost
             better = costs < best[ticks:]
             best[ticks:][better] = costs[better]
-            which[ticks:][better] = place
+            which[ticks:][better] = index
         least = best
         chosen.append(which)
     if not np.isfinite(least[-1]):
         return None
-    place, result = TICKS, []
+    ticks, result = TICKS, []
     for options, which in zip(reversed(groups), reversed(chosen), strict=True):
-        option = options[int(which[place])]
+        option = options[int(which[ticks])]
         result.append(option)
-        place -= int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
+        ticks -= int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
     return result[::-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,11 +27,11 @@ from models.compress.structure import Structure
 from models.network import build
 from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation
+from models.study.search.networks import Networks
 from models.study.search.noninferiority import Verdict
-from models.study.search.structured.workshop import Workshop
+from models.study.study import Study
 
 RATE = 1e-4
-RATE_FROM_SCRATCH = 5e-4
 PAIRS = 64
 WARM_UP = 0.05
 """The share of the time in which the rate rises; afterwards it falls to 0 in a straight line."""
@@ -53,39 +53,22 @@ class Recovered:
     verdict: Verdict | None = None
 
 
-def recover(workshop: Workshop, structure: Structure, minutes: float) -> Recovered:
+def recover(networks: Networks, structure: Structure, minutes: float) -> Recovered:
     """Train the network of a structure for some minutes and write its checkpoint into `recovered`."""
-    return _trained(workshop, structure, minutes, "recovered", RATE)
-
-
-def from_scratch(workshop: Workshop, structure: Structure, minutes: float) -> Recovered:
-    """Train a network of the same shape as long on the same pairs, from random weights, into `from_scratch`.
-
-    What it reaches says how much of the smaller network's quality is inherited from the intact one's weights.
-    """
-    return _trained(workshop, structure, minutes, "from_scratch", RATE_FROM_SCRATCH, anew=True)
-
-
-def _trained(
-    workshop: Workshop, structure: Structure, minutes: float, folder: str, rate: float, *, anew: bool = False
-) -> Recovered:
-    """anew: start from random weights, not from those that the structure keeps."""
-    study = workshop.study
+    study = networks.study
     clf = study.classifier
     start, config = cut(clf.network.in_plain_torch().tensors(), replace(clf.config, int8=False), structure)
     device = clf.network.device
-    if anew:
-        start = _random(start, study.seed)
     weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in start.items()}
-    optimizer = torch.optim.AdamW(weights.values(), lr=rate, weight_decay=0.01)
-    pairs, losses = _pairs(workshop), []
+    optimizer = torch.optim.AdamW(weights.values(), lr=RATE, weight_decay=0.01)
+    pairs, losses = _pairs(study), list[float]()
     began, limit = time.monotonic(), minutes * 60
-    study.progress.start(f"{folder}: seconds of training", round(limit))
+    study.progress.start("seconds of training", round(limit))
     told = 0
     while (spent := time.monotonic() - began) < limit:
         share = spent / limit
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
+            group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
         encoded = clf.tokenizer.encode(next(pairs))
         batch = pack(encoded, device=device, fill=False)
         wanted = torch.from_numpy(clf.scores(clf.forward(encoded)).probabilities)[batch.order].to(device)
@@ -102,23 +85,12 @@ def _trained(
         losses.append(loss.item())
         study.progress.advance(round(spent) - told)
         told = round(spent)
-    return _written(workshop, structure, weights, losses, minutes, config, folder)
+    return _written(networks, structure, weights, losses, minutes, config)
 
 
-def _random(weights: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Return weights of the same shapes as BERT starts with: N(0, 0.02²), biases 0, norms 1."""
-    generator = torch.Generator().manual_seed(seed)
-    made = {}
-    for name, tensor in weights.items():
-        made[name] = torch.zeros_like(tensor) if name.endswith("bias") else torch.ones_like(tensor)
-        if tensor.ndim > 1:
-            made[name] = (0.02 * torch.randn(tensor.shape, generator=generator)).to(tensor)
-    return made
-
-
-def _pairs(workshop: Workshop) -> Iterator[list[tuple[str, str]]]:
+def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
     """Yield batches of pairs without end."""
-    data, rng = workshop.study.data, np.random.default_rng([workshop.study.seed, 13])
+    data, rng = study.data, np.random.default_rng([study.seed, 13])
     while True:
         rows, others = (rng.integers(0, len(data), PAIRS) for _ in range(2))
         own = rng.random(PAIRS) < 0.5
@@ -129,33 +101,32 @@ def _pairs(workshop: Workshop) -> Iterator[list[tuple[str, str]]]:
 
 
 def _written(
-    workshop: Workshop,
+    networks: Networks,
     structure: Structure,
     weights: dict[str, torch.Tensor],
     losses: list[float],
     minutes: float,
     config: ModelConfig,
-    folder: str,
 ) -> Recovered:
     """Write the checkpoint in the source's number format, load it, and evaluate it."""
-    study = workshop.study
-    stored = workshop.tensors["classifier.weight"].dtype
+    study = networks.study
+    stored = networks.tensors["classifier.weight"].dtype
     tensors = {name: tensor.detach().to("cpu", stored) for name, tensor in weights.items()}
-    directory = study.out / folder
+    directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
     write_checkpoint(locate(study.model), directory, tensors, config)
     network = study.classifier.network
     dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
     student = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
     tenth = max(1, len(losses) // 10)
-    name = f"{folder} {time.time_ns()}"
+    name = f"recovered {time.time_ns()}"
     return Recovered(
         structure,
         directory,
         len(losses),
         minutes,
-        float(np.mean(losses[:tenth])) if losses else float("nan"),
-        float(np.mean(losses[-tenth:])) if losses else float("nan"),
-        workshop.evaluate_classifier(student, study.data, name),
-        workshop.evaluate_classifier(student, study.holdout, name) if study.holdout is not None else None,
+        float(np.mean(losses[:tenth] or np.nan)),
+        float(np.mean(losses[-tenth:] or np.nan)),
+        networks.evaluate_one(student, study.data, name),
+        networks.evaluate_one(student, study.holdout, name) if study.holdout is not None else None,
     )

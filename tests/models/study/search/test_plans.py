@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,17 +10,16 @@ import torch
 
 from models import Classifier
 from models.compress.structure import Structure
-from models.study.gradients import DifferentiableNetwork
+from models.study.effort import QUICK
+from models.study.gradients import DifferentiableNetwork, Gradients
 from models.study.runner import Runner
-from models.study.search.structured import compute, plans
-from models.study.search.structured.gates import Gradients, gradients
-from models.study.search.structured.plans import PARTS, Planner
-from models.study.search.structured.tuning import tuned
-from models.study.search.structured.workshop import Workshop
+from models.study.search import compute, plans
+from models.study.search.networks import Networks
+from models.study.search.plans import Planner
+from models.study.search.times import Times, measure, steps
 from models.study.study import Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged
-from tests.models.study.latencies import linear_table
 
 LAYERS, HEADS, UNITS = 4, 4, 32
 IDLE_LAYER = 2
@@ -56,12 +54,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.fixture(scope="module")
 def found(study: Study) -> Gradients:
     encoded = study.classifier.tokenizer.encode(study.data.pairs)
-    return gradients(DifferentiableNetwork(study.classifier), encoded, study.data.grade)
+    return DifferentiableNetwork(study.classifier).gradients(encoded, study.data.grade)
 
 
 @pytest.fixture(scope="module")
 def planner(study: Study, found: Gradients) -> Planner:
-    return plans.by_fisher(study.classifier.config, linear_table(study.classifier.config), PARTS, found)
+    """A head takes as long as eight units, and so does a layer by itself."""
+    heads, units = np.arange(HEADS + 1), np.arange(1, UNITS + 1)
+    times = Times(
+        512, tuple(heads.tolist()), tuple(units.tolist()), heads * 8.0, 8.0 + units, (1.0, 1.0), 1.0
+    )
+    return plans.by_fisher(study.classifier.config, times, ("heads", "units", "layers"), found)
 
 
 def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> None:
@@ -70,29 +73,28 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
     for layer in IDLE_HEADS:
         useful.heads[layer, list(IDLE_HEADS[layer])] = 0
         useful.units[layer, list(IDLE_UNITS[layer])] = 0
-    workshop = Workshop(study)
+    networks = Networks(study)
     speedup = planner.whole_seconds / planner.seconds(useful)
 
-    order = compute._layer_order(study, workshop, planner, 4.0)
-    best = compute._best(workshop, planner, order, 0.995 * speedup)  # the knapsack rounds times up
+    order = compute._layer_order(networks, planner, 4.0)
+    best = compute._best(networks, planner, order, 0.995 * speedup)  # the knapsack rounds times up
 
     assert order[0][0] == IDLE_LAYER
     assert order[1][1] > 1e-3
     assert best is not None
-    structure, divergence = best
     config = study.classifier.config
-    assert structure.skipped == {IDLE_LAYER}
-    assert structure.kept_heads(config) == useful.kept_heads(config)
-    assert structure.kept_units(config) == useful.kept_units(config)
-    assert divergence == pytest.approx(0, abs=1e-6)
+    assert best.skipped == {IDLE_LAYER}
+    assert best.kept_heads(config) == useful.kept_heads(config)
+    assert best.kept_units(config) == useful.kept_units(config)
+    assert networks.divergence(best) == pytest.approx(0, abs=1e-6)
 
 
 def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, planner: Planner) -> None:
-    workshop = Workshop(study)
-    best = compute._best(workshop, planner, [(IDLE_LAYER, 0.0)], 4.0)
+    networks = Networks(study)
+    best = compute._best(networks, planner, [(IDLE_LAYER, 0.0)], 4.0)
     assert best is not None
-    assert planner.seconds(best[0]) <= planner.whole_seconds / 4
-    assert best[1] > 1e-4
+    assert planner.seconds(best) <= planner.whole_seconds / 4
+    assert networks.divergence(best) > 1e-4
 
 
 def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
@@ -108,13 +110,12 @@ def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
 
 def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) -> None:
     """Each kind of gate moved a little, on the network itself: a unit and a head by their weights."""
-    workshop, clf = Workshop(study), study.classifier
+    networks, clf = Networks(study), study.classifier
     rows = np.arange(len(study.data))
 
     def losses(structure: Structure) -> np.ndarray:
-        logits = (
-            workshop.smaller(structure).forward(clf.tokenizer.encode(study.data.pairs)).astype(np.float64)
-        )
+        encoded = clf.tokenizer.encode(study.data.pairs)
+        logits = networks.smaller(structure).forward(encoded).astype(np.float64)
         probabilities = np.exp(logits / clf.config.temperature)
         return -np.log(probabilities[rows, study.data.grade] / probabilities.sum(1))
 
@@ -132,25 +133,13 @@ def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) ->
     assert (before > 0).all()
 
 
-def test_the_unit_that_stays_of_two_equal_ones_is_doubled(tmp_path: Path) -> None:
-    model = random_model(2, num_hidden_layers=2, intermediate_size=16)
-    with torch.no_grad():
-        layer = model.bert.encoder.layer[1]
-        layer.intermediate.dense.weight[1] = layer.intermediate.dense.weight[0]
-        layer.intermediate.dense.bias[1] = layer.intermediate.dense.bias[0]
-        layer.output.dense.weight[:, 1] = layer.output.dense.weight[:, 0]
-        layer.output.dense.weight[:, 2:] *= 0.05
-        layer.output.dense.weight[:, :2] *= 5
-    model.save_pretrained(tmp_path)
-    write_vocabulary(tmp_path)
-    classifier = Classifier.load(tmp_path, "cpu", "float32")
-    structure = Structure.whole(classifier.config)
-    structure.units[1, 1] = 0
-    encoded = classifier.tokenizer.encode(judged(queries=14).pairs)
+def test_measured_times_rise_with_what_is_kept_and_add_up_to_the_whole_network(study: Study) -> None:
+    times = measure(Networks(replace(study, effort=QUICK)))
 
-    (scaled,) = tuned(DifferentiableNetwork(classifier), encoded, [structure])
-
-    assert scaled.units[1, 1] == 0
-    assert scaled.units[1, 0] == pytest.approx(2, abs=0.1)
-    assert scaled.units[0] == pytest.approx(1, abs=1e-3)
-    assert scaled.heads == pytest.approx(1, abs=1e-3)
+    assert (np.diff(times.attention) >= 0).all()
+    assert (np.diff(times.feed_forward) >= 0).all()
+    assert times.heads == (0, 1, 2, 3, 4)
+    assert times.units == (16, 32)
+    assert times.other >= 0
+    assert times.network([(HEADS, UNITS)] * LAYERS) > times.network([(1, 16)] * LAYERS)
+    assert steps(3072, 16)[:2] == (256, 512)

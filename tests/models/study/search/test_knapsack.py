@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from models.study.search.structured.knapsack import Option, cheapest, eliminate, in_order
+from models.study.search.knapsack import Option, cheapest, eliminate, in_order
 
 
 def test_the_choice_is_the_best_of_all_that_fit() -> None:

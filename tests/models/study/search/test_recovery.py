@@ -17,8 +17,8 @@ from models.checkpoint.config import ModelConfig
 from models.compress.cutting import cut
 from models.compress.structure import Structure
 from models.study.runner import Runner
-from models.study.search.structured import recovery
-from models.study.search.structured.workshop import Workshop
+from models.study.search import recovery
+from models.study.search.networks import Networks
 from models.study.study import Study
 from tests.checkpoints import GRADES, random_model, write_vocabulary
 from tests.models.study.data import judged
@@ -54,7 +54,7 @@ def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
     monkeypatch.setattr(recovery, "cut", noisy)
     monkeypatch.setattr(recovery, "time", clock)
     structure = Structure.whole(study.classifier.config)
-    found = recovery.recover(Workshop(study), structure, minutes=(steps + 1) / 60)
+    found = recovery.recover(Networks(study), structure, minutes=(steps + 1) / 60)
     assert found.steps == steps
     wanted = study.classifier.score(study.data.pairs).probabilities.astype(np.float64)
     return float((wanted * np.log(wanted / found.quality.probabilities)).sum(1).mean())

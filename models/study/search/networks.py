@@ -1,0 +1,137 @@
+"""Makes the smaller networks of a search in memory, evaluates them and measures their speed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+from scipy.stats import binom
+from torch import Tensor
+
+from models.checkpoint.hub import locate
+from models.checkpoint.tensors import read_tensors
+from models.classifier import Classifier
+from models.compress.cutting import cut
+from models.compress.structure import Structure
+from models.device import one_thread
+from models.network import build
+from models.quality.bootstrap import Interval
+from models.quality.evaluation import Evaluation
+from models.study.base import Judged
+from models.study.inputs import spread_over_queries
+from models.study.runner import Runner
+from models.study.study import Study
+
+SAMPLE = 256
+"""Pairs on which candidates are compared with the intact model, taken from each query in turn, and pairs of
+which the speed is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The measured speed of a network on one thread.
+
+    pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
+    model, with its interval by order statistics. parameters: of the network.
+    """
+
+    pairs_per_second: float
+    speedup: Interval
+    parameters: int
+
+
+class Networks:
+    """The checkpoint's tensors, and the networks that are cut out of them."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._sample = study.data.take(spread_over_queries(study.data.query_of, SAMPLE, study.seed))
+        self._divergences: dict[str, float] = {}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the checkpoint's tensors."""
+        return read_tensors(locate(self.study.model), self.study.classifier.config)
+
+    def smaller(self, structure: Structure) -> Classifier:
+        """Return the classifier of a structure, as `headroom prune` would write it."""
+        clf = self.study.classifier
+        tensors, config = cut(self.tensors, clf.config, structure)
+        network = build(
+            config, tensors, device=clf.network.device, dtype=clf.network.dtype,
+            deterministic=clf.network.deterministic,
+        )  # fmt: skip
+        return Classifier(clf.name, config, clf.tokenizer, network, {})
+
+    def evaluate(self, structures: Sequence[Structure], runner: Runner, what: str) -> list[Evaluation]:
+        """Return the quality of each structure on the runner's pairs. Heads alone are masked, in one pass."""
+        whole = Structure.whole(self.study.classifier.config)
+        if all(not one.skipped and np.array_equal(one.units, whole.units) for one in structures):
+            return runner.evaluate([one.heads for one in structures], what)
+        return [self.evaluate_one(self.smaller(one), runner.data, name_of(one), what) for one in structures]
+
+    def evaluate_one(self, classifier: Classifier, data: Judged, name: str, what: str = "") -> Evaluation:
+        """Return the quality of a classifier. name: distinguishes it in the cache."""
+        runner = self._runner(classifier, data, name)
+        return runner.evaluation(runner.logits([classifier.all_heads.matrix], what)[0])
+
+    def divergence(self, structure: Structure) -> float:
+        """Return the mean Kullback–Leibler divergence of a structure's grades from the intact model's."""
+        name = name_of(structure)
+        if name not in self._divergences:
+            before = self._log_probabilities(self.study.classifier, "intact")
+            after = self._log_probabilities(self.smaller(structure), name)
+            self._divergences[name] = float((np.exp(before) * (before - after)).sum(1).mean())
+        return self._divergences[name]
+
+    def paces(self, structures: Sequence[Structure]) -> list[Pace]:
+        """Time the intact model and the others in turns; the intact one's pace comes first."""
+        study = self.study
+        every = [study.classifier, *map(self.smaller, structures)]
+        pairs, rounds = (study.holdout or study.data).pairs[:SAMPLE], study.effort.rounds
+        study.progress.start("speed", (1 + rounds) * len(every))
+        seconds = np.empty((1 + rounds, len(every)))
+        with one_thread():
+            for turn, number in np.ndindex(*seconds.shape):  # the first round also sets things up
+                started = time.perf_counter()
+                every[number].score(pairs)
+                seconds[turn, number] = time.perf_counter() - started
+                study.progress.advance()
+        intact = seconds[1:, 0]
+        return [
+            Pace(len(pairs) / median(own), median_interval(intact / own), clf.network.parameters)
+            for own, clf in zip(seconds[1:].T, every, strict=True)
+        ]
+
+    def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
+        runner = self._runner(classifier, self._sample, name)
+        logits = runner.logits([classifier.all_heads.matrix], "candidates")[0].astype(np.float64)
+        return np.asarray(log_softmax(logits / classifier.config.temperature, axis=1))
+
+    def _runner(self, classifier: Classifier, data: Judged, name: str) -> Runner:
+        own = self.study.runner
+        return Runner(
+            classifier, data, cache=own.cache, identity=f"{own.identity} {name}", progress=own.progress
+        )
+
+
+def name_of(structure: Structure) -> str:
+    """Return a name that differs between structures."""
+    digest = hashlib.sha256(repr(sorted(structure.skipped)).encode())
+    digest.update(structure.heads.tobytes() + structure.units.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def median_interval(values: NDArray[np.floating]) -> Interval:
+    """Return the median and its interval by order statistics with the least coverage of at least 95 %; the
+    smallest and the largest value if there are too few."""
+    ordered = np.sort(values)
+    low = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return Interval(median(ordered.tolist()), float(ordered[low]), float(ordered[len(ordered) - 1 - low]))
