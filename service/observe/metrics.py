@@ -60,9 +60,6 @@ class Metrics:
     """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
     They have a registry of their own, so that two services can share a process.
-
-    Attributes:
-        experiments: the metrics of the experiments.
     """
 
     def __init__(self) -> None:
@@ -164,14 +161,9 @@ class Metrics:
     ) -> None:
         """Record the scored pairs of one request and variant, at a cost that does not grow with their number.
 
-        Args:
-            variant: a configured name, or `custom` for an ad hoc mask.
-            pairs: number of pairs.
-            seconds: time from admission to result.
-            arm: the experiment's arm; empty if there is none.
-            grades: number of pairs with grade 0, 1, ...
-            truncated: number of pairs that did not fit the window.
-            cached: number of pairs whose scores the cache had; they took no time.
+        variant: a configured name, or `custom` for an ad hoc mask. seconds: from admission to result. arm: of
+        the experiment; empty if there is none. grades: number of pairs with grade 0, 1, ... truncated: pairs
+        that did not fit the window. cached: pairs whose scores the cache had; they took no time.
         """
         if pairs == 0:
             return
@@ -277,13 +269,9 @@ def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float
     """Do `histogram.observe(value)` `times` times, faster than one call of it, which tries every bucket.
 
     prometheus-client has no public call for this; a test compares the result with single observations.
-    The sum takes whole multiples of 1 / `steps`, whose sums are exact in any order up to 2^53 / `steps`. With
-    rounding, the sum of a node would sometimes fall by its last bit when the counts of a dead process are
-    added up, and Prometheus takes a counter that falls for one that began anew.
-
-    A step of 2^-24 (60 ns) is exact up to 2^29: 17 years of seconds if one request is under way at any time,
-    62 days with 100. Seconds of pairs add up faster: their step of 2^-14 (61 µs) is exact up to 2^39, which
-    2,000 pairs under way at any time reach in 8 years.
+    The sum takes whole multiples of 1 / `steps`, whose sums are exact in any order up to 2^53 / `steps`: 62
+    days with 100 requests under way at any time, 8 years with 2,000 pairs. With rounding, a node's sum would
+    sometimes fall by its last bit, and Prometheus takes a counter that falls for one that began anew.
     """
     histogram._sum.inc(round(value * times * steps) / steps)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)

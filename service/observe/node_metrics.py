@@ -75,15 +75,9 @@ def _retire(file: Path) -> None:
 
 
 class NodeGauge:
-    """A gauge without labels, written by a process of the node that is no replica.
+    """A process's part of a gauge of the replicas (mode `livemax`, no labels), which is no replica itself.
 
-    A scrape shows the largest value of the node's live processes, as for a gauge in the mode `livemax`.
-
-    Args:
-        directory: the one that the node's replicas share.
-        name: the full name of a gauge of the replicas.
-        text: that gauge's description.
-
+    directory: the one that the node's replicas share. name, text: as the replicas declare the gauge.
     Raises OSError if the disk has no room.
     """
 
