@@ -47,6 +47,7 @@ class BatchRunner:
         halves until the rows that cause the error are alone. DeviceFailed is the result of every row.
     deliver: told which rows have their results.
     traces: whether any request so far is traced.
+    in_flight_tokens: of the rows that users wait for: background work is not counted.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class BatchRunner:
 
         Rows of a request that was given up are not tried again.
         """
-        tokens = _tokens(rows)
+        tokens = 0 if rows[0].submission.is_background else _tokens(rows)
         self.busy_slots += 1
         self.in_flight_rows += len(rows)
         self.in_flight_tokens += tokens

@@ -104,7 +104,7 @@ class Scheduler:
 
     @property
     def tokens(self) -> int:
-        """Tokens that wait or are being computed."""
+        """Tokens that wait or are being computed, without background work."""
         return self.queued_tokens + self._runner.in_flight_tokens
 
     @property

@@ -49,6 +49,7 @@ async def test_background_work_runs_only_while_nothing_else_waits_or_runs() -> N
         await first.result()
         await settle()
         assert s.device.names[1:] == [list(range(10))]
+        assert s.scheduler.tokens == 0, "no replica is added for it"
         user = s.submit(rows("user"))
         await settle()
         assert s.device.names[2:] == [["user"]], "it starts beside the batch that runs"
