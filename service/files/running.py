@@ -173,7 +173,8 @@ def _publish(job: Job, parts: Parts) -> None:
     On a disk, the whole output is made among the parts and gets its name by a rename. An object store cannot
     rename a directory; there its files are written one by one, and `_SUCCESS` comes last.
     """
-    storage, output, on_disk = parts.storage, job.output, isinstance(parts.storage, Disk)
+    storage, output = parts.storage, job.output
+    on_disk = isinstance(storage, Disk)
     in_order = sorted(parts.done().values())
     whole = parts.path(WHOLE) if on_disk else output
     if job.is_directory and not on_disk:
@@ -190,7 +191,7 @@ def _publish(job: Job, parts: Parts) -> None:
     for file in job.files:
         names = [parts.part_path(part) for part in in_order if part.file == file.number]
         assemble(storage, names, whole + file.output.removeprefix(output), file.target.kind)
-    if on_disk:
+    if isinstance(storage, Disk):
         if job.is_directory and Path(output).exists():
             storage.remove(parts.path(OLD))
             storage.move(output, parts.path(OLD))  # is removed with the parts

@@ -117,7 +117,9 @@ def _files(directory: str, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 class ObjectStore:
-    """Files whose names begin with one URI, by pyarrow's file systems. Its methods are those of `Disk`.
+    """Files whose names begin with one URI, by pyarrow's file systems.
+
+    Its methods are those of `Disk` without `move`, because a store cannot rename a directory.
 
     uri: holds an object's key as it is, with blanks, "#", "?" or "%"; in file:// "%20" is a blank.
     """
@@ -170,10 +172,6 @@ class ObjectStore:
             fs.copy_files(whole.name, draft, fs.LocalFileSystem(), self._fs)
         if self._renames:
             self._fs.move(draft, path)
-
-    def move(self, source: str, target: str) -> None:
-        self.check()
-        self._fs.move(self._path(source), self._path(target))
 
     def remove(self, name: str) -> None:
         self.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Stops:
         self.left: int | None = None
         self._count = 0
         for storage in (Disk, ObjectStore):
-            for name in STEPS:
+            for name in filter(partial(hasattr, storage), STEPS):
                 monkeypatch.setattr(storage, name, self._wrapped(getattr(storage, name), name))
 
     def _wrapped(self, step: Callable[..., Any], name: str) -> Callable[..., Any]:
