@@ -249,7 +249,7 @@ class Network(Weights):
         if self.ops.max_pack_bytes is None:
             return None
         inner = self.config.intermediate_size * (1 if self.config.int8 else self.dtype.itemsize)
-        projected = 3 * self.config.num_heads * self.config.head_size * self.dtype.itemsize
+        projected = 3 * self.config.hidden_size * self.dtype.itemsize
         return self.ops.max_pack_bytes // max(inner, projected)
 
     @property

@@ -15,7 +15,7 @@ class PairTemplate:
 
     BERT: [CLS] query [SEP] title [SEP]. RoBERTa: <s> query </s></s> title </s>.
     two_segments: the title and what follows have token type 1; otherwise all tokens have type 0.
-    before_title: how many of the special tokens stand before the title.
+    before_title: how many of the special tokens stand before the title. tokens: how many there are.
     """
 
     before: tuple[int, ...]
@@ -23,14 +23,11 @@ class PairTemplate:
     after: tuple[int, ...]
     two_segments: bool
     before_title: int = field(init=False)
+    tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "before_title", len(self.before) + len(self.between))
-
-    @property
-    def tokens(self) -> int:
-        """Return the number of special tokens."""
-        return len(self.before) + len(self.between) + len(self.after)
+        object.__setattr__(self, "tokens", self.before_title + len(self.after))
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> PairTemplate:

@@ -83,7 +83,6 @@ def command(
         few = after.tokenizer.encode(pairs[:BATCH])
         with counted("rounds of timing", speeds.ROUNDS) as advance:
             speed = speeds.measure(Classifier.load(model, "cpu"), after, few, lambda _: advance(1))
-        speeds.store(speed, draft)
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {

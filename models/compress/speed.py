@@ -1,23 +1,19 @@
 """Says whether int8 pays: how many times faster than floats it is here, as measured, or else by rule.
 
-`headroom quantize` measures both formats in turns and stores the figure in the int8 checkpoint. A service on
-the same kind of processor goes by that figure; on another kind, by a rule.
+`headroom quantize` measures both formats in turns; a service goes by a rule.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import processor_features, resolve_dtype
@@ -37,16 +33,12 @@ at 768."""
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The pairs/s of int8 divided by those of `dtype`: median and range of the rounds.
-
-    processor: as `processor` returns, of the machine that measured it.
-    """
+    """The pairs/s of int8 divided by those of `dtype`: median and range of the rounds."""
 
     dtype: str
     median: float
     low: float
     high: float
-    processor: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.median:.2f} × {self.dtype} ({self.low:.2f} to {self.high:.2f})"
@@ -76,56 +68,28 @@ def measure(
             seconds[name].append(time.perf_counter() - started)
         progress(len(seconds["int8"]))
     ratios = [slow / fast for slow, fast in zip(seconds["floats"], seconds["int8"], strict=True)]
-    return Speed(
-        floats.network.number_format, statistics.median(ratios), min(ratios), max(ratios), processor()
-    )
+    return Speed(floats.network.number_format, statistics.median(ratios), min(ratios), max(ratios))
 
 
-def processor() -> tuple[str, ...]:
-    """Return what decides the speed of int8 here: the processor's features and the bits of an input."""
-    return (*processor_features(), f"{input_bits()} bits")
-
-
-def store(speed: Speed, directory: Path) -> None:
-    """Write the figure into the config.json of an int8 checkpoint."""
-    file = directory / "config.json"
-    raw = json.loads(file.read_text(encoding="utf-8"))
-    raw["headroom"]["quantization"]["speed"] = asdict(speed)
-    file.write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def stored(directory: Path) -> Speed | None:
-    """Return the figure of an int8 checkpoint; None if it has none that can be read."""
-    try:
-        raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        found = raw["headroom"]["quantization"]["speed"]
-        median, low, high = (float(found[name]) for name in ("median", "low", "high"))
-        return Speed(str(found["dtype"]), median, low, high, tuple(map(str, found["processor"])))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def warn_if_slow(classifier: Classifier, path: str | Path | None) -> None:
-    """Log a warning if a checkpoint, loaded from `path`, is int8 and not faster than floats here."""
+def warn_if_slow(classifier: Classifier) -> None:
+    """Log a warning if a checkpoint is int8 and expected to be slower than floats here."""
     if classifier.config.int8 and classifier.network.device.type == "cpu":
-        notice = doubt(classifier.config, stored(locate(path)))
+        notice = doubt(classifier.config)
         if notice is not None:
             logger.warning("%s: %s", classifier.name, notice)
 
 
-def doubt(config: ModelConfig, speed: Speed | None) -> str | None:
+def doubt(config: ModelConfig, speed: Speed | None = None) -> str | None:
     """Return a sentence that says that int8 is not faster than floats on this CPU; None if it is.
 
-    config: of an int8 checkpoint. speed: what its quantization measured, on this or another processor.
+    config: of an int8 checkpoint. speed: what was measured here; None: go by rule.
     """
     dtype = str(resolve_dtype("auto", torch.device("cpu"), deterministic=False)).removeprefix("torch.")
     advice = f"serve the checkpoint that it was made from ({dtype}) on this processor"
     if not input_bits():
         return f"int8 is slower than {dtype} here, because float products stand in for integer ones; {advice}"
-    if speed is not None and speed.processor == processor():
-        if speed.median >= 1:
-            return None
-        return f"int8 was measured at {speed} on this kind of processor; {advice}"
+    if speed is not None:
+        return None if speed.median >= 1 else f"int8 was measured at {speed} on this processor; {advice}"
     if "amx" in processor_features() and config.hidden_size <= NARROW:
         why = "because a narrow model gains little on AMX"
         return f"int8 is expected to be slower than {dtype} here, {why}; {advice}"

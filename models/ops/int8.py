@@ -21,8 +21,7 @@ from models.ops.cpu import FUSED
 from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
 from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels
-from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale
-from models.ops.rounding import quantize_by_torch
+from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale, quantize_by_torch
 from models.ops.tiles import IntegerTiles, fits
 from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed, rows_for
 

@@ -39,7 +39,9 @@ class TileLinear(Linear):
         """Compute the map as `Linear` does."""
         if residual is None:
             return self._computed(x, self.activation)
-        return with_norm(lambda inside: self._computed(x, "add", residual, inside), self.norm)
+        inside = None if self.norm is None else self.norm.in_kernels
+        y = self._computed(x, "add", residual, inside)
+        return y if inside else normed(y, self.norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""

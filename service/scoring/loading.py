@@ -41,7 +41,7 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
             settings.dtype,
             deterministic=settings.deterministic,
         )
-    warn_if_slow(classifier, path)
+    warn_if_slow(classifier)
     return classifier
 
 
