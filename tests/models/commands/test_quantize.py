@@ -76,8 +76,6 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert report["bytes"]["after"] < report["bytes"]["before"]
     assert not unusual_modes(out), "another user, such as the service's, cannot read it"
     assert 0 < report["speed"]["low"] <= report["speed"]["median"] <= report["speed"]["high"]
-    kept = json.loads((out / "config.json").read_text())["headroom"]["quantization"]["speed"]
-    assert kept == report["speed"]
     slower = report["speed"]["median"] < 1
     assert ("headroom: int8 was measured at" in output.err) == slower
 
