@@ -40,8 +40,9 @@ def everything(study: Study) -> Result:
     sections = [Section("Answers", tables=(answers,))]
     for result in results:
         pictures = () if result.picture is None else (result.picture,)
-        sections += [Section(f"{result.kind}: {result.verdict}", figures=pictures), *result.sections]
-    conclusion = " ".join(result.conclusion for result in results)
+        heading = Section(f"{result.kind}: {result.verdict}", (result.conclusion,), figures=pictures)
+        sections += [heading, *result.sections]
+    conclusion = "Each study has a sentence in the table of answers, and a picture and tables further down."
     return Result(
         "all", merged, verdict(findings), conclusion, tuple(sections), findings, results[0].picture, files
     )
