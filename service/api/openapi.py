@@ -27,7 +27,6 @@ from service.errors import (
     to_response,
 )
 from service.schemas.limits import MAX_COLUMNS
-from service.schemas.requests import PairsRequest
 from service.schemas.responses import Error
 
 DESCRIPTION = """\
@@ -93,31 +92,20 @@ POST_ERRORS = errors(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Write this server's limits and keys into FastAPI's document; a second time changes nothing."""
     schemas = document["components"]["schemas"]
-    for name in ("ScoreRequest", "CompareRequest"):
-        overflow = schemas[name]["properties"]["overflow"]
-        overflow["description"] = (
-            f"{PairsRequest.model_fields['overflow'].description} "
-            f"A request may have {settings.max_compare_rows} rows, chunks included."
-        )
-        for field in ("titles", "pairs"):
-            _of_type(schemas[name]["properties"][field], "array")["maxItems"] = settings.max_pairs
-    schemas["CondenseRequest"]["properties"]["titles"]["maxItems"] = settings.max_pairs
-    for field in ("masks", "variants"):
-        schemas["CompareRequest"]["properties"][field]["maxItems"] = MAX_COLUMNS
-    schemas["CompareRequest"]["description"] = (
-        "Score the same pairs under several masks and variants, in the same batches: "
-        f"up to {MAX_COLUMNS} of them, and {settings.max_compare_rows} rows in all."
-    )
-    for schema in schemas.values():
-        fields = schema.get("properties", {})
-        if "deadline_ms" in fields:
-            _of_type(fields["deadline_ms"], "number")["maximum"] = settings.request_timeout_s * 1000
-        if fields.get("documents", {}).get("type") == "array":
-            fields["documents"]["maxItems"] = settings.max_pairs
+    most = dict.fromkeys(("titles", "pairs", "documents"), settings.max_pairs)
+    most |= dict.fromkeys(("masks", "variants"), MAX_COLUMNS)
+    for name, schema in schemas.items():
+        for field, value in schema.get("properties", {}).items():
+            for branch in value.get("anyOf", [value]):
+                if field == "deadline_ms" and branch.get("type") == "number":
+                    branch["maximum"] = settings.request_timeout_s * 1000
+                elif name.endswith("Request") and field in most and branch.get("type") == "array":
+                    branch["maxItems"] = most[field]
     document["info"]["description"] = (
-        f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested "
-        f"{MAX_DEPTH} deep, with up to {settings.max_pairs} titles or pairs; "
-        f"a request takes up to {settings.request_timeout_s:g} s."
+        f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested {MAX_DEPTH} deep, with "
+        f"up to {settings.max_pairs} titles or pairs, and is answered within {settings.request_timeout_s:g} s. "
+        f"/v1/compare takes up to {MAX_COLUMNS} masks and variants. Pairs under each mask and variant, or "
+        f"chunks, are up to {settings.max_compare_rows} rows.\n"
     )
     if settings.api_keys:
         document["components"]["securitySchemes"] = {
@@ -187,9 +175,3 @@ def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
         sides = schema.get("prefixItems") or [schema["items"]]
         return [_example(side, schemas) for side in sides]
     return {"string": "text", "integer": 1, "number": 0.5, "boolean": False, "null": None}[kind]
-
-
-def _of_type(schema: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The branch of a nullable schema that is of this type."""
-    branches: list[dict[str, Any]] = schema.get("anyOf", [schema])
-    return next(branch for branch in branches if branch.get("type") == kind)

@@ -5,7 +5,6 @@ https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -117,16 +116,11 @@ class TeiRequest(CompatRequest):
             return {"keep": "all"}
         return {"keep": "end"} if self.truncation_direction in ("Left", "left") else {}
 
-    @abstractmethod
-    def characters(self) -> int:
-        """Return the number of characters to read, a query once for each text."""
-
     def headers(self, response: ScoreResponse) -> Mapping[str, str]:
         """Return the timings in whole milliseconds, and what was read."""
         timing = response.timing_ms
         return {
             "x-compute-time": str(int(timing.total)),
-            "x-compute-characters": str(self.characters()),
             "x-compute-tokens": str(response.usage.tokens),
             "x-total-time": str(int(timing.total)),
             "x-tokenization-time": str(int(timing.tokenize)),
@@ -149,10 +143,6 @@ class TeiRerankRequest(TeiRequest):
     top_n: Count | None = Field(
         None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
     )
-
-    def characters(self) -> int:
-        """Return the number of characters to read, the query once for each text."""
-        return len(self.query) * len(self.texts) + sum(map(len, self.texts))
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
@@ -199,10 +189,6 @@ class TeiPredictRequest(TeiRequest):
         if isinstance(self.inputs, str):
             return [[self.inputs]]
         return cast(list[list[str]], self.inputs if self.is_batch else [self.inputs])
-
-    def characters(self) -> int:
-        """Return the number of characters to read."""
-        return sum(len(text) for sequence in self.sequences() for text in sequence)
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
