@@ -103,9 +103,9 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
                     branch["maxItems"] = most[field]
     document["info"]["description"] = (
         f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested {MAX_DEPTH} deep, with "
-        f"up to {settings.max_pairs} titles or pairs; it is answered within {settings.request_timeout_s:g} s. "
-        f"/v1/compare takes up to {MAX_COLUMNS} masks and variants. Pairs under each mask and variant, or "
-        f"chunks, are up to {settings.max_compare_rows} rows.\n"
+        f"up to {settings.max_pairs} titles or pairs. An answer takes up to {settings.request_timeout_s:g} "
+        f"seconds. /v1/compare takes up to {MAX_COLUMNS} masks and variants. Pairs under each mask and "
+        f"variant, or chunks, are up to {settings.max_compare_rows} rows.\n"
     )
     if settings.api_keys:
         document["components"]["securitySchemes"] = {
