@@ -87,7 +87,9 @@ def test_each_failure_is_an_exception_of_the_clients_own(
     expected = CLIENTS[name][1][["bad_request", "unknown_key", "full_queue"].index(case)]
     assert expected in did[case]["raised"], did[case]
     if name not in SILENT:
-        sentence = "there is no output 'x'" if name == "triton" else "must not be blank"
+        sentence = (
+            "should be 'score', 'probabilities' or 'grade'" if name == "triton" else "must not be blank"
+        )
         assert SENTENCES.get(case, sentence) in did[case]["text"]
 
 
