@@ -30,15 +30,13 @@ _Name = Annotated[
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
     """Grade the titles of a query, under a variant and any head mask."""
-    check_score(body, request.settings)
-    with request.charged(body.count):
+    with request.charged(check_score(body, request.settings)):
         return await request.backend.score(body, request.deadline)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
     """Score the same pairs under several masks and variants, in the same batches."""
-    check_compare(body, request.settings)
-    with request.charged(body.count * (len(body.masks) + len(body.variants))):
+    with request.charged(check_compare(body, request.settings)):
         return await request.backend.compare(body, request.deadline)
 
 

@@ -20,15 +20,16 @@ MAX_CONDENSE_CHARS = 20_000_000
 1 to 4 bytes per character, and writing so many takes about a second."""
 
 
-def check_score(request: ScoreRequest, settings: Settings) -> None:
-    """Check a scoring request. Raises InvalidRequest, which names the field and the limit."""
+def check_score(request: ScoreRequest, settings: Settings) -> int:
+    """Check a scoring request and return its pairs. Raises InvalidRequest, which names field and limit."""
     pairs = _check_pairs(request, settings)
     if request.grades is not None and len(request.grades) != pairs:
         raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
+    return pairs
 
 
-def check_compare(request: CompareRequest, settings: Settings) -> None:
-    """Check a compare request. Raises InvalidRequest as `check_score` does."""
+def check_compare(request: CompareRequest, settings: Settings) -> int:
+    """Check a compare request and return its rows. Raises InvalidRequest as `check_score` does."""
     rows = _check_pairs(request, settings)
     columns = len(request.masks) + len(request.variants)
     if columns == 0:
@@ -44,6 +45,7 @@ def check_compare(request: CompareRequest, settings: Settings) -> None:
             f"the limit is {settings.max_compare_rows}",
             param="titles" if request.pairs is None else "pairs",
         )
+    return rows * columns
 
 
 def check_attention(request: AttentionRequest) -> None:

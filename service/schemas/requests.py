@@ -159,11 +159,6 @@ class PairsRequest(Request):
         """How much to read of titles that do not fit the window. None: truncate them."""
         return None if self.overflow == "truncate" else LongTitles(self.overflow)
 
-    @property
-    def count(self) -> int:
-        """The number of pairs."""
-        return len(self.titles or ()) if self.pairs is None else len(self.pairs)
-
     def texts(self) -> list[tuple[str, str]]:
         """Return the (query, title) pairs in request order, from either form."""
         if self.pairs is not None:

@@ -145,8 +145,7 @@ async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
 
 async def score_charged(request: Post, score_request: ScoreRequest) -> ScoreResponse:
     """Score our request, made of another one, within the limits and the rate of its key."""
-    check_score(score_request, request.settings)
-    with request.charged(score_request.count):
+    with request.charged(check_score(score_request, request.settings)):
         return await request.backend.score(score_request, request.deadline)
 
 

@@ -118,7 +118,7 @@ async def test_a_query_of_which_anything_can_be_read_is_not_blank(query: str) ->
     assert (await post(SHARED, "/v1/score", {**SCORE, "query": query})).status_code == 200
 
 
-async def test_the_longest_query_that_condense_says_would_fit_is_taken() -> None:
+async def test_a_long_query_within_the_limit_of_characters_is_taken() -> None:
     body = {"query": "long " * 1413, "titles": ["b"], "method": "leave_one_out"}
     assert (await post(SHARED, "/v1/condense", body)).status_code == 200
 
