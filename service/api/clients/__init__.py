@@ -81,7 +81,8 @@ def _add_route(
         return await score_and_answer(request, body)
 
     # FastAPI documents an endpoint from its annotations.
-    endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], Body()]  # noqa: UP007
+    body = Body(openapi_examples={shape.__name__: {"value": shape.shown()} for shape in shapes})
+    endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], body]  # noqa: UP007
     app.router.add_api_route(
         path,
         endpoint,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -89,6 +89,11 @@ class CompatRequest(OurFields, ABC):
         "ignored: the service's own model scores.",
     )
     deadline_ms: DeadlineMs = None
+
+    @classmethod
+    def shown(cls) -> Any:
+        """Return the request that the documentation shows."""
+        return cast(dict[str, Any], cls.model_config["json_schema_extra"])["examples"][0]
 
     @abstractmethod
     def score_request(self) -> ScoreRequest:
