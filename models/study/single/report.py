@@ -43,7 +43,7 @@ def result(study: Study, single: SingleHeads) -> Result:
     conclusion = (
         "Switching off one head at a time changes accuracy, QWK or NDCG@10 by more than 0.01 for "
         f"{large} of {len(heads)} heads; {shown} (one-sided tests, 5 %, one head at a time). The "
-        f"change is more than chance for {changed} (Benjamini–Hochberg, {LEVEL:.0%} false "
+        f"change is more than chance for {changed} (Benjamini–Hochberg, {100 * LEVEL:.0f} % false "
         f"discoveries). The head that costs most QWK is {head_name(heads[order[0]])}: "
         f"{with_interval(cost)}, a relative change of accuracy of "
         f"{percent(worst.relative['accuracy'].interval())}."
@@ -60,7 +60,7 @@ def result(study: Study, single: SingleHeads) -> Result:
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
-        f"Framed: more than chance at {LEVEL:.0%} false discoveries.",
+        f"Framed: more than chance at {100 * LEVEL:.0f} % false discoveries.",
         partial(_maps, study.shape, single),
         "Four heat maps of layers by heads with the change of accuracy, macro-F1, QWK and NDCG@10.",
     )
@@ -126,7 +126,7 @@ def _table(single: SingleHeads, order: list[int]) -> Table:
 
 def _maps(shape: tuple[int, int], single: SingleHeads) -> Drawing:
     """Draw a heat map of each metric's change."""
-    drawing, panels = plots.figure(15, 12, 2, 2)
+    drawing, panels = plots.figure(15, 8.5, 2, 2)
     for column, (metric, axes) in enumerate(zip(METRICS, panels.flat, strict=True)):
         values, marked = np.full(shape, np.nan), np.zeros(shape, np.bool_)
         for head, effect, p in zip(single.heads, single.effects, single.by_metric, strict=True):
