@@ -1,7 +1,7 @@
 """Downloads a checkpoint from the hub into its cache.
 
 Only what is loaded is downloaded, and a model that cannot be loaded is refused by its config.json, before its
-weights come. Without the hub, huggingface_hub takes what its cache holds of the revision. All settings are
+weights come. If the hub cannot be asked, what the cache holds of the revision is taken. All settings are
 huggingface_hub's own: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB_CACHE.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import constants, get_cached_repo_tree, get_token, snapshot_download
+from huggingface_hub import HfApi, constants, get_cached_repo_tree, get_token, snapshot_download
 from huggingface_hub.errors import (
     CachedRepoTreeNotFoundError,
     FileMetadataError,
@@ -35,6 +35,10 @@ from models.checkpoint.config import read_config
 from models.checkpoint.files import DESCRIPTION, weight_files
 from models.errors import UnsupportedCheckpoint
 
+ANSWER_SECONDS = 10.0
+"""How long the hub may take to answer the first question."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ADDRESS = re.compile(r"\b\w+://\S+")
 
@@ -49,13 +53,41 @@ def download(name: str, revision: str | None) -> Path:
     try:
         with _without_warnings():
             with disable_progress_bars():
-                directory = Path(snapshot_download(name, revision=revision, allow_patterns=DESCRIPTION))
+                directory = _description(name, revision, target)
             _download_weights(name, directory, target)
             return directory
     except UnsupportedCheckpoint:
         raise
     except Exception as error:  # the hub's client raises many unrelated types
         raise UnsupportedCheckpoint(_problem(error, name, target)) from None
+
+
+def _description(name: str, revision: str | None, target: str) -> Path:
+    """Return the directory of a snapshot with what describes the model: the cache's if the hub is silent."""
+    problem = None
+    try:
+        if not constants.is_offline_mode() and not _COMMIT.fullmatch(revision or ""):
+            HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+    except RevisionNotFoundError:
+        raise
+    except Exception as error:  # of many unrelated types
+        problem = error
+    try:
+        directory = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=DESCRIPTION,
+                local_files_only=problem is not None,
+            )
+        )
+    except (OSError, ValueError):
+        if problem is not None:
+            raise problem from None
+        raise
+    if problem is not None:
+        _say(f"{_problem(problem, name, target)}; using commit {directory.name} from the cache")
+    return directory
 
 
 def _download_weights(name: str, directory: Path, target: str) -> None:
@@ -79,11 +111,7 @@ def _download_weights(name: str, directory: Path, target: str) -> None:
     if missing:
         megabytes = sum(sizes.get(file, 0) for file in missing) / 1e6
         commit = directory.name[:12]
-        print(
-            f"headroom: downloading {target} (commit {commit}, {megabytes:,.1f} MB) from {_host()}",
-            file=sys.stderr,
-            flush=True,
-        )
+        _say(f"downloading {target} (commit {commit}, {megabytes:,.1f} MB) from {_host()}")
         with nullcontext() if sys.stderr.isatty() else disable_progress_bars():
             snapshot_download(name, revision=directory.name, allow_patterns=missing)
 
@@ -139,6 +167,10 @@ def _problem(error: BaseException, name: str, target: str) -> str:
         case FileMetadataError() | ValueError() | KeyError() | TypeError() | AssertionError():
             return f"{_host()} does not answer as a hub does; check HF_ENDPOINT and the proxy"
     return f"{target} cannot be downloaded from {_host()}: {_first_line(error)}; try again"
+
+
+def _say(line: str) -> None:
+    print(f"headroom: {line}", file=sys.stderr, flush=True)
 
 
 def _host() -> str:

@@ -161,7 +161,10 @@ def test_without_the_hub_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
     (unreachable,) = errors(score(hub, cache, "org/other"))
 
     assert busy[0] == offline[0] == gone[0] == [commit, commit]
-    assert busy[1] == offline[1] == gone[1] == ""
+    assert f"try again later; using commit {commit} from the cache" in busy[1]
+    assert f"HF_ENDPOINT and HTTPS_PROXY; using commit {commit} from the cache" in gone[1]
+    assert (busy[1] + gone[1]).count("\n") == 2  # a commit that is there is no question for the hub
+    assert offline[1] == ""
     assert f"org/other is not whole in the cache ({cache}), and the hub is not asked" in absent
     assert "no directory org/other, and 127.0.0.1:9 cannot be reached (" in unreachable
 
