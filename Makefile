@@ -72,11 +72,10 @@ GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
 ## make soak      40 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak
-# In a soak, the tokenizer's cache is full before the slope of memory is looked at.
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
 	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
-	$(if $(filter soak,$@),HEADROOM_TOKENIZER_CACHE_SIZE=4096) $(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
 	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
