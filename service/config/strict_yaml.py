@@ -40,6 +40,16 @@ def parse(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with this module's rules."""
 
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Refuse an alias inside the node that it names: JSON cannot hold such a value."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            named = self.anchors.get(event.anchor)
+            if named is not None and named.end_mark is None:  # its end was not yet read
+                problem = f"*{event.anchor} stands inside what it names"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
     def compose_mapping_node(self, anchor: Any) -> MappingNode:
         """Refuse a key that stands twice."""
         node = super().compose_mapping_node(anchor)

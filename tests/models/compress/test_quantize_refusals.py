@@ -101,11 +101,14 @@ def test_other_formats_are_refused_by_name(copied: Path, changes: dict[str, Any]
 def test_transformers_says_that_it_cannot_read_it(int8_checkpoint: Path) -> None:
     said = io.StringIO()
     handler = StreamHandler(said)
+    level = logging.get_verbosity()
+    logging.set_verbosity_warning()  # another test may have called a command, which makes transformers quiet
     logging.add_handler(handler)
     try:
         BertForSequenceClassification.from_pretrained(int8_checkpoint)
     finally:
         logging.remove_handler(handler)
+        logging.set_verbosity(level)
 
     assert "Unknown quantization type, got headroom-w8a8" in said.getvalue()
 

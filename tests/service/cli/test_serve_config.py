@@ -121,7 +121,7 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
         "not a Ray Serve config": "",
         "2026-11-31 is read as a date": good.replace(masks, "masks: {a: 2026-11-31}"),
         "not a valid value": good.replace(masks, f"masks: {{a: {'7' * 5000}}}"),
-        "masks.b": good.replace(masks, "masks: &a {b: *a}"),
+        "*a stands inside what it names": good.replace(masks, "masks: &a {b: *a}"),
         "nested too deeply": good.replace(masks, f"masks: {'[' * 5000}"),
         "stands twice": good.replace(masks, "masks: {}\n          masks: {}"),
         "http_options must be a mapping": good.replace("http_options:", "http_options: [1]\nthese:"),

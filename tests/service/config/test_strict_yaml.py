@@ -36,3 +36,14 @@ def test_what_authors_mean_is_read() -> None:
     base = {"k": 1, "l": ["a", "2026-11-31", 0.5, None, True]}
     assert parse(text) == {"base": base, "more": base | {"k": 3}, "again": base}
     assert parse("") is None
+
+
+@pytest.mark.parametrize("text", ["masks: &a {b: *a}", "masks: &a [1, [*a]]"])
+def test_an_alias_inside_what_it_names_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(InvalidYAML, match=r"\*a stands inside what it names") as refused:
+        parse(f"x: 1\n{text}")
+    assert refused.value.line == 2
+
+
+def test_an_alias_of_a_whole_value_is_read() -> None:
+    assert parse("a: &x {b: 1}\nc: *x") == {"a": {"b": 1}, "c": {"b": 1}}
