@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         """Refuse an alias inside the node that it names: JSON cannot hold such a value."""
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event = self.peek_event()  # type: ignore[no-untyped-call]
             named = self.anchors.get(event.anchor)
             if named is not None and named.end_mark is None:  # its end was not yet read
                 problem = f"*{event.anchor} stands inside what it names"

@@ -267,7 +267,7 @@ def test_find_max_reports_the_rate_what_was_lost_and_the_curve(tmp_path):
     found = json.loads((tmp_path / "report.json").read_text())["find_max"]
     assert 25 < found["rate"] < 60
     assert found["rate"] < found["lost_at"]
-    assert "did not hold it" in run.stdout
+    assert "Highest rate that holds the objective" in run.stdout
 
 
 def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
