@@ -52,6 +52,9 @@ KILL_AFTER_DRAIN_S = 10.0
 WRITE_S = 8.0
 """Seconds beyond `drain_timeout_s` for the replicas to write exposures, access log and traces."""
 
+SHUTDOWN_S = 1.0
+"""How long Ray's library in this process may take to let go of its cluster."""
+
 CLOSE_S = 3.0
 """Seconds after that for HAProxy to close."""
 
@@ -289,9 +292,14 @@ class Cluster:
                 within(CLOSE_S, serve.shutdown)
 
     def end(self) -> None:
-        """End every process of this cluster. Ray's own way, `ray.shutdown`, hangs if one of them is dead."""
+        """End every process of this cluster.
+
+        Ray's library in this process ends it with status 1 when it loses its raylet, so it lets go first. It
+        would hang if one of Ray's processes is dead, hence the limit.
+        """
         if self._refused_edits is not None:
             self._refused_edits.close()
+        wait([start(ray.shutdown)], SHUTDOWN_S)
         kill_family()
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
