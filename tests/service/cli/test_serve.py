@@ -57,7 +57,7 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
     trial = await send_raw(own_server.port, score(1000), timeout_s=LAST_ANSWER_S)
-    titles = min(1000, int(1000 * BUSY_S / 20 / trial.seconds))
+    titles = min(250, int(1000 * BUSY_S / 20 / trial.seconds))
     large = partial(send_raw, own_server.port, score(titles), timeout_s=LAST_ANSWER_S)
     tokens_of_one = (await large()).json["usage"]["tokens"]
     before = await tokens_taken(own_server)
@@ -77,7 +77,7 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     assert await asyncio.to_thread(own_server.stop, signal.SIGTERM) == 0
     answered = Counter([(await task).status for task in accepted])
     assert answered.keys() <= {200, 429, 504}, "a request was dropped or turned away by the stop"
-    assert answered[200] >= 5
+    assert answered[200] >= 5, answered
     for late in await asyncio.gather(*clients):
         assert set(late) <= {200, 503}, "a connection closed without an answer"
     assert still_there(processes) == []
