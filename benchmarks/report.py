@@ -33,7 +33,7 @@ def at_most(name: str, value: float, most: float, spec: str = ".2f", unit: str =
 
 @dataclass
 class Report:
-    """What a section measured.
+    """The measurements of a section.
 
     about: the method; the page adds the machine. tables: their lines by title; each line has a text by
     column. notes: what could not be measured, and why.

@@ -1,4 +1,4 @@
-"""What the program that registers the commands adds to them: variants of config files, and a Ray cluster.
+"""Additions of the program that registers the commands: variants of config files, and a Ray cluster.
 
 `models` knows neither. In a program without them, the options that need them are refused.
 """

@@ -74,7 +74,7 @@ class ConfigFile:
 
     @property
     def url(self) -> str:
-        """Where a client on this machine reaches the service."""
+        """The URL by which a client on this machine reaches the service."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property

@@ -33,7 +33,7 @@ from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What the rows of a batch share: the network, and its mask if the batch must have only one.
+    """The network that the rows of a batch share, and its mask if the batch must have only one.
 
     mask: the id of the mask that all rows have; None: each row may have its own.
     sliced: whether what is off under that mask is cut out of the weights, instead of multiplied by 0.

@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
 
 
 class Workers(Protocol):
-    """What scores windows. ahead: how many windows it takes at once."""
+    """Workers that score windows. ahead: how many windows it takes at once."""
 
     ahead: int
 

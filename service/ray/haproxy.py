@@ -68,7 +68,7 @@ class Server:
 
 
 class Listed:
-    """What our template needs beyond Serve's own values. pages: files with HAProxy's error answers.
+    """Values that our template needs beyond Serve's own values. pages: files with HAProxy's error answers.
 
     It keeps the servers that each backend had before. Serve does not list a replica while it takes a new live
     config, so the death of the only listed one would be an outage. HAProxy itself finds out which are down.

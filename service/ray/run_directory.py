@@ -39,7 +39,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Where Ray writes its logs, once it has started."""
+        """The directory of Ray's logs, once it has started."""
         return self.path / "ray" / "session_latest" / "logs"
 
     def remove(self) -> None:

@@ -32,7 +32,7 @@ AnyRequest = ScoreRequest | CompareRequest | AttentionRequest | CondenseRequest
 
 @dataclass(slots=True)
 class Computed:
-    """What the rows of one request took so far.
+    """The costs of the rows of one request so far.
 
     is_admitted: whether some of them were let into the queue.
     is_cut_short: whether later stages of a cascade were left out because of the deadline.

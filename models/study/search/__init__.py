@@ -1,5 +1,5 @@
-"""What can go? The best network for each number of heads kept, or for each speed by measured times, and the
-smallest that holds up on other queries."""
+"""The search for parts that can go: the best network for each number of heads kept, or for each speed by
+measured times, and the smallest that holds up on other queries."""
 
 from models.study.result import Result
 from models.study.search import compute, report

@@ -1,4 +1,4 @@
-"""What the shapes of other people's clients share: our fields, the translation, and the errors.
+"""The base of the shapes of other people's clients: our fields, the translation, and the errors.
 
 A shape is a pydantic model of the request (`CompatRequest`) with two translations: `score_request` makes our
 scoring request of it, `answer` makes their answer of ours. Limits, deadlines and experiments are those of
