@@ -92,7 +92,7 @@ def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
         (EDITED.replace("port: 8000", "port: many"), "http_options.port must be"),
         (EDITED.replace('"0.0"', "2026-11-31"), f", line {LINE}: 2026-11-31 is read as a date"),
         (EDITED.replace('"0.0"', "7" * 5000), f", line {LINE}: not a valid value"),
-        (EDITED.replace('"0.0"', "&x [*x]"), "masks.new"),
+        (EDITED.replace('"0.0"', "&x [*x]"), f", line {LINE}: *x stands inside what it names"),
         (EDITED.replace('"0.0"', "[" * 5000), "nested too deeply"),
         (EDITED.replace('"0.0"', '"0.0", new: "0.1"'), f", line {LINE}: the key 'new' stands twice"),
         (EDITED.replace('"0.0"', "0.1"), "masks.new: Input should be a valid string; put it in quotes"),
