@@ -25,6 +25,8 @@ def run(kind: str, study: Study) -> Result:
 
 def everything(study: Study) -> Result:
     """Run every kind, one after the other, and merge the reports into one."""
+    for kind in KINDS:  # import all of them first: files may change while a study runs for hours
+        import_module(f"models.study.{kind}")
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
     files: dict[str, str] = {}
