@@ -57,7 +57,7 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
     trial = await send_raw(own_server.port, score(1000), timeout_s=LAST_ANSWER_S)
-    titles = min(250, int(1000 * BUSY_S / 20 / trial.seconds))
+    titles = min(1000, int(1000 * BUSY_S / 20 / trial.seconds))
     large = partial(send_raw, own_server.port, score(titles), timeout_s=LAST_ANSWER_S)
     tokens_of_one = (await large()).json["usage"]["tokens"]
     before = await tokens_taken(own_server)

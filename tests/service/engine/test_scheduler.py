@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 
 import pytest
@@ -189,3 +190,30 @@ async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:
     with pytest.raises(Draining):
         s.submit(rows("after"))
     assert s.scheduler.queued_tokens == s.scheduler.in_flight_rows == 0
+
+
+async def calls_per_batch(requests: int) -> float:
+    """Serve so many requests of 100 rows in small batches, and count the function calls."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    async with stage(max_queue_tokens=10**6, slots=2, split_tokens=128, max_age_s=0.5) as s:
+        for _ in range(requests):
+            s.submit(rows(*range(100)))
+        await settle()
+        sys.setprofile(count)
+        try:
+            while s.device.running:
+                s.clock.advance(0.1)
+                s.device.finish()
+                await settle()
+        finally:
+            sys.setprofile(None)
+        return calls / len(s.device.batches)
+
+
+async def test_a_batch_costs_the_same_however_much_waits() -> None:
+    assert await calls_per_batch(100) < 1.5 * await calls_per_batch(2)
