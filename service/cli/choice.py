@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from models import Classifier
     from service.config.settings import LiveConfig
     from service.config.variants import MaskForm
-    from service.scoring.catalog import Choice
+    from service.scoring.catalog import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
     return Setup(model or settings.model, file.live, device, dtype, path)
 
 
-def resolve(network: Network) -> Choice:
+def resolve(network: Network) -> Variant:
     """Return the variant and mask that the options name; without a variant, the config's default."""
     form = None if network.mask is None else read_form(network.mask)
     setup = read_setup(network.model, network.config, network.device, network.dtype)

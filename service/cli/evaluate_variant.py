@@ -13,7 +13,7 @@ from models.commands.terminal import counted
 if TYPE_CHECKING:
     from models.quality.comparison import Side
     from models.quality.labelled import Columns, LabelledPair
-    from service.scoring.catalog import Choice
+    from service.scoring.catalog import Variant
 
 
 def sides(network: Network, data: Path, columns: Columns) -> Sides:
@@ -29,33 +29,33 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     from service.cli.choice import resolve
     from service.scoring.catalog import BASE
 
-    choice = resolve(network)
-    classifier = choice.variant.classifier
+    variant = resolve(network)
+    classifier = variant.classifier
     grades = classifier.grades
     if not grades:
         raise ModelError(
             f"{classifier.name} gives one score and no grades; evaluate needs a graded classifier"
         )
     pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
-    if choice.stages:
-        name, base = choice.stages[-1].variant.name, choice.stages[-1]
+    if variant.stages:
+        name, base = variant.stages[-1].name, variant.stages[-1]
     else:
-        is_base = choice.variant.checkpoint == BASE and choice.variant.name != "full"
-        name, base = "full" if is_base else "intact", replace(choice, mask=classifier.all_heads)
+        is_base = variant.checkpoint == BASE and variant.name != "full"
+        name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
     before, _ = _side(name, base, pairs)
-    after, stages = _side(choice.variant.name, choice, pairs)
+    after, stages = _side(variant.name, variant, pairs)
     return Sides([before, after], pairs, grades, stages)
 
 
-def _side(name: str, choice: Choice, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
+def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
     """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
     from models.quality.comparison import Side
     from service.scoring.offline import score
 
     with counted("pairs", len(pairs)) as advance:
-        scored = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
+        scored = score(variant, [(pair.query, pair.title) for pair in pairs], advance=advance)
     ended = Counter(scored.stages or ())
-    stages = {stage.variant.name: ended[stage.variant.name] for stage in choice.stages}
-    spec = name if stages else choice.mask.spec
-    model = choice.variant.classifier.name
+    stages = {stage.name: ended[stage.name] for stage in variant.stages}
+    spec = name if stages else variant.mask.spec
+    model = variant.classifier.name
     return Side(name, model, name, spec, evaluation_of(pairs, scored.scores)), stages

@@ -56,8 +56,8 @@ def program(
 def _resolve(network: Network) -> Any:
     from service.cli.choice import resolve
 
-    choice = resolve(network)
-    return choice.variant.classifier, choice.mask
+    variant = resolve(network)
+    return variant.classifier, variant.mask
 
 
 def _sides(*arguments: Any) -> Any:

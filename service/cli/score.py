@@ -15,7 +15,7 @@ from models.commands.options import Config, Device, Dtype, Model
 from service.cli import choice, score_files
 
 if TYPE_CHECKING:
-    from service.scoring.catalog import Choice
+    from service.scoring.catalog import Variant
     from service.scoring.offline import Scored
 
 EXPECTED = "a query, a tab and a title"
@@ -95,9 +95,9 @@ def command(
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(Network(model, config, one_variant, one_mask, device, dtype))
-    if one_variant is None and not chosen.variant.mask.is_none:
+    if one_variant is None and not (chosen.configured or chosen).mask.is_none:
         on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
-        print(f"headroom: {choice.of_default(chosen.variant.name, one_mask)}; {on}", file=sys.stderr)
+        print(f"headroom: {choice.of_default(chosen.name, one_mask)}; {on}", file=sys.stderr)
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
@@ -172,13 +172,13 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def lines(
-    chosen: Choice, pairs: Iterable[tuple[str, str]], scored: Scored, *, as_json: bool, with_query: bool
+    chosen: Variant, pairs: Iterable[tuple[str, str]], scored: Scored, *, as_json: bool, with_query: bool
 ) -> Iterator[str]:
     """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
-    clf, scores = chosen.variant.classifier, scored.scores
-    by = {"variant": chosen.variant.name, "head_mask": chosen.mask.spec}
+    clf, scores = chosen.classifier, scored.scores
+    by = {"variant": chosen.name, "head_mask": chosen.mask.spec}
     for i, (query, title) in enumerate(pairs):
         label = clf.grades[scores.grade[i]] if clf.grades else None
         if as_json:

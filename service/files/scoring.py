@@ -27,7 +27,7 @@ from service.files.reading import Window
 from service.files.request import Column, Request
 from service.files.running import Encoded
 from service.files.writing import encode, encode_rejects
-from service.scoring.catalog import BASE, Choice, build_catalog
+from service.scoring.catalog import BASE, Variant, build_catalog
 
 SLICED_ROWS = 32
 """A mask that this many rows of a window name gets batches of its own, without the heads that are off."""
@@ -41,7 +41,7 @@ class _Group:
     batches: the encoded rows of each, and their logits to come.
     """
 
-    choice: Choice
+    variant: Variant
     rows: list[int]
     masks: list[Any] | None = None
     chunks: list[ChunkedPair] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Scorer:
         fields, columns = self.request.fields, self.request.columns
         if fields.mask is None and fields.variant is None:
             rows = list(range(len(window.rows)))
-            groups = [[_Group(self._choice(column, {}), rows)] if rows else [] for column in columns]
+            groups = [[_Group(self._variant(column, {}), rows)] if rows else [] for column in columns]
         else:
-            chosen: list[list[Choice]] = []
+            chosen: list[list[Variant]] = []
             wrong: dict[int, str] = {}
             for index, row in enumerate(window.rows):
                 try:
-                    chosen.append([self._choice(column, row) for column in columns])
+                    chosen.append([self._variant(column, row) for column in columns])
                 except (ModelError, InvalidRequest) as error:
                     wrong[index] = str(error)
             window.set_aside(wrong)
@@ -118,7 +118,7 @@ class Scorer:
         data = encode(window, results, self.request)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 
-    def _choice(self, column: Column, row: Mapping[str, Any]) -> Choice:
+    def _variant(self, column: Column, row: Mapping[str, Any]) -> Variant:
         fields = self.request.fields
         variant = column.variant if fields.variant is None else row.get(fields.variant) or None
         mask = column.mask if fields.mask is None else row.get(fields.mask) or None
@@ -128,7 +128,7 @@ class Scorer:
         return self.catalog.choose(variant, mask, with_units=fields.mask is None)
 
     def _start(self, group: _Group, pairs: Sequence[tuple[str, str]]) -> None:
-        tokenizer = group.choice.variant.classifier.tokenizer
+        tokenizer = group.variant.classifier.tokenizer
         if self.request.overflow == "chunks":
             group.chunks = encode_chunks(tokenizer, pairs, LongTitles("chunks"))
             group.encoded = [row for pair in group.chunks for row in pair.rows]
@@ -146,7 +146,7 @@ class Scorer:
         def run(some: Sequence[int]) -> np.ndarray:
             batch = [group.encoded[row] for row in some]
             try:
-                return forward(group.choice, batch, group.masks and [group.masks[row] for row in some])
+                return forward(group.variant, batch, group.masks and [group.masks[row] for row in some])
             except (RuntimeError, MemoryError) as error:
                 if is_out_of_memory(error):
                     self.batch_tokens = min(self.batch_tokens, sum(map(len, batch)) // 2)
@@ -156,7 +156,7 @@ class Scorer:
 
     def _collect(self, group: _Group) -> tuple[dict[str, Sequence[Any]], list[bool]]:
         """Return the values of a group's rows by kind, and whether each row's logits are finite."""
-        classifier = group.choice.variant.classifier
+        classifier = group.variant.classifier
         logits = np.empty((len(group.encoded), len(classifier.config.labels)), np.float32)
         for rows, future in group.batches:
             logits[rows] = future.result()
@@ -177,34 +177,34 @@ class Scorer:
         return values, finite.tolist()
 
 
-def forward(choice: Choice, batch: Sequence[EncodedPair], masks: Sequence[Any] | None) -> np.ndarray:
+def forward(variant: Variant, batch: Sequence[EncodedPair], masks: Sequence[Any] | None) -> np.ndarray:
     """Return the logits of one pass, (n, labels).
 
     A mask that all rows share is sliced at once: left to itself, the network slices a mask when it comes for
     the second time, and a job that goes on would not have the bits of the first time. With a mask for each
     row, one unmasked extra row prevents slicing.
     """
-    classifier = choice.variant.classifier
+    classifier = variant.classifier
     if masks is None:
-        mask = choice.mask
+        mask = variant.mask
         return classifier.forward(batch, None if mask.is_none else RowMasks.of(mask), sliced=True)
     with_all_on = RowMasks.of([*masks, classifier.all_heads])
     return classifier.forward([*batch, batch[0]], with_all_on)[:-1]
 
 
-def _grouped(choices: Sequence[Choice]) -> list[_Group]:
+def _grouped(variants: Sequence[Variant]) -> list[_Group]:
     """Put rows with the same variant and mask into a group; those of rare masks share one per checkpoint."""
-    by_choice: dict[tuple[str, str], _Group] = {}
-    for row, choice in enumerate(choices):
-        key = choice.variant.checkpoint, choice.mask.id
-        by_choice.setdefault(key, _Group(choice, [])).rows.append(row)
+    by_variant: dict[tuple[str, str], _Group] = {}
+    for row, variant in enumerate(variants):
+        key = variant.checkpoint, variant.mask.id
+        by_variant.setdefault(key, _Group(variant, [])).rows.append(row)
     groups: list[_Group] = []
     mixed: dict[str, _Group] = {}
-    for (checkpoint, _), group in by_choice.items():
+    for (checkpoint, _), group in by_variant.items():
         if len(group.rows) >= SLICED_ROWS:
             groups.append(group)
             continue
-        shared = mixed.setdefault(checkpoint, _Group(group.choice, [], []))
+        shared = mixed.setdefault(checkpoint, _Group(group.variant, [], []))
         shared.rows += group.rows
-        shared.masks = [*(shared.masks or ()), *[group.choice.mask] * len(group.rows)]
+        shared.masks = [*(shared.masks or ()), *[group.variant.mask] * len(group.rows)]
     return [*groups, *mixed.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
@@ -36,6 +36,7 @@ class Variant:
 
     stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
     keeps: what each stage of a cascade but the last hands on.
+    configured: the config's variant, if a caller's mask is multiplied onto its own; None: it is that itself.
     """
 
     name: str
@@ -45,32 +46,29 @@ class Variant:
     sliced: bool
     stages: tuple[Variant, ...] = ()
     keeps: tuple[Keep, ...] = ()
+    configured: Variant | None = None
 
     @property
-    def lane(self) -> Lane:
-        """The lane of its rows: only rows of one lane share a batch."""
-        return lane_of(self.classifier, self.mask, sliced=self.sliced)
+    def label(self) -> str:
+        """The name for metrics, where all masks of callers count as `custom`."""
+        return self.name if self.configured is None else CUSTOM
+
+    def lane(self, *, shared: bool = False) -> Lane:
+        """Return the lane of its rows. Rows of one lane share batches.
+
+        Rows of different masks share a lane, except those whose mask is sliced, skips layers or switches
+        units off: a batch computes the same layers and units for all of its rows.
+
+        shared: a sliced mask is multiplied instead, so that its rows share the batches of others.
+        """
+        sliced = self.sliced and not shared
+        return Lane(self.classifier, self.mask.id if sliced or self.mask.is_structured else None, sliced)
 
     @property
     def parameters(self) -> int:
         """The number of parameters, without those of heads, units and layers that are cut out."""
         network = self.classifier.network
         return network.parameters - (network.parameters_off(self.mask) if self.sliced else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The variant and mask that one request, or one column of a compare, is scored with.
-
-    label: the variant's name for metrics; ad hoc masks count as `custom`.
-    stages: of a cascade, the choice of each stage; mask and lane are then the last one's.
-    """
-
-    variant: Variant
-    mask: HeadMask
-    lane: Lane
-    label: str
-    stages: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Catalog:
     base: Classifier
     variants: Mapping[str, Variant]
     masks: Mapping[str, Mapping[str, HeadMask]]
-    _chosen: dict[tuple[str, str], Choice] = field(
+    _chosen: dict[tuple[str, str], Variant] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -104,7 +102,7 @@ class Catalog:
         """The checkpoints that some variant uses, by key."""
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
-    def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Choice:
+    def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Variant:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
         with_units: the mask may switch feed-forward units off, as a stored one may.
@@ -116,21 +114,21 @@ class Catalog:
             )
         variant = self.default if name is None else self.variants[name]
         if form is None:
-            return _unmasked(variant)
+            return variant
         if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
             return self._masked(variant, form, with_units)
-        choice = self._chosen.get((variant.name, form))
-        if choice is None:
-            choice = self._masked(variant, form)
+        masked = self._chosen.get((variant.name, form))
+        if masked is None:
+            masked = self._masked(variant, form)
             if len(self._chosen) >= CACHED_CHOICES:
                 self._chosen.clear()
-            self._chosen[variant.name, form] = choice
-        return choice
+            self._chosen[variant.name, form] = masked
+        return masked
 
-    def _masked(self, variant: Variant, form: MaskForm, with_units: bool = False) -> Choice:
+    def _masked(self, variant: Variant, form: MaskForm, with_units: bool = False) -> Variant:
         if variant.stages:
             stages = tuple(self._masked(stage, form, with_units) for stage in variant.stages)
-            return Choice(variant, stages[-1].mask, stages[-1].lane, CUSTOM, stages)
+            return replace(variant, mask=stages[-1].mask, sliced=False, stages=stages, configured=variant)
         mask = variant.mask * HeadMask.parse(
             form,
             layers=variant.classifier.num_layers,
@@ -138,21 +136,7 @@ class Catalog:
             units=variant.classifier.config.intermediate_size if with_units else None,
             stored=self.masks[variant.checkpoint],
         )
-        return Choice(variant, mask, lane_of(variant.classifier, mask), CUSTOM)
-
-
-def _unmasked(variant: Variant) -> Choice:
-    stages = tuple(_unmasked(stage) for stage in variant.stages)
-    return Choice(variant, variant.mask, variant.lane, variant.name, stages)
-
-
-def lane_of(classifier: Classifier, mask: HeadMask, *, sliced: bool = False) -> Lane:
-    """Return the lane of rows under a mask.
-
-    Rows of different masks share batches, except those whose mask skips layers or switches units off: a batch
-    computes the same layers and units for all of its rows.
-    """
-    return Lane(classifier, mask.id if sliced or mask.is_structured else None, sliced)
+        return replace(variant, mask=mask, sliced=False, configured=variant)
 
 
 def build_catalog(
@@ -273,7 +257,7 @@ def _masks_of(
 
 def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:
     """Size each classifier's cache of sliced weights for the catalog's sliced lanes."""
-    lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
+    lanes = {variant.lane(): variant.mask for variant in catalog.variants.values() if variant.sliced}
     sliced = Counter(lane.classifier for lane in lanes)
     of_units = Counter(lane.classifier for lane, mask in lanes.items() if mask.units_off is not None)
     # All rows under a stored mask that switches units off can be in one batch, too.

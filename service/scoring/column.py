@@ -12,7 +12,7 @@ from models.classifier import Classifier
 from service.engine.threads import PairRow, RowScore
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
-from service.scoring.catalog import Choice, lane_of
+from service.scoring.catalog import Variant
 from service.scoring.listings import mask_info
 from service.scoring.tokens import Pair, rows_of
 
@@ -31,7 +31,7 @@ class ScoredColumn:
     Compute the rows of `due`, then call `advance`, until nothing is due. A cascade that is left early is
     valid too: each pair then has the score of the last stage that scored it.
 
-    choice: the variant and mask. queries: of each pair.
+    queries: of each pair.
     encoded: the pairs by classifier, for those of all stages.
     shared: whether masks of sliced variants are multiplied, so that their rows share other columns' batches.
     due: the rows to compute next.
@@ -40,21 +40,19 @@ class ScoredColumn:
 
     def __init__(
         self,
-        choice: Choice,
+        variant: Variant,
         queries: Sequence[str],
         encoded: Mapping[Classifier, Sequence[Pair]],
         *,
         shared: bool,
     ) -> None:
-        self.choice = choice
+        self.variant = variant
         self.usage = Usage(0, 0)
         self.seconds = 0.0
-        self._stages = choice.stages or (choice,)
-        self._pairs = [encoded[stage.variant.classifier] for stage in self._stages]
-        self._lanes = [
-            lane_of(stage.variant.classifier, stage.mask) if shared else stage.lane for stage in self._stages
-        ]
-        self._course = Course(queries, choice.variant.keeps) if choice.stages else None
+        self._stages = variant.stages or (variant,)
+        self._pairs = [encoded[stage.classifier] for stage in self._stages]
+        self._lanes = [stage.lane(shared=shared) for stage in self._stages]
+        self._course = Course(queries, variant.keeps) if variant.stages else None
         self._rows: list[Sequence[PairRow]] = [()] * len(queries)  # of each pair, from its last stage
         self._pairs_scored = [0] * len(self._stages)
         self.due: list[PairRow] = []
@@ -89,17 +87,17 @@ class ScoredColumn:
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
         if self._course is None:
-            return _results(self.choice, self._pairs[0], self._rows)
+            return _results(self.variant.classifier, self._pairs[0], self._rows)
         results = []
         for number, (stage, encoded) in enumerate(zip(self._stages, self._pairs, strict=True)):
             indices = np.flatnonzero(self._course.stages == number).tolist()
             pairs, rows = [encoded[index] for index in indices], [self._rows[index] for index in indices]
-            for index, result in zip(indices, _results(stage, pairs, rows), strict=True):
+            for index, result in zip(indices, _results(stage.classifier, pairs, rows), strict=True):
                 result.index = index
-                result.stage = stage.variant.name
+                result.stage = stage.name
                 results.append(result)
         results.sort(key=lambda result: result.index)
-        floor = floor_of(self.choice.variant.classifier.config.score_activation)
+        floor = floor_of(self.variant.classifier.config.score_activation)
         scores = self._course.scores(np.array([result.score for result in results], np.float32), floor)
         for result, score, raw_score in zip(results, scores, self._course.raw_scores().tolist(), strict=True):
             result.score, result.raw_score = score, raw_score
@@ -110,12 +108,7 @@ class ScoredColumn:
         if self._course is None:
             return None
         return [
-            StageInfo(
-                stage.variant.name,
-                stage.variant.classifier.name,
-                mask_info(stage.mask, stage.variant.classifier),
-                pairs,
-            )
+            StageInfo(stage.name, stage.classifier.name, mask_info(stage.mask, stage.classifier), pairs)
             for stage, pairs in zip(self._stages, self._pairs_scored, strict=True)
         ]
 
@@ -130,18 +123,19 @@ class ScoredColumn:
 
     def _raw_score(self, stage: int, index: int) -> float:
         """Return the raw score of a pair: of several chunks, the best one's."""
-        classifier, pair = self._stages[stage].variant.classifier, self._pairs[stage][index]
+        classifier, pair = self._stages[stage].classifier, self._pairs[stage][index]
         return max(_judged(classifier, pair, row.result).raw_score for row in self._rows[index])
 
 
-def _results(choice: Choice, pairs: Sequence[Pair], rows: Sequence[Sequence[PairRow]]) -> list[ScoreResult]:
+def _results(
+    classifier: Classifier, pairs: Sequence[Pair], rows: Sequence[Sequence[PairRow]]
+) -> list[ScoreResult]:
     """Return one result per pair, in their order. rows: of each pair, with their results."""
     scores: list[RowScore] = [row.result for rows_of_pair in rows for row in rows_of_pair]
     chunks: Sequence[Any] = ()
     if chunked := [pair for pair in pairs if isinstance(pair, ChunkedPair)]:  # all of them, or none
         best, chunks = best_chunks([score.raw_score for score in scores], chunked)
         scores = [scores[row] for row in best]
-    classifier = choice.variant.classifier
     labels = classifier.grades
     results = []
     for index, (pair, score) in enumerate(zip(pairs, scores, strict=True)):

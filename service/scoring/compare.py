@@ -12,7 +12,7 @@ from service.errors import InvalidRequest
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
-from service.scoring.catalog import Catalog, Choice
+from service.scoring.catalog import Catalog, Variant
 from service.scoring.listings import mask_info
 from service.scoring.score import Computed, Scorer, asks_for
 from service.scoring.tokens import rows_of
@@ -25,18 +25,18 @@ async def compare(
     scorer: Scorer, request: CompareRequest, catalog: Catalog, deadline: Deadline
 ) -> CompareResponse:
     """Score the pairs under every mask and variant, pair by pair in the same batches."""
-    choices = [_choice(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
-    choices += [_choice(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
-    asks_for(request, choices)
-    columns, computed = await scorer.columns(request, choices, deadline, shared=True)
+    variants = [_variant(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
+    variants += [_variant(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
+    asks_for(request, variants)
+    columns, computed = await scorer.columns(request, variants, deadline, shared=True)
     answers = []
     for column in columns:
-        choice, results, stages = column.choice, column.results(), column.stages()
-        scorer.count(choice, results, computed, stages=stages)
+        variant, results, stages = column.variant, column.results(), column.stages()
+        scorer.count(variant, results, computed, stages=stages)
         if column.due:
             scorer.metrics.degraded()
-        mask = mask_info(choice.mask, choice.variant.classifier)
-        answers.append(responses.Column(mask, choice.variant.name, results, stages, bool(column.due)))
+        mask = mask_info(variant.mask, variant.classifier)
+        answers.append(responses.Column(mask, variant.name, results, stages, bool(column.due)))
     usage = Usage(
         pairs=sum(column.usage.pairs for column in columns),
         tokens=sum(column.usage.tokens for column in columns),
@@ -48,9 +48,9 @@ async def attention(
     scorer: Scorer, request: AttentionRequest, catalog: Catalog, deadline: Deadline
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
-    choice = catalog.choose(request.variant, request.head_mask)
-    asks_for(request, [choice])
-    classifier = choice.variant.classifier
+    variant = catalog.choose(request.variant, request.head_mask)
+    asks_for(request, [variant])
+    classifier = variant.classifier
     computed = Computed()
     pairs = await scorer.encode(classifier, [(request.query, request.title)], request, computed)
     (pair,) = rows_of(pairs[0])
@@ -63,12 +63,12 @@ async def attention(
             param="heads",
         )
     scorer.check_tokens(len(pair), request)
-    row = PairRow(pair, choice.mask, Lane(classifier, kind="attention"), heads)
+    row = PairRow(pair, variant.mask, Lane(classifier, kind="attention"), heads)
     await scorer.run([row], deadline, computed)
     return AttentionResponse(
         model=classifier.name,
-        variant=choice.variant.name,
-        head_mask=mask_info(choice.mask, classifier),
+        variant=variant.name,
+        head_mask=mask_info(variant.mask, classifier),
         tokens=classifier.tokenizer.tokens(pair),
         segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, row.result, strict=True)],
@@ -76,7 +76,7 @@ async def attention(
     )
 
 
-def _choice(param: str, catalog: Catalog, name: str | None, form: MaskForm | None) -> Choice:
+def _variant(param: str, catalog: Catalog, name: str | None, form: MaskForm | None) -> Variant:
     """Choose the variant and mask of one column; errors name the column."""
     try:
         return catalog.choose(name, form)

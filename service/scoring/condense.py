@@ -23,7 +23,7 @@ from service.errors import InvalidRequest
 from service.observe.followed import note_stage
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
-from service.scoring.catalog import Catalog, Choice
+from service.scoring.catalog import Catalog, Variant
 from service.scoring.listings import mask_info
 from service.scoring.score import Computed, Scorer, asks_for
 from service.scoring.tokens import Encoder
@@ -50,9 +50,9 @@ class Condenser:
 
         count_pairs: called with the number of pairs of each portion of a step, once they are scored.
         """
-        choice = catalog.choose(request.variant, request.head_mask)
-        asks_for(request, [choice])
-        return await _Run(self, request, choice, deadline, count_pairs).answer()
+        variant = catalog.choose(request.variant, request.head_mask)
+        asks_for(request, [variant])
+        return await _Run(self, request, variant, deadline, count_pairs).answer()
 
     def close(self) -> None:
         """End the thread after the step in hand."""
@@ -70,7 +70,7 @@ class _Run:
         self,
         condenser: Condenser,
         request: CondenseRequest,
-        choice: Choice,
+        variant: Variant,
         deadline: Deadline,
         count_pairs: Callable[[int], None],
     ) -> None:
@@ -78,8 +78,8 @@ class _Run:
         self._encoder = condenser.encoder
         self._off_loop = condenser.off_loop
         self._request = request
-        self._choice = choice
-        self._classifier = choice.variant.classifier
+        self._variant = variant
+        self._classifier = variant.classifier
         self._deadline = deadline
         self._count_pairs = count_pairs
         self._titles = Titles(self._classifier.tokenizer, request.titles)
@@ -108,8 +108,8 @@ class _Run:
         columns = zip(task.words, condensed.kept, condensed.importance, strict=True)
         return CondenseResponse(
             model=classifier.name,
-            variant=self._choice.variant.name,
-            head_mask=mask_info(self._choice.mask, classifier),
+            variant=self._variant.name,
+            head_mask=mask_info(self._variant.mask, classifier),
             method=task.method,
             measure=task.measure,
             condensed=condensed.query,
@@ -127,7 +127,7 @@ class _Run:
     async def _judge(self, queries: Sequence[str]) -> Floats:
         """Return the distributions over the grades, (queries, titles, grades)."""
         pairs = await self._pairs(queries)
-        lane, mask = self._choice.lane, self._choice.mask
+        lane, mask = self._variant.lane(), self._variant.mask
         results = await self._results([PairRow(pair, mask, lane) for pair in pairs])
         logits = np.array([result.logits for result in results])
         return self._titles.spread(distributions(self._classifier.scores(logits)), len(queries))
@@ -159,7 +159,7 @@ class _Run:
             self._total.queue_s += computed.queue_s
             self._total.inference_s += computed.inference_s
             seconds = computed.queue_s + computed.inference_s
-            self._scorer.metrics.scored(self._choice.label, pairs=len(portion), seconds=seconds)
+            self._scorer.metrics.scored(self._variant.label, pairs=len(portion), seconds=seconds)
         self._usage.pairs += len(rows)
         self._usage.tokens += sum(row.tokens for row in rows)
         return [row.result for row in rows]

@@ -12,7 +12,7 @@ from models.checkpoint.chunks import Chunk, Overflow
 from models.classifier import Classifier, Scores
 from service.config.settings import LiveConfig
 from service.scoring.cascade import Course, floor_of
-from service.scoring.catalog import BASE, Choice, build_catalog
+from service.scoring.catalog import BASE, Variant, build_catalog
 
 PORTION = 1024
 """Number of pairs scored between two calls of `advance`."""
@@ -32,13 +32,13 @@ class Scored:
     stages: list[str] | None = None
 
 
-def whole(classifier: Classifier) -> Choice:
+def whole(classifier: Classifier) -> Variant:
     """Return a model as `score` takes it, with everything on."""
     return build_catalog(LiveConfig(), {BASE: classifier}, Classifier.load).choose(None, None)
 
 
 def score(
-    choice: Choice,
+    variant: Variant,
     pairs: Sequence[tuple[str, str]],
     *,
     overflow: Overflow = "truncate",
@@ -48,8 +48,8 @@ def score(
 
     advance: told again and again how many more pairs have been scored; each counts once per stage.
     """
-    stages = choice.stages or (choice,)
-    course = Course([query for query, _ in pairs], choice.variant.keeps)
+    stages = variant.stages or (variant,)
+    course = Course([query for query, _ in pairs], variant.keeps)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     chunks: list[Chunk | None] = [None] * len(pairs)
     while course.due:
@@ -68,14 +68,14 @@ def score(
                 if advance is not None:
                     advance(len(places))
         course.advance(raw_scores)
-    floor = floor_of(choice.variant.classifier.config.score_activation)
+    floor = floor_of(variant.classifier.config.score_activation)
     arrays["score"], arrays["raw_score"] = course.scores(arrays["score"], floor), course.raw_scores()
     return Scored(
         Scores(**arrays, chunks=tuple(chunks) if overflow == "chunks" else None),
-        [stages[stage].variant.name for stage in course.stages] if choice.stages else None,
+        [stages[stage].name for stage in course.stages] if variant.stages else None,
     )
 
 
-def _score(choice: Choice, pairs: Sequence[tuple[str, str]], overflow: Overflow) -> Scores:
-    mask = None if choice.mask.is_none else choice.mask
-    return choice.variant.classifier.score(pairs, mask, overflow=overflow)
+def _score(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: Overflow) -> Scores:
+    mask = None if variant.mask.is_none else variant.mask
+    return variant.classifier.score(pairs, mask, overflow=overflow)

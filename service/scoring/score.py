@@ -22,7 +22,7 @@ from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
 from service.scoring.cache import ScoreCache
-from service.scoring.catalog import Choice
+from service.scoring.catalog import Variant
 from service.scoring.column import ScoredColumn
 from service.scoring.listings import mask_info
 from service.scoring.tokens import Encoder, Pair, check_whole, tokenizer_for
@@ -74,7 +74,7 @@ class Scorer:
     async def score(
         self,
         request: ScoreRequest,
-        choice: Choice,
+        variant: Variant,
         deadline: Deadline,
         assigned: Assigned | None = None,
         *,
@@ -83,24 +83,23 @@ class Scorer:
         """Score the pairs under one variant and mask.
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
-            If `choice` is another variant than the arm's, the answer says that it is a fallback. An arm's
+            If `variant` is another variant than the arm's, the answer says that it is a fallback. An arm's
             scores never come from the cache. It holds the default variant's scores more often than another's,
             so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
         """
-        asks_for(request, [choice])
-        (column,), computed = await self.columns(request, [choice], deadline, use_cache=assigned is None)
+        asks_for(request, [variant])
+        (column,), computed = await self.columns(request, [variant], deadline, use_cache=assigned is None)
         results, stages = column.results(), column.stages()
-        self.count(choice, results, computed, "" if assigned is None else assigned.arm, stages)
+        self.count(variant, results, computed, "" if assigned is None else assigned.arm, stages)
         degraded = degraded or computed.is_cut_short
         if degraded:
             self.metrics.degraded()
-        variant = choice.variant
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
-            head_mask=mask_info(choice.mask, variant.classifier),
-            assignment=None if assigned is None else _assignment(assigned, choice),
+            head_mask=mask_info(variant.mask, variant.classifier),
+            assignment=None if assigned is None else _assignment(assigned, variant),
             degraded=degraded,
             results=results,
             usage=column.usage,
@@ -112,14 +111,14 @@ class Scorer:
     async def columns(
         self,
         request: ScoreRequest | CompareRequest,
-        choices: Sequence[Choice],
+        variants: Sequence[Variant],
         deadline: Deadline,
         *,
         shared: bool = False,
         use_cache: bool = False,
         background: bool = False,
     ) -> tuple[list[ScoredColumn], Computed]:
-        """Score the pairs under each choice, stage by stage, pair by pair in the same batches.
+        """Score the pairs under each variant, stage by stage, pair by pair in the same batches.
 
         A later stage that would not be done by the deadline is left out. The request is admitted once.
 
@@ -129,13 +128,13 @@ class Scorer:
         tokens.
         """
         texts, computed = request.texts(), Computed()
-        stages = [stage for choice in choices for stage in choice.stages or (choice,)]
+        stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
-            for classifier in dict.fromkeys(stage.variant.classifier for stage in stages)
+            for classifier in dict.fromkeys(stage.classifier for stage in stages)
         }
         queries = [query for query, _ in texts]
-        columns = [ScoredColumn(choice, queries, encoded, shared=shared) for choice in choices]
+        columns = [ScoredColumn(variant, queries, encoded, shared=shared) for variant in variants]
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows = [
             row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
@@ -223,7 +222,7 @@ class Scorer:
 
     def count(
         self,
-        choice: Choice,
+        variant: Variant,
         results: Sequence[ScoreResult],
         computed: Computed,
         arm: str = "",
@@ -232,16 +231,16 @@ class Scorer:
         """Add one request, or one column of a compare, to the metrics."""
         pairs_by_grade = Counter([result.grade for result in results])
         self.metrics.scored(
-            choice.label,
+            variant.label,
             pairs=len(results),
             seconds=computed.queue_s + computed.inference_s,
             arm=arm,
-            grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
+            grades=[pairs_by_grade[grade] for grade in range(len(variant.classifier.grades))],
             truncated=[result.truncated for result in results].count(True),
             cached=max(0, len(results) - computed.misses) if computed.hits else 0,
         )
         if stages is not None:
-            self.metrics.cascade(choice.label, {stage.variant: stage.pairs for stage in stages})
+            self.metrics.cascade(variant.label, {stage.variant: stage.pairs for stage in stages})
 
     def _check_rows(
         self, rows: Sequence[PairRow], pairs: int, request: ScoreRequest | CompareRequest
@@ -255,7 +254,7 @@ class Scorer:
             )
 
 
-def asks_for(request: AnyRequest, choices: Sequence[Choice]) -> None:
+def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
     """Note in the log line and the trace of a request what it asks for, if it has them."""
     if (followed := current.get()) is None:
         return
@@ -266,15 +265,15 @@ def asks_for(request: AnyRequest, choices: Sequence[Choice]) -> None:
     else:
         texts = request.texts()
         query, pairs = texts[0][0], len(texts)
-    followed.asks_for([(choice.variant.name, choice.mask.id) for choice in choices], pairs, query)
+    followed.asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
 
 
-def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
+def _assignment(assigned: Assigned, variant: Variant) -> Assignment:
     return Assignment(
         experiment=assigned.experiment,
         arm=assigned.arm,
         bucket=assigned.bucket,
-        fallback=choice.variant.name != assigned.variant,
+        fallback=variant.name != assigned.variant,
     )
 
 

@@ -107,15 +107,15 @@ class Shadow:
 
     async def _score(self, job: Job) -> bool:
         """Score a request under every arm. Return False if its experiment compares nothing any more."""
-        choices = {
+        variants = {
             arm: job.catalog.choose(variant, None) for arm, variant in self._arms(job.experiment).items()
         }
-        if not choices:
+        if not variants:
             return False
         scored, _ = await self._scorer.columns(
-            job.request, [*choices.values()], Deadline(0.0, inf), background=True
+            job.request, [*variants.values()], Deadline(0.0, inf), background=True
         )
-        columns = dict(zip(choices, scored, strict=True))
+        columns = dict(zip(variants, scored, strict=True))
         # While it waited for an idle device, the experiment may have been stopped or an arm rolled back.
         if self._arms(job.experiment).keys() != columns.keys():
             return False
@@ -129,7 +129,7 @@ class Shadow:
         for column in (control, other):
             results = column.results()
             scores = np.array([result.score for result in results], np.float32)
-            relevance.append(column.choice.variant.classifier.relevance(scores))
+            relevance.append(column.variant.classifier.relevance(scores))
             raw_scores.append(np.array([result.raw_score for result in results]))
         difference = paired(relevance[0], relevance[1], job.request.grades, raw_scores)
         self._experiments.router.shadow_result(

@@ -21,7 +21,7 @@ from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, 
 from service.experiments.router import Route, Router
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog, Choice
+from service.scoring.catalog import Catalog, Variant
 from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
@@ -46,15 +46,15 @@ class Treatment:
     async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
         """Score under the variant or mask that the request names, else under the experiments' choice."""
         if request.variant is not None or request.head_mask is not None:
-            choice = catalog.choose(request.variant, request.head_mask)
-            return await self._scorer.score(request, choice, deadline)
+            variant = catalog.choose(request.variant, request.head_mask)
+            return await self._scorer.score(request, variant, deadline)
         attributes = request.attributes or {}
         route = self._experiments.route(catalog.assigner, request.unit, attributes)
         if route.assigned is None:
-            choice = catalog.choose(route.variant, None)
-            stand_in = self._stand_in(catalog, choice)
+            variant = catalog.choose(route.variant, None)
+            stand_in = self._stand_in(catalog, variant)
             answer = await self._scorer.score(
-                request, stand_in or choice, deadline, degraded=stand_in is not None
+                request, stand_in or variant, deadline, degraded=stand_in is not None
             )
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
@@ -62,12 +62,12 @@ class Treatment:
             self._shadow.offer(catalog, request, attributes)
         return answer
 
-    def _stand_in(self, catalog: Catalog, choice: Choice) -> Choice | None:
-        """Return the variant that is to answer in place of `choice` while the queue is long, if any."""
+    def _stand_in(self, catalog: Catalog, variant: Variant) -> Variant | None:
+        """Return the variant that is to answer in place of `variant` while the queue is long, if any."""
         degrade = catalog.config.degrade
         if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
             return None
-        return catalog.choose(degrade.variant, None) if degrade.variant != choice.variant.name else None
+        return catalog.choose(degrade.variant, None) if degrade.variant != variant.name else None
 
     async def _score_in_arm(
         self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline
@@ -76,8 +76,8 @@ class Treatment:
         assigned = route.assigned
         assert assigned is not None
         try:
-            choice = catalog.choose(assigned.variant, None)
-            answer = await self._scorer.score(request, choice, deadline, assigned)
+            variant = catalog.choose(assigned.variant, None)
+            answer = await self._scorer.score(request, variant, deadline, assigned)
         except _CAUSED_BY_NO_ARM:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
@@ -87,7 +87,7 @@ class Treatment:
             answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
-        classifier = choice.variant.classifier
+        classifier = variant.classifier
         self._experiments.succeeded(route, deadline.elapsed(), lambda: classifier.relevance(_scores(answer)))
         return answer
 
@@ -102,8 +102,8 @@ class Treatment:
         try:
             if assigned is None or assigned.fallback is None:
                 raise error
-            choice = catalog.choose(assigned.fallback, None)
-            return await self._scorer.score(request, choice, deadline, assigned)
+            variant = catalog.choose(assigned.fallback, None)
+            return await self._scorer.score(request, variant, deadline, assigned)
         except BaseException:
             if as_service_error(error).status >= 500:  # else the control refuses the request as well
                 self._experiments.failed(route, deadline.elapsed())
