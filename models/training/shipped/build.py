@@ -38,6 +38,7 @@ from models.training.shipped.judged import (
 from models.training.shipped.make_base import PIECES, make_base
 from models.training.shipped.mixture import read_sources
 from models.training.shipped.tune import (
+    FIRST,
     Calibration,
     Recipe,
     by_family,
@@ -94,7 +95,7 @@ def metrics_of(
     data: Path,
     calibration: Calibration,
     recipe: Recipe,
-    progress: Progress,
+    progress: Sequence[Progress],
 ) -> dict[str, Any]:
     """Return the content of metrics.json: figures of the products and of each source, and the recipe."""
     metrics: dict[str, Any] = {}
@@ -106,7 +107,7 @@ def metrics_of(
     return metrics | {
         "calibration": {"temperature": calibration.temperature, "bias": calibration.bias.tolist()},
         "recipe": asdict(recipe),
-        "progress": asdict(progress),
+        "progress": [asdict(phase) for phase in progress],
         "made_with": _versions(data),
     }
 
@@ -157,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/shipped"), help="default: %(default)s")
     parser.add_argument("--base", type=Path, default=Path("runs/base"), help="made if it is not there")
     parser.add_argument("--without", default="", help="judged sources to leave out, comma-separated")
-    parser.add_argument("--steps", type=int, help="default: the recipe's")
+    parser.add_argument("--steps", type=int, help="train only so many steps of the first phase")
     parser.add_argument("--threads", type=int, help="default: one per core")
     options = parser.parse_args(arguments)
     transformers.logging.set_verbosity_error()
@@ -165,7 +166,9 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     if options.threads:
         torch.set_num_threads(options.threads)
-    recipe = Recipe() if options.steps is None else replace(Recipe(), steps=options.steps)
+    recipe = Recipe()
+    if options.steps:
+        recipe = replace(recipe, phases=(replace(FIRST, steps=options.steps),))
     without = [name for name in options.without.split(",") if name]
     checkpoint = options.base / "checkpoint"
     try:

@@ -95,10 +95,29 @@ def catalogue_texts(catalogue: Catalogue) -> set[str]:
 
 
 def question_group(catalogue: Catalogue, rng: random.Random) -> list[Example]:
-    """Return a question with its answer, a title that shares its words, and two unrelated titles."""
+    """Return a question with its answer, a title that shares its words, and two unrelated titles.
+
+    Now and then only the words that the answer has are asked, for the same grades.
+    """
     asked = rng.choice(catalogue.questions)
     titles = [(asked.exact, EXACT), (asked.same_words, SAME_WORDS), (asked.unrelated, OTHER)]
-    return _examples(asked.question, [*titles, (rng.choice(catalogue.questions).unrelated, OTHER)])
+    shared = shared_words(asked.question, asked.exact)
+    query = " ".join(shared) if len(shared) > 1 and rng.random() < 0.5 else asked.question
+    return _examples(query, [*titles, (rng.choice(catalogue.questions).unrelated, OTHER)])
+
+
+def shared_words(question: str, title: str) -> list[str]:
+    """Return the longest parts of the question's words, of two characters or more, that the title has."""
+    found, at = [], 0
+    while at < len(question):
+        end = at + 1
+        if not question[at].isspace():
+            while end < len(question) and not question[end].isspace() and question[at : end + 1] in title:
+                end += 1
+        if end - at > 1:
+            found.append(question[at:end])
+        at = end
+    return found
 
 
 def thing_group(catalogue: Catalogue, language: str, rng: random.Random) -> list[Example]:
@@ -130,6 +149,19 @@ def thing_group(catalogue: Catalogue, language: str, rng: random.Random) -> list
         query = typed(query.split(), rng)
         titles = [(_capitalised(title, rng), grade) for title, grade in titles]
     return _examples(query, titles)
+
+
+def unrelated_group(catalogue: Catalogue, language: str, rng: random.Random) -> list[Example]:
+    """Ask for a thing by a name; the titles are the thing, what goes with it, and three other things."""
+    thing, *others = rng.sample(catalogue.things[language], 4)
+    titles = [(rng.choice(thing.titles), EXACT), (rng.choice(thing.goes_with), GOES_WITH)]
+    for other in others:
+        texts = rng.choice((other.titles, other.titles, other.goes_with, other.instead, other.names))
+        title = rng.choice(texts)
+        if rng.random() < 0.3:
+            title = f"{title} {rng.choice(other.traits)}"
+        titles.append((_with_number(title, rng), OTHER))
+    return _examples(rng.choice(thing.names), titles)
 
 
 def _examples(query: str, titles: GradedTitles) -> list[Example]:

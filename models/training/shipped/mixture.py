@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.training.data import Example, Target, graded_target
-from models.training.shipped.catalogue import Catalogue, question_group, read_catalogue, thing_group
+from models.training.shipped.catalogue import (
+    Catalogue,
+    question_group,
+    read_catalogue,
+    thing_group,
+    unrelated_group,
+)
 from models.training.shipped.judged import Judged, MovieQuery, by_query, read_judged, read_movies
 from models.training.shipped.typed import nonsense, typed
 
@@ -86,6 +92,7 @@ def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]
         "english": lambda: thing_group(catalogue, "en", rng),
         "korean": lambda: thing_group(catalogue, "ko", rng),
         "chinese": lambda: thing_group(catalogue, "zh", rng),
+        "unrelated": lambda: unrelated_group(catalogue, rng.choice(("en", "ko", "zh")), rng),
         "questions": lambda: question_group(catalogue, rng),
     }
 
