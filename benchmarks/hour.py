@@ -22,7 +22,7 @@ _RANDOM = {f"random:0.2@{seed}": 1 for seed in range(MASKS)}
 _COMPARED = dict.fromkeys(("none", *list(_RANDOM)[:3]), 1)
 """A compare uses all of its masks at once. With all sixty it would be 305 pairs, which wait behind all
 smaller requests."""
-_VARIANTS = {"full": 1, "pruned20": 1, "pruned60": 1}
+_VARIANTS = {"full": 1, "pruned20": 1, "pruned30": 1}
 
 TRAFFIC = [
     {"name": "score", "weight": 6, "titles": "1-50", "masks": {"none": MASKS, **_RANDOM}},

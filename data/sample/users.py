@@ -21,13 +21,13 @@ PAIRS = Path(__file__).parent / "test.jsonl.gz"
 
 
 def pages() -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the queries of the sample, each with its judged titles."""
+    """Return the queries of the sample that have an exact title, each with its judged titles."""
     queries: dict[str, list[dict[str, Any]]] = {}
     with gzip.open(PAIRS, "rt", encoding="utf-8") as lines:
         for line in lines:
             pair = json.loads(line)
             queries.setdefault(pair["query"], []).append(pair)
-    return list(queries.items())
+    return [(query, page) for query, page in queries.items() if any(pair["grade"] == 4 for pair in page)]
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
@@ -55,7 +55,7 @@ def visit(url: str, number: int, asked: list[tuple[str, list[dict[str, Any]]]]) 
     results = sorted(post(f"{url}/v1/score", body)["results"], key=lambda result: -result["score"])
     exact = [rank for rank, result in enumerate(results, 1) if page[result["index"]]["grade"] == 4]
     outcome = {"experiment": "slim", "unit": unit, "metric": "reciprocal_rank", "id": unit}
-    outcome |= {"value": 1 / exact[0] if exact else 0, "time": time.time()}
+    outcome |= {"value": 1 / exact[0], "time": time.time()}
     post(f"{url}/v1/outcomes", {"outcomes": [outcome]})
 
 

@@ -86,7 +86,7 @@ def command(
     overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes
     calibration curves, confusion matrices and the worst queries.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60 --out runs/evaluation
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30 --out runs/evaluation
     """
     from models.quality.labelled import Columns
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from models.checkpoint.config import ModelConfig
     from models.masks.head_mask import HeadMask
 
-FORMS = "a spec such as 6-11.* or @pruned60, a JSON form, or a .json file such as a study's mask.json"
+FORMS = "a spec such as 6-11.* or @pruned30, a JSON form, or a .json file such as a study's mask.json"
 """What the help texts say of a mask."""
 
 

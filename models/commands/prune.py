@@ -29,7 +29,7 @@ def command(
     """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask or
     the scales. Its layers are numbered from 0.
 
-    Example: headroom prune --mask @pruned60 --out ./smaller && headroom serve --model ./smaller
+    Example: headroom prune --mask @pruned30 --out ./smaller && headroom serve --model ./smaller
 
     Example: headroom prune --scales study/scales.json --out ./smaller
     """

@@ -26,7 +26,7 @@ def start(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     directory = tmp_path_factory.mktemp("server")
     config = directory / "config.yaml"
     text = CONFIG.read_text("utf-8")
-    for name, mask in (("pruned20", "0.*"), ("pruned60", "0-1.*")):
+    for name, mask in (("pruned20", "0.*"), ("pruned30", "0-1.*")):
         text = text.replace(f'"@{name}", sliced: true, optional: true', f'"{mask}", sliced: true')
     config.write_text(text, "utf-8")
     before = psutil.Process().children(recursive=True)

@@ -92,7 +92,7 @@ def read_base(file: Path) -> Base:
     shapes = {"emb.word": (vocabulary, hidden), "emb.pos": (positions, hidden), "emb.type": (types, hidden)}
     tensors = _tensors(reader, shapes, hidden, feed_forward)
     return Base(
-        layers, heads, hidden, feed_forward, positions, float(epsilon), tensors, pieces, normalisation
+        layers, heads, hidden, feed_forward, positions, round(epsilon, 15), tensors, pieces, normalisation
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 
 from models.checkpoint.files import copy_tokenizer, readable_as_usual
 from models.checkpoint.tokenizer import PairTokenizer
@@ -70,7 +71,7 @@ def build(
     metrics = metrics_of(model, tokenizer, data, calibration, recipe, progress)
     assert out is not None
     calibration.fold_into(model)
-    write(model, base, out, metrics)
+    write(model, base, out, metrics, recipe.max_tokens)
     return metrics
 
 
@@ -112,13 +113,22 @@ def metrics_of(
     }
 
 
-def write(model: Model, base: Path, out: Path, metrics: dict[str, Any]) -> None:
-    """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json."""
+def write(model: Model, base: Path, out: Path, metrics: dict[str, Any], max_tokens: int) -> None:
+    """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json.
+
+    max_tokens: the window; positions that no training text reached would grade longer texts at random.
+    """
     written = copy.deepcopy(model).half()
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         setattr(written.config, name, 0.1)  # the usual rate for further training
+    positions = written.bert.embeddings.position_embeddings
+    positions.weight = nn.Parameter(positions.weight[:max_tokens].clone())
+    written.config.max_position_embeddings = max_tokens
     written.save_pretrained(out)
     copy_tokenizer(base, out)
+    settings = out / "tokenizer_config.json"
+    named = json.loads(settings.read_text(encoding="utf-8")) | {"model_max_length": max_tokens}
+    settings.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
     text = json.dumps(metrics, indent=1, default=float)
     (out / "metrics.json").write_text(text + "\n", encoding="utf-8")
     readable_as_usual(out)

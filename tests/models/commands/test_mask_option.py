@@ -132,7 +132,7 @@ def test_a_form_that_is_cut_short_is_refused_in_a_sentence(run: Run, options: li
 
 
 def test_a_spec_stays_as_it_is() -> None:
-    assert read_form("@pruned60") == "@pruned60"
+    assert read_form("@pruned30") == "@pruned30"
 
 
 def test_a_fifo_is_not_waited_for_whatever_it_is_given_as(

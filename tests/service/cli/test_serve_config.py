@@ -25,7 +25,7 @@ def proven(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """A checkpoint that has masks of the names that deploy/serve.yaml uses, as the shipped model has."""
     model = Path(shutil.copytree(tiny_checkpoint, tmp_path_factory.mktemp("model") / "proven"))
     (model / "masks").mkdir()
-    for name, spec in (("pruned20", "2.*"), ("pruned60", "0.0-1,2.*")):
+    for name, spec in (("pruned20", "2.*"), ("pruned30", "0.0-1,2.*")):
         (model / "masks" / f"{name}.json").write_text(json.dumps({"mask": spec}))
     return model
 

@@ -36,7 +36,7 @@ DEEPER: dict[str, Any] = {
     "salt": "2026-11b",
     "arms": [
         {"name": "control", "variant": "full", "weight": 50},
-        {"name": "pruned60", "variant": "pruned60", "weight": 50},
+        {"name": "pruned30", "variant": "pruned30", "weight": 50},
     ],
     "slots": [5000, 10000],
     "metrics": [
@@ -50,7 +50,7 @@ LIVE: dict[str, Any] = {
     "variants": [
         {"name": "full"},
         {"name": "pruned20", "head_mask": "@pruned20", "sliced": True},
-        {"name": "pruned60", "head_mask": "@pruned60", "sliced": True},
+        {"name": "pruned30", "head_mask": "@pruned30", "sliced": True},
     ],
     "experiments": [PRUNE20, DEEPER],
 }
@@ -69,7 +69,7 @@ def seed(database: Path) -> None:
             _fill(store, config, began, DAYS * 86_400 * (0.4 if rolled_back else 1.0), rates)
             if rolled_back:
                 detail = "p99 612 ms over 500 ms in 248 requests of 60 s"
-                rollback = Action("deeper", "rollback", began + DAYS * 86_400 * 0.4, "guardrail", "pruned60")
+                rollback = Action("deeper", "rollback", began + DAYS * 86_400 * 0.4, "guardrail", "pruned30")
                 store.record_action(_with(rollback, reason="p99_ms", detail=detail))
     finally:
         store.close()

@@ -67,10 +67,10 @@ def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_s
         "seed.dispatchEvent(new Event('change', {bubbles: true}))"
     )
     assert spec(page) == HeadMask.parse("random:0.2@8", layers=12, heads=12).spec
-    page.one("optgroup option[value='mask:pruned60']").click()
-    assert page.one(".chip.active .label").text == "pruned60"
+    page.one("optgroup option[value='mask:pruned30']").click()
+    assert page.one(".chip.active .label").text == "pruned30"
     settled(page)
-    shown_scores(page, page_server, "@pruned60")
+    shown_scores(page, page_server, "@pruned30")
 
     page.write("#spec", "12.0\n")
     assert "layer 12 does not exist; this model has layers 0 to 11" in page.one("#spec-wrong").text
@@ -219,7 +219,7 @@ def test_a_stored_mask_that_the_grid_cannot_show_is_not_called_unknown(page: Pag
     page.write("#spec", "@fast\n")  # it switches units off
     assert page.one("#spec-wrong").text.startswith("the grid cannot show '@fast'")
     page.write("#spec", "@fats\n")
-    assert page.one("#spec-wrong").text.endswith("this model's stored masks: fast, pruned20, pruned60, rough")
+    assert page.one("#spec-wrong").text.endswith("this model's stored masks: fast, pruned20, pruned30, rough")
 
 
 def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) -> None:

@@ -295,7 +295,7 @@ def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> 
     page.button("Yes", ".confirm").click()
     page.until(lambda: page.run("return sent") == [{"reason": "too slow"}])
     page.one(".actions [type=checkbox]").click()
-    for number, arms in ((2, ["pruned60"]), (3, [])):
+    for number, arms in ((2, ["pruned30"]), (3, [])):
         page.button("Ramp").click()
         page.button("Yes", ".confirm").click()
         page.until(lambda number=number: len(page.run("return sent")) == number)
@@ -357,8 +357,8 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
 
 def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page: Page) -> None:
     pretend_running(page)
-    keep = {"traffic": None, "reinstate": ["pruned60"], "reason": ""}
-    question = "Take pruned60 in again? The traffic and its schedule stay as they are."
+    keep = {"traffic": None, "reinstate": ["pruned30"], "reason": ""}
+    question = "Take pruned30 in again? The traffic and its schedule stay as they are."
     page.one(".actions [type=checkbox]").click()
     assert ramp(page, question, "Taken in again.") == keep
     page.one(".actions [type=checkbox]").click()
@@ -366,7 +366,7 @@ def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page:
     assert ramp(page, question, "Taken in again.") == keep
     page.one(".actions [type=checkbox]").click()
     page.write(".actions [type=number]", "5")
-    question = "Expose 5 % of each arm's units and take pruned60 in again?"
+    question = "Expose 5 % of each arm's units and take pruned30 in again?"
     assert ramp(page, question) == {**keep, "traffic": 0.05}
 
 
@@ -389,11 +389,11 @@ def test_a_ramp_after_a_rollback_says_which_share_it_takes_unless_one_is_typed(p
     page.one(".actions [type=checkbox]").click()
     page.button("Ramp").click()
     assert page.one(".confirm span").text == (
-        "Expose the share of each arm's units at which it last ran and take pruned60 in again?"
+        "Expose the share of each arm's units at which it last ran and take pruned30 in again?"
     )
     page.button("Yes", ".confirm").click()
     page.until(
-        lambda: page.run("return sent.pop()") == {"traffic": None, "reinstate": ["pruned60"], "reason": ""}
+        lambda: page.run("return sent.pop()") == {"traffic": None, "reinstate": ["pruned30"], "reason": ""}
     )
     page.until(lambda: "Ramped." in page.one(".actions").text)
     page.write(".actions [type=number]", "50")
@@ -406,7 +406,7 @@ def test_a_ramp_after_a_rollback_says_which_share_it_takes_unless_one_is_typed(p
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
     page.open("#live")
     page.one(".tiles")
-    body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "pruned60"}
+    body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "pruned30"}
     for _ in range(3):
         httpx.post(f"{page_server.url}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
 
@@ -414,9 +414,9 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> 
         rows = page.run("""
           const rows = [...document.querySelectorAll('.live tbody tr')];
           return rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))""")
-        return next((cells for cells in rows if cells[0] == "pruned60"), [""] * 7)
+        return next((cells for cells in rows if cells[0] == "pruned30"), [""] * 7)
 
     page.until(lambda: row()[1] == "58" and row()[2] not in ("–", "0") and row()[5].endswith(" ms"))
-    page.button("pruned60", ".live").click()
-    page.until(lambda: "Pair time, pruned60" in page.one(".charts").text)
+    page.button("pruned30", ".live").click()
+    page.until(lambda: "Pair time, pruned30" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
