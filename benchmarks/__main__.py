@@ -1,7 +1,7 @@
 """`python -m benchmarks` runs the benchmarks, prints their pages and writes them into benchmarks/results.
 
-A section is a module with `measure(rounds) -> Report`. Its page is NAME.md, or NAME-amx.md or NAME-avx2.md
-on a processor of that kind. docs/PERFORMANCE.md sums them up.
+A section is a module with `measure(rounds) -> Report`. Its result is a section of amx.md, avx512.md, avx2.md
+or other.md, by the kind of processor. docs/PERFORMANCE.md sums them up.
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """

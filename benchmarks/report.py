@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,21 +79,30 @@ def table(lines: Sequence[Mapping[str, str]]) -> str:
 
 
 def kind_of(features: Sequence[str]) -> str:
-    """Return the kind of processor whose results have pages of their own: amx, avx2 (no more), or none.
+    """Return the kind of processor that has a page of its own: amx, avx512, avx2 or other.
 
     With AMX, products are several times as fast and the rest is not; with AVX2 alone there is no bfloat16.
     """
-    if "amx" in features:
-        return "amx"
-    return "avx2" if "avx2" in features and "avx512" not in features else ""
+    return next((kind for kind in ("amx", "avx512", "avx2") if kind in features), "other")
 
 
 def write(
     section: str, about: str, report: Report, features: Sequence[str] = (), results: Path = RESULTS
 ) -> Path:
-    """Replace a section's page; return its path. about: what it measures; features: of the processor."""
-    page = results / f"{'-'.join(filter(None, (section, kind_of(features))))}.md"
+    """Replace a section of its processor's page; return the page's path. about: what the section measures."""
+    kind = kind_of(features)
+    page = results / f"{kind}.md"
     results.mkdir(parents=True, exist_ok=True)
-    head = f"# {section}: {about}\n\nMade by `make bench ONLY={section}`.\n\n"
-    page.write_text(f"{head}{report.as_markdown()}\n", encoding="utf-8")
+    sections = sections_of(page)
+    sections[section] = f"{about} (`make bench ONLY={section}`).\n\n{report.as_markdown()}"
+    parts = [f"# Results on a processor of kind {kind}"]
+    parts += [f"## {name}\n\n{sections[name]}" for name in sorted(sections)]
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return page
+
+
+def sections_of(page: Path) -> dict[str, str]:
+    """Return the sections of a page by name; none if there is no page."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    found = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {name: content.strip() for name, content in found}
