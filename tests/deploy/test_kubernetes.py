@@ -30,7 +30,7 @@ from tests.deploy import try_image
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headroom"
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = json.loads(Path(__file__).with_name("schemas.json").read_text("utf-8"))
 
 VARIANTS = {"masks": {"low": "0.0"}, "variants": [{"name": "full"}, {"name": "low", "head_mask": "@low"}]}
 EXPERIMENT = {
@@ -160,7 +160,7 @@ def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, A
 
 @pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "PodMonitor", "RayService"])
 def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str, Any]]) -> None:
-    schema = json.loads((SCHEMAS / f"{kind.lower()}.json").read_text("utf-8"))
+    schema = SCHEMAS[kind.lower()]
     for made in (manifests(), monitoring(), charts["full"]):
         if kind in made:
             thing = made[kind]

@@ -40,7 +40,7 @@ def test_the_build_gets_every_file_that_the_dockerfile_copies() -> None:
 
 
 def test_the_compose_file_is_one() -> None:
-    schema = json.loads((Path(__file__).parent / "schemas" / "compose.json").read_text("utf-8"))
+    schema = json.loads(Path(__file__).with_name("schemas.json").read_text("utf-8"))["compose"]
     jsonschema.Draft7Validator(schema).validate(COMPOSE)
     for volume in (entry for service in COMPOSE["services"].values() for entry in service["volumes"]):
         source = volume.partition(":")[0]

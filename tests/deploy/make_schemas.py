@@ -1,4 +1,11 @@
-"""Makes a JSON schema of a custom resource's definition: python make.py < CRD.yaml > KIND.json
+"""Puts the JSON schema of a custom resource's definition into schemas.json: make_schemas.py KIND < CRD.yaml
+
+Tests check `deploy/` with them. All are from projects under the Apache License 2.0:
+
+- rayservice: KubeRay 1.7.0 (59d663a), helm-chart/kuberay-operator/crds/ray.io_rayservices.yaml
+- servicemonitor, podmonitor, prometheusrule: Prometheus operator 0.93 (6adcebc),
+  example/prometheus-operator-crd
+- compose: the Compose specification (170098b), schema/compose-spec.json, put there without its descriptions
 
 What the definition does not name is an error, as with `kubectl --validate=strict`. Descriptions are left out,
 and so are pods: they are checked as pods.
@@ -8,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -40,7 +48,9 @@ def main() -> None:
     (version,) = (item for item in yaml.safe_load(sys.stdin)["spec"]["versions"] if item["name"] == "v1")
     schema = strict(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
-    json.dump(schema, sys.stdout, separators=(",", ":"), sort_keys=True)
+    file = Path(__file__).with_name("schemas.json")
+    schemas = {**json.loads(file.read_text("utf-8")), sys.argv[1]: schema}
+    file.write_text(json.dumps(schemas, separators=(",", ":"), sort_keys=True) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
