@@ -26,8 +26,8 @@ serve: install
 # Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
 test: referees dev clients page-checks .venv-audit/installed.txt
 	@status=0; \
-	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder || status=$$?; \
-	$(BIN)/python -m pytest -m alone || status=$$?; exit $$status
+	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
+	$(BIN)/python -m pytest -m alone --durations 5 || status=$$?; exit $$status
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev

@@ -16,6 +16,7 @@ import torch
 
 from loadtest.beside import free_port
 from service.cli import serve
+from tests.prompt import Run
 from tests.service.running import DEPLOY
 
 HEADROOM = Path(sys.executable).with_name("headroom")
@@ -32,27 +33,26 @@ def headroom(*arguments: str | Path, **environment: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.slow
-def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
-    failed = headroom("serve", "--model", tmp_path / "none", "--port", str(free_port()))
-    assert failed.returncode == 1
-    assert failed.stdout == ""
-    reason = failed.stderr.splitlines()[-1]
+def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path, run: Run) -> None:
+    failed = run("serve", "--model", str(tmp_path / "none"), "--port", str(free_port()))
+    assert failed.status == 1
+    assert failed.out == ""
+    reason = failed.err.splitlines()[-1]
     assert reason == f"headroom: {tmp_path / 'none'} does not exist"
-    assert "Traceback" not in failed.stderr
-    assert "starting Ray" not in failed.stderr
+    assert "Traceback" not in failed.err
+    assert "starting Ray" not in failed.err
 
 
 def test_a_mask_that_the_model_cannot_have_fails_before_anything_starts(
-    tmp_path: Path, tiny_checkpoint: Path
+    tmp_path: Path, tiny_checkpoint: Path, run: Run
 ) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(DEPLOY.read_text().replace("masks: {}", 'masks: {bad: "5.*"}'))
-    arguments = ("--config", config, "--model", tiny_checkpoint, "--port", str(free_port()))
-    failed = headroom("serve", *arguments)
-    assert failed.returncode == 1
-    assert "layer 5 does not exist" in failed.stderr
-    assert "starting Ray" not in failed.stderr
+    arguments = ("--config", str(config), "--model", str(tiny_checkpoint), "--port", str(free_port()))
+    failed = run("serve", *arguments)
+    assert failed.status == 1
+    assert "layer 5 does not exist" in failed.err
+    assert "starting Ray" not in failed.err
 
 
 @pytest.mark.slow
@@ -69,21 +69,21 @@ def test_weights_that_cannot_be_read_fail_in_one_line(tmp_path: Path, tiny_check
     assert reason.startswith(f"headroom: {torn}: the weights cannot be read")
 
 
-def test_a_port_that_is_taken_fails_before_anything_starts() -> None:
+def test_a_port_that_is_taken_fails_before_anything_starts(run: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        failed = headroom("serve", "--port", str(port))
-    assert failed.returncode == 1
-    assert failed.stderr.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
-    assert len(failed.stderr.splitlines()) == 1
+        failed = run("serve", "--port", str(port))
+    assert failed.status == 1
+    assert failed.err.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
+    assert len(failed.err.splitlines()) == 1
 
 
-def test_a_host_that_does_not_exist_is_blamed_on_the_host() -> None:
-    failed = headroom("serve", "--host", "nosuchhost.invalid", "--port", str(free_port()))
-    assert failed.returncode == 1
-    assert failed.stderr.endswith("; choose another --host\n")
+def test_a_host_that_does_not_exist_is_blamed_on_the_host(run: Run) -> None:
+    failed = run("serve", "--host", "nosuchhost.invalid", "--port", str(free_port()))
+    assert failed.status == 1
+    assert failed.err.endswith("; choose another --host\n")
 
 
 def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +101,12 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
     assert heard.getvalue() == "headroom: a line\n"
 
 
-def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
+def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text("applications: []")
-    failed = headroom("serve", "--config", path)
-    assert failed.returncode == 1
-    assert failed.stderr == f"headroom: {path}: applications must hold exactly one application\n"
+    failed = run("serve", "--config", str(path))
+    assert failed.status == 1
+    assert failed.err == f"headroom: {path}: applications must hold exactly one application\n"
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
     ],
 )
 def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
-    old: str, new: str, reason: str, tmp_path: Path
+    old: str, new: str, reason: str, tmp_path: Path, run: Run
 ) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(DEPLOY.read_text().replace(old, new))
-    failed = headroom("serve", "--config", path)
-    assert failed.returncode == 1
-    assert failed.stdout == ""
-    (line,) = failed.stderr.splitlines()
+    failed = run("serve", "--config", str(path))
+    assert failed.status == 1
+    assert failed.out == ""
+    (line,) = failed.err.splitlines()
     assert line.startswith(f"headroom: {path}{reason}")
 
 
@@ -161,68 +161,70 @@ def test_what_serve_itself_would_refuse_is_named_before_ray_starts(
     ]
 
 
-def test_a_misspelled_variable_is_told_once() -> None:
+def test_a_misspelled_variable_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """With HEADROOM_API_KEY in place of HEADROOM_API_KEYS, the service would be open without a word."""
     with socket.socket() as taken:  # so that nothing starts
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        told = headroom(
-            *("serve", "--port", str(taken.getsockname()[1])),
-            HEADROOM_API_KEY="s3cr3t",
-            HEADROOM_MAX_TITLES="5",
-            HEADROOM_PORT_8000_TCP="tcp://10.0.0.1:8000",  # Kubernetes sets such for a service of that name
-            HEADROOM_URL="http://127.0.0.1:8000",
-        ).stderr.splitlines()
+        monkeypatch.setenv("HEADROOM_API_KEY", "s3cr3t")
+        monkeypatch.setenv("HEADROOM_MAX_TITLES", "5")
+        # Kubernetes sets such a variable for a service of that name.
+        monkeypatch.setenv("HEADROOM_PORT_8000_TCP", "tcp://10.0.0.1:8000")
+        monkeypatch.setenv("HEADROOM_URL", "http://127.0.0.1:8000")
+        told = run("serve", "--port", str(taken.getsockname()[1])).err.splitlines()
     assert told[:-1] == [
         "headroom: warning: HEADROOM_API_KEY is no setting; did you mean HEADROOM_API_KEYS?",
         "headroom: warning: HEADROOM_MAX_TITLES is no setting; did you mean HEADROOM_MAX_PAIRS?",
     ]
 
 
-def test_wrong_usage_exits_with_2() -> None:
-    assert headroom("serve", "--port", "many").returncode == 2
-    assert headroom("serve", "--nonsense").returncode == 2
+def test_wrong_usage_exits_with_2(run: Run) -> None:
+    assert run("serve", "--port", "many").status == 2
+    assert run("serve", "--nonsense").status == 2
     for flag, value, reason in (
         ("--dtype", "float8", "'float8' is not one of"),
         ("--device", "mps", "device 'mps' is not supported; give auto, cpu, cuda or cuda:N"),
     ):
-        refused = headroom("serve", flag, value)
-        assert refused.returncode == 2
-        assert reason in refused.stderr
+        refused = run("serve", flag, value)
+        assert refused.status == 2
+        assert reason in refused.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-def test_a_gpu_that_is_not_there_fails_before_ray_starts() -> None:
-    failed = headroom("serve", "--device", "cuda", "--port", str(free_port()))
-    assert failed.returncode == 1
-    assert failed.stderr == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
-    half = headroom("serve", "--dtype", "float16", "--port", str(free_port()))
-    assert half.returncode == 1
-    assert half.stderr == (
+def test_a_gpu_that_is_not_there_fails_before_ray_starts(run: Run) -> None:
+    failed = run("serve", "--device", "cuda", "--port", str(free_port()))
+    assert failed.status == 1
+    assert failed.err == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
+    half = run("serve", "--dtype", "float16", "--port", str(free_port()))
+    assert half.status == 1
+    assert half.err == (
         "headroom: dtype: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n"
     )
-    second = headroom("serve", "--device", "cuda:1", "--port", str(free_port()))
-    assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.stderr
+    second = run("serve", "--device", "cuda:1", "--port", str(free_port()))
+    assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.err
 
 
-def test_a_database_without_its_driver_fails_before_ray_starts(tmp_path: Path) -> None:
-    (tmp_path / "psycopg.py").write_text("raise ImportError('as if it were not installed')")
+def test_a_database_without_its_driver_fails_before_ray_starts(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as if it were not installed
     for url, reason in (
         ("postgresql://me:s3cret@host/db", "PostgreSQL needs psycopg: "),
         ("postgresql://me:s3cret@host:port/db", "not a URL such as sqlite:////path/file.db or postgresql:"),
         ("mysql://me:s3cret@host/db", "mysql is not supported"),
     ):
-        failed = headroom("serve", HEADROOM_DATABASE_URL=url, PYTHONPATH=str(tmp_path))
-        assert failed.returncode == 1
-        (line,) = failed.stderr.splitlines()
+        monkeypatch.setenv("HEADROOM_DATABASE_URL", url)
+        failed = run("serve")
+        assert failed.status == 1
+        (line,) = failed.err.splitlines()
         assert line.startswith(f"headroom: database_url: {reason}")
         assert "s3cret" not in line
 
 
-def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path) -> None:
-    shown = headroom("serve", "--help").stdout
+def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path, run: Run) -> None:
+    shown = run("serve", "--help").out
     assert "headroom serve --port 8080" in shown
     assert not {"mps", "float8"} & set(re.split(r"\W+", shown))
-    failed = headroom("serve", "--config", tmp_path / "none", "--debug")
-    assert failed.returncode == 1
-    assert "Traceback" in failed.stderr
+    failed = run("serve", "--config", str(tmp_path / "none"), "--debug")
+    assert failed.status == 1
+    assert "Traceback" in failed.err
