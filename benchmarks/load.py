@@ -16,10 +16,10 @@ import numpy as np
 
 from loadtest import find_max, running
 from loadtest.histogram import Histogram
+from loadtest.judging import invalid_because
 from loadtest.pairs import made_up_pairs
 from loadtest.plan import Plan
 from loadtest.running import Outcome
-from loadtest.validity import invalid_because
 
 SATURATING = 1.5
 """Rate that is sent for throughput, relative to the rate that saturates the server."""

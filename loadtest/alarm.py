@@ -17,17 +17,7 @@ clock = time.monotonic
 """The clock of a run: CLOCK_MONOTONIC, which is the same in all processes of a machine."""
 
 _CLOCK_MONOTONIC = 1
-_TFD_NONBLOCK = os.O_NONBLOCK
-_TFD_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _TFD_TIMER_ABSTIME = 1
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Itimerspec(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("value", _Timespec))
 
 
 class Alarm:
@@ -40,11 +30,10 @@ class Alarm:
         self._file = -1
         if sys.platform == "linux":
             libc = ctypes.CDLL(None, use_errno=True)
-            self._file = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+            self._file = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._file >= 0:
             self._settime = libc.timerfd_settime
-            self._spec = _Itimerspec()
-            self._reference = ctypes.byref(self._spec)
+            self._spec = (ctypes.c_long * 4)()  # interval and time, each in seconds and nanoseconds
             self._loop.add_reader(self._file, self._ring)
 
     def set(self, when: float) -> None:
@@ -54,10 +43,9 @@ class Alarm:
                 self._timer.cancel()
             self._timer = self._loop.call_later(max(0.0, when - clock()), self._callback)
             return
-        value = self._spec.value
-        value.seconds = whole = int(when)
-        value.nanoseconds = max(1, int((when - whole) * 1e9))  # zero would disarm the timer
-        self._settime(self._file, _TFD_TIMER_ABSTIME, self._reference, None)
+        self._spec[2] = whole = int(when)
+        self._spec[3] = max(1, int((when - whole) * 1e9))  # zero would disarm the timer
+        self._settime(self._file, _TFD_TIMER_ABSTIME, self._spec, None)
 
     def close(self) -> None:
         """Disarm the alarm for good."""

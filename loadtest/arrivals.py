@@ -6,16 +6,14 @@ time is computed from its position, not by adding rounded intervals, so no sched
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.errors import PlanError
-from loadtest.plan import Plan
+from loadtest.plan import STEPS, Phase, Plan, PlanError
 
 CHUNK = 256
 """Number of arrivals that are generated at a time."""
@@ -23,62 +21,47 @@ CHUNK = 256
 Times = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of time in which the rate changes linearly from `rate` to `rate_to`."""
-
-    seconds: float
-    rate: float
-    rate_to: float
-
-    @property
-    def requests(self) -> float:
-        """The expected number of requests."""
-        return self.seconds * (self.rate + self.rate_to) / 2
-
-
-def profile(plan: Plan) -> list[Stretch]:
+def profile(plan: Plan) -> list[Phase]:
     """Return the rate over time of the measured part; not for traces or rates that are still unknown."""
     if plan.phases:
-        return [Stretch(p.for_, p.rate, p.rate if p.to is None else p.to) for p in plan.phases]
+        return list(plan.phases)
     assert not isinstance(plan.rate, str), "a multiple of the saturation is replaced before the run"
-    if plan.arrivals == "ramp" and plan.rate_to is not None:
-        return [Stretch(plan.duration, plan.rate, plan.rate_to)]
+    if plan.arrivals == "ramp":
+        return [Phase(for_=plan.duration, rate=plan.rate, to=plan.rate_to)]
     if plan.arrivals == "step" and plan.rate_to is not None:
-        rates = np.linspace(plan.rate, plan.rate_to, plan.steps)
-        return [Stretch(plan.duration / plan.steps, float(rate), float(rate)) for rate in rates]
-    return [Stretch(plan.duration, plan.rate, plan.rate)]
+        rates = np.linspace(plan.rate, plan.rate_to, STEPS).tolist()
+        return [Phase(for_=plan.duration / STEPS, rate=rate) for rate in rates]
+    return [Phase(for_=plan.duration, rate=plan.rate)]
 
 
 def duration(plan: Plan) -> float:
     """Return the length of the measured part in seconds. Raises PlanError if a trace is wrong or has none."""
-    if plan.arrivals == "trace":
-        last = 0.0
-        for chunk in _trace(plan):
-            last = float(chunk[-1])
-        if last < plan.warmup:
-            raise PlanError(
-                f"trace: {plan.trace} ends after {last:g} s, within the warm-up of {plan.warmup:g} s:"
-                " set a shorter --warmup, or use a longer trace"
-            )
-        return max(last - plan.warmup, 1e-9)
-    return sum(stretch.seconds for stretch in profile(plan))
+    if plan.trace is None:
+        return sum(phase.for_ for phase in profile(plan))
+    last = float(read_trace(plan.trace)[-1])
+    if last < plan.warmup:
+        raise PlanError(
+            f"trace: {plan.trace} ends after {last:g} s, within the warm-up of {plan.warmup:g} s:"
+            " set a shorter --warmup, or use a longer trace"
+        )
+    return max(last - plan.warmup, 1e-9)
 
 
 def chunks(plan: Plan) -> Iterator[Times]:
     """Yield ascending send times in seconds since the start; those below `plan.warmup` are warm-up."""
-    if plan.arrivals == "trace":
-        return _trace(plan)
+    if plan.trace is not None:
+        times = read_trace(plan.trace)
+        return (times[first : first + CHUNK] for first in range(0, len(times), CHUNK))
     measured = profile(plan)
-    warmup = [Stretch(plan.warmup, measured[0].rate, measured[0].rate)] if plan.warmup else []
+    warmup = [Phase(for_=plan.warmup, rate=measured[0].rate)] if plan.warmup else []
     return _warped(_unit_arrivals(plan), warmup + measured)
 
 
 def expected(plan: Plan) -> float:
     """Return the expected number of requests in the measured part."""
-    if plan.arrivals == "trace":
+    if plan.trace is not None:
         return float(count(plan))
-    return sum(stretch.requests for stretch in profile(plan))
+    return sum(phase.requests for phase in profile(plan))
 
 
 def count(plan: Plan, process: int = 0, processes: int = 1) -> int:
@@ -105,11 +88,11 @@ def _unit_arrivals(plan: Plan) -> Iterator[Times]:
         yield chunk
 
 
-def _warped(units: Iterator[Times], stretches: list[Stretch]) -> Iterator[Times]:
-    expected = np.cumsum([0.0] + [stretch.requests for stretch in stretches])
-    starts = np.cumsum([0.0] + [stretch.seconds for stretch in stretches])
-    rate = np.array([stretch.rate for stretch in stretches])
-    slope = np.array([(stretch.rate_to - stretch.rate) / stretch.seconds for stretch in stretches])
+def _warped(units: Iterator[Times], phases: list[Phase]) -> Iterator[Times]:
+    expected = np.cumsum([0.0] + [phase.requests for phase in phases])
+    starts = np.cumsum([0.0] + [phase.for_ for phase in phases])
+    rate = np.array([phase.rate for phase in phases])
+    slope = np.array([(phase.last_rate - phase.rate) / phase.for_ for phase in phases])
     for unit in units:
         inside = unit[unit < expected[-1]]
         place = np.searchsorted(expected, inside, side="right") - 1
@@ -124,41 +107,30 @@ def _warped(units: Iterator[Times], stretches: list[Stretch]) -> Iterator[Times]
             return
 
 
-def _trace(plan: Plan) -> Iterator[Times]:
-    """Yield a file's times: seconds in the first column of each line, counted from the first line."""
-    path = plan.trace
-    assert path is not None
-    numbers = _numbers(path)
-    origin, last = None, 0.0
-    while True:
-        chunk = np.fromiter(islice(numbers, CHUNK), dtype=np.float64)
-        if not len(chunk):
-            break
-        origin = float(chunk[0]) if origin is None else origin
-        chunk -= origin
-        if chunk[0] < last or np.any(np.diff(chunk) < 0):
-            raise PlanError(f"{path}: times must not go backwards")
-        last = float(chunk[-1])
-        yield chunk
-    if origin is None:
-        raise PlanError(f"{path}: holds no times")
+def read_trace(path: Path) -> Times:
+    """Return a file's times: seconds in the first column of each line, counted from the first time.
 
-
-def _numbers(path: Path) -> Iterator[float]:
+    A header, empty lines and lines that begin with # are skipped. Raises PlanError.
+    """
+    values = []
     try:
-        with path.open(encoding="utf-8-sig") as lines:  # a spreadsheet may have put a byte order mark first
-            for number, line in enumerate(lines, start=1):
-                text = line.replace(",", " ").replace("\t", " ").split(maxsplit=1)
-                if not text or text[0].startswith("#"):
-                    continue
-                try:
-                    value = float(text[0])
-                except ValueError:
-                    if number == 1:  # a header
-                        continue
-                    raise PlanError(f"{path}, line {number}: {text[0]!r} is not a time in seconds") from None
-                if not np.isfinite(value):
-                    raise PlanError(f"{path}, line {number}: a time must be finite")
-                yield value
+        lines = path.read_text("utf-8-sig").splitlines()  # a spreadsheet may have put a byte order mark first
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        text = re.split(r"[,\s]", line.strip(), maxsplit=1)[0]
+        try:
+            if text and not text.startswith("#"):
+                values.append(float(text))
+        except ValueError:
+            if number > 1:
+                raise PlanError(f"{path}, line {number}: {text!r} is not a time in seconds") from None
+    times: Times = np.array(values, dtype=np.float64)
+    if not len(times):
+        raise PlanError(f"{path}: holds no times")
+    if not np.all(np.isfinite(times)):
+        raise PlanError(f"{path}: a time must be finite")
+    if np.any(np.diff(times) < 0):
+        raise PlanError(f"{path}: times must not go backwards")
+    times -= times[0]
+    return times

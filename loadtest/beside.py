@@ -20,8 +20,7 @@ from typing import Any
 
 from loadtest import server_side
 from loadtest.alarm import clock
-from loadtest.errors import LoadTestError, PlanError
-from loadtest.plan import Event, Plan
+from loadtest.plan import Event, LoadTestError, Plan, PlanError
 
 READY_S = 180.0
 STOP_S = 60.0
@@ -81,23 +80,24 @@ class Events:
                     f"event {event.name!r} acts on the server's processes: let the run --start it"
                 )
         self._events = plan.events
-        self._environment = {
-            **os.environ,
+        given = {
             "SERVER_PID": str(server or ""),
             "URL": plan.url,
             "OUT": str(directory),
             "PYTHON": sys.executable,
         }
+        self._environment = {**os.environ, **given}
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.ran: list[dict[str, Any]] = []
 
     def begin(self, origin: float) -> None:
         """Start the events; their times count from `origin` on `clock`."""
-        for event in self._events:
-            thread = threading.Thread(target=self._follow, args=(event, origin), daemon=True)
+        self._threads = [
+            threading.Thread(target=self._follow, args=(event, origin), daemon=True) for event in self._events
+        ]
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
 
     def end(self) -> None:
         """Stop: wait for the running event and start no further one."""
@@ -108,35 +108,23 @@ class Events:
     def _follow(self, event: Event, origin: float) -> None:
         at = event.at
         while not self._over.wait(max(0.0, origin + at - clock())):
-            done: dict[str, Any] = {"at": clock() - origin, "name": event.name}
-            try:
-                ended = subprocess.run(
-                    event.run,
-                    shell=True,
-                    env=self._environment,
-                    timeout=EVENT_S,
-                    stdout=subprocess.PIPE,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                done["status"] = None
-            else:
-                done["status"] = ended.returncode
-                done |= _said(ended.stdout)
-            self.ran.append(done)
+            self.ran.append({"at": clock() - origin, "name": event.name, **self._run(event)})
             if event.every is None:
                 return
             at += event.every
 
-
-def _said(output: bytes) -> dict[str, Any]:
-    """Return the JSON object that an event printed as `said`; pass anything else on to stderr."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(output)
-        if isinstance(found, dict):
-            return {"said": found}
-    sys.stderr.write(output.decode(errors="replace"))
-    return {}
+    def _run(self, event: Event) -> dict[str, Any]:
+        """Return the command's status, None if it did not end, and as `said` the JSON object it printed."""
+        options: dict[str, Any] = {"env": self._environment, "timeout": EVENT_S, "stdout": subprocess.PIPE}
+        try:
+            ended = subprocess.run(event.run, shell=True, check=False, **options)
+        except subprocess.TimeoutExpired:
+            return {"status": None}
+        with contextlib.suppress(ValueError):
+            if isinstance(said := json.loads(ended.stdout), dict):
+                return {"status": ended.returncode, "said": said}
+        sys.stderr.write(ended.stdout.decode(errors="replace"))
+        return {"status": ended.returncode}
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
@@ -144,7 +132,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise LoadTestError(f"the server ended with status {process.returncode} before it was ready")
-        if server_side.is_ready(url):
+        if server_side.fetch(url, "/health/ready") is not None:
             return
         time.sleep(0.2)
     raise LoadTestError(f"the server was not ready after {READY_S:g} s")

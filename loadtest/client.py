@@ -40,9 +40,7 @@ class Client:
     Args:
         requests: in the order of their intended times.
         address: the address at which the plan's URL answers.
-        start: the run's start on `clock`.
-        seconds: from the start to the last intended time; one timeout later the run ends in any case.
-        connections: maximum number of open connections.
+        start, end: the run's start and last intended time on `clock`; one timeout later it ends in any case.
     """
 
     def __init__(
@@ -53,8 +51,7 @@ class Client:
         *,
         address: str,
         start: float,
-        seconds: float,
-        connections: int,
+        end: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout = plan.timeout
@@ -63,10 +60,10 @@ class Client:
         url = urlsplit(plan.url)
         self._address = address
         self._name = url.hostname if url.scheme == "https" else None
-        self._end = start + seconds + plan.timeout
+        self._end = end + plan.timeout
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
-        self._most = connections
+        self._max_open = -(-plan.connections // plan.processes)
         self._requests = requests
         self._ahead = deque(islice(requests, AHEAD))
         self._outstanding: deque[Request] = deque()  # by intended time, which is the order of their timeouts
@@ -74,13 +71,13 @@ class Client:
         self._idle: list[Connection] = []
         self._busy: dict[Request, Connection] = {}
         self._open: set[Connection] = set()
-        self._connecting: dict[asyncio.Task[None], float] = {}  # when each began, the oldest first
+        self._connecting: dict[asyncio.Task[Connection], float] = {}  # when each began, the oldest first
         self._connected_at = start  # when the last connection was made
         self._alarm = Alarm(self._send_due)
         self._over = asyncio.Event()
         self._stopped_at: float | None = None
         self.ran_out = False
-        """Whether the run ended before all its requests were sent."""
+        """Whether the run's time was over before all its requests were sent."""
 
     async def run(self) -> None:
         """Send all requests; return when each has been answered, has failed or has timed out."""
@@ -142,23 +139,25 @@ class Client:
                 request.written = True
                 request.sent = clock() - self._start
                 connection.send(request)
-        room = self._most - len(self._open) - len(self._connecting)
+        room = self._max_open - len(self._open) - len(self._connecting)
         for _ in range(min(room, len(waiting) - len(self._connecting))):
             task = self._loop.create_task(self._connect())
             self._connecting[task] = clock()
-            task.add_done_callback(lambda done: self._connecting.pop(done, None))
+            task.add_done_callback(self._connected)
 
-    async def _connect(self) -> None:
-        try:
-            _, connection = await self._loop.create_connection(
-                lambda: Connection(self), self._address, self._port, ssl=self._tls, server_hostname=self._name
-            )
-        except (OSError, ssl.SSLError) as error:
-            self._connecting.pop(_current_task(), None)
-            self._refuse(_connect_failure(error))
+    async def _connect(self) -> Connection:
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(self), self._address, self._port, ssl=self._tls, server_hostname=self._name
+        )
+        return connection
+
+    def _connected(self, task: asyncio.Task[Connection]) -> None:
+        del self._connecting[task]
+        if task.cancelled():
             return
-        self._connecting.pop(_current_task(), None)
-        if connection.usable:
+        if (error := task.exception()) is not None:
+            self._refuse(_connect_failure(error))
+        elif (connection := task.result()).usable:
             self._open.add(connection)
             self._connected_at = clock()
             self._idle.append(connection)
@@ -233,7 +232,7 @@ class Client:
             return "connect_timeout"
         # A connection that was begun before, and is still not made, is one that the server does not accept.
         being_made = len(self._connecting) - bisect_right([*self._connecting.values()], since)
-        is_full = len(self._open) + being_made >= self._most
+        is_full = len(self._open) + being_made >= self._max_open
         return "connection_wait_timeout" if is_full else "connect_timeout"
 
     def _give_up(self, request: Request, kind: str, now: float) -> None:
@@ -244,19 +243,17 @@ class Client:
         self._recorder.failed(request, kind, now - self._start)
 
 
-def _current_task() -> asyncio.Task[None]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
-
-
-def _connect_failure(error: Exception) -> str:
+def _connect_failure(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refused"
     if isinstance(error, ConnectionResetError):
         return "reset"
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return "out_of_files"
-    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        return "out_of_ports"
-    return "connect_tls" if isinstance(error, ssl.SSLError) else "connect_failed"
+    if isinstance(error, ssl.SSLError):
+        return "connect_tls"
+    number = error.errno if isinstance(error, OSError) else None
+    names = {
+        errno.EMFILE: "out_of_files",
+        errno.ENFILE: "out_of_files",
+        errno.EADDRNOTAVAIL: "out_of_ports",
+    }
+    return names.get(number, "connect_failed")

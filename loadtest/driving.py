@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
 import orjson
 
-from loadtest import arrivals, beside, find_max, objective, page, report, running, server_side, terminal
-from loadtest.errors import PlanError
-from loadtest.plan import Plan
+from loadtest import arrivals, beside, find_max, judging, page, report, running, server_side, terminal
+from loadtest.judging import Objective
+from loadtest.plan import Plan, PlanError
 from loadtest.report import Report
 from loadtest.running import Outcome
 from loadtest.soak import watching
@@ -26,100 +26,70 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     Raises:
         PlanError: the plan is wrong. LoadTestError: the test could not run.
     """
-    slo = objective.of_plan(plan)
+    slo = judging.objective_of(plan)
+    if find_max and slo is None:
+        raise PlanError("--find-max: needs an objective, such as --slo p99=100ms")
+    if find_max and (plan.arrivals not in ("poisson", "constant") or plan.phases):
+        raise PlanError("--find-max: needs a steady rate, with --arrivals poisson or constant")
+    if find_max and plan.saturation_factor is not None:
+        raise PlanError(
+            "--find-max: --rate must be a number, the requests per second at which the search starts"
+        )
+    if plan.watch and start is None:
+        raise PlanError("watch: it looks at the server's processes: let the run --start it")
     if plan.trace is not None:
         arrivals.duration(plan)  # a wrong file is told before the server starts
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
     server = nullcontext(None) if start is None else beside.started_server(start, plan.url)
-    with _made(directory), server as process:
-        if find_max:
-            assert slo is not None
+    with server as process:
+        running.find(plan.url)  # what is wrong is told before the directory is made
+        events = beside.Events(plan, process, directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
+        if find_max and slo is not None:
             result = _search(plan, slo)
         else:
-            result = _run(_resolved(plan), slo, process, directory)
+            result = _run(_resolved(plan), slo, process, events)
         (directory / "report.json").write_bytes(orjson.dumps(result))
         (directory / "report.html").write_text(page.render(result), "utf-8")
     return result, directory
 
 
-@contextmanager
-def _made(directory: Path) -> Iterator[None]:
-    """Make the directory before the test; remove it again if the test fails and it is empty.
-
-    Raises:
-        PlanError: the directory cannot be made.
-    """
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # not empty
-            for path in made:
-                path.rmdir()
-        raise
-
-
-def check_searchable(plan: Plan) -> None:
-    """Raise PlanError if the plan does not fit a search."""
-    if plan.slo is None:
-        raise PlanError("--find-max: needs an objective, such as --slo p99=100ms")
-    if plan.arrivals not in ("poisson", "constant") or plan.phases:
-        raise PlanError("--find-max: needs a steady rate, with --arrivals poisson or constant")
-    if plan.saturation_factor is not None:
-        raise PlanError(
-            "--find-max: --rate must be a number, the requests per second at which the search starts"
-        )
-
-
-def _run(plan: Plan, slo: objective.Objective | None, server: int | None, directory: Path) -> Report:
-    events = beside.Events(plan, server, directory)
-    watch = _watch(plan, server)
+def _run(plan: Plan, slo: Objective | None, server: int | None, events: beside.Events) -> Report:
+    watch = watching.Watch(plan, server) if plan.watch and server is not None else None
 
     def begin(origin: float) -> None:
         events.begin(origin)
         if watch is not None:
             watch.begin(origin)
 
-    before = server_side.metrics(plan)
-    with terminal.LiveProgress(plan, arrivals.duration(plan)) as progress:
-        try:
-            outcome = running.run(plan, progress, begin)
-        finally:
-            if watch is not None:
-                watch.end()
-            events.end()
-    metrics = server_side.difference(before, server_side.metrics(plan))
-    result = report.build(outcome, slo, metrics=metrics, models=server_side.models(plan), events=events.ran)
+    before = server_side.metrics(plan.url)
+    try:
+        outcome = _probe(plan, begin)
+    finally:
+        if watch is not None:
+            watch.end()
+        events.end()
+    metrics = server_side.difference(before, server_side.metrics(plan.url))
+    result = report.build(
+        outcome, slo, metrics=metrics, models=server_side.models(plan.url), events=events.ran
+    )
     if watch is not None:
         result["watch"] = watching.conclusion(watch, result)
     return result
 
 
-def _watch(plan: Plan, server: int | None) -> watching.Watch | None:
-    if not plan.watch:
-        return None
-    if server is None:
-        raise PlanError("watch: it looks at the server's processes: let the run --start it")
-    return watching.Watch(plan, server)
-
-
-def _search(plan: Plan, slo: objective.Objective) -> Report:
-    plan = plan.changed(events=())
-    search = find_max.Search(plan, slo, _probe, _say)
+def _search(plan: Plan, slo: Objective) -> Report:
     assert not isinstance(plan.rate, str)
+    search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
     capacity = search.find(plan.rate)
-    result = report.build(capacity.last, slo, models=server_side.models(plan))
+    result = report.build(capacity.last, slo, models=server_side.models(plan.url))
     result["find_max"] = capacity.as_json()
     if capacity.limited_by == "client":
         result["valid"] = False
-        result["invalid_because"] = [
-            *result["invalid_because"],
-            "the client reached its limit before the server",
-        ]
+        result["invalid_because"].append("the client reached its limit before the server")
     return result
 
 
@@ -136,9 +106,9 @@ def _resolved(plan: Plan) -> Plan:
     return plan.changed(rate=factor * saturation)
 
 
-def _probe(plan: Plan) -> Outcome:
-    with terminal.LiveProgress(plan, arrivals.duration(plan), label=f"{plan.rate:,.1f}/s:") as watch:
-        return running.run(plan, watch)
+def _probe(plan: Plan, began: Callable[[float], None] | None = None) -> Outcome:
+    with terminal.live_progress(plan, arrivals.duration(plan)) as watch:
+        return running.run(plan, watch, began)
 
 
 def _say(line: str) -> None:

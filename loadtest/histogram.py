@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]  # the package ships no types
@@ -11,14 +11,6 @@ from numpy.typing import NDArray
 
 HIGHEST_US = 3_600_000_000
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
-
-
-def ranks(percent: Any, total: Any) -> Any:
-    """Return which of `total` ordered values is the percentile, counted from 1: the nearest rank, rounded up.
-
-    Numbers or arrays; they are broadcast. The product is rounded first, because 99.9 has no exact double.
-    """
-    return np.maximum(1, np.ceil(np.round(percent * total / 100, 6)))
 
 
 class Histogram:
@@ -70,12 +62,13 @@ class Histogram:
     def percentile_ms(self, percent: float) -> float | None:
         """Return the duration that `percent` of the recorded ones do not exceed; None if there are none.
 
-        The library's own method rounds the rank to the nearest, so that 2 of 160 could be longer than p99.
+        Its rank is rounded up. The library rounds it to the nearest, so that 2 of 160 could be above p99.
         """
         if not len(self):
             return None
         below = np.cumsum(np.ctypeslib.as_array(self._hdr.counts))
-        return self._value_ms(int(np.searchsorted(below, ranks(percent, int(below[-1])))))
+        rank = math.ceil(round(percent * int(below[-1]) / 100, 6))  # rounded, as 99.9 has no exact double
+        return self._value_ms(int(np.searchsorted(below, max(1, rank))))
 
     def _value_ms(self, place: int) -> float:
         """Return the highest milliseconds that count at this place."""
@@ -83,13 +76,8 @@ class Histogram:
 
     def mean_ms(self) -> float | None:
         """Return the mean; None if there are none. The library's own method visits every empty bucket."""
-        if not len(self):
-            return None
-        counts = np.ctypeslib.as_array(self._hdr.counts)
-        places = np.flatnonzero(counts)
-        lowest = [self._hdr.get_value_from_index(int(place)) for place in places]
-        values = [(low + self._hdr.get_highest_equivalent_value(low)) / 2 for low in lowest]
-        return float(np.average(values, weights=counts[places])) / 1000
+        values, counts = self.counts()
+        return float(np.average(values, weights=counts)) if len(values) else None
 
     def max_ms(self) -> float | None:
         """Return the longest; None if there are none."""

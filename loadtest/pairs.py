@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, json, parquet
 
-from loadtest.errors import PlanError
+from loadtest.plan import PlanError
 
 Pair = tuple[str, str]
 
@@ -48,19 +47,16 @@ def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[
     shape 9.4 has them. A word counts as one token, which is true of most vocabularies of English words.
     """
     rng = np.random.default_rng([seed, 2])
-    lengths = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, (queries, titles_each))), 8, 128).astype(int)
-    query_words = np.minimum(rng.poisson(2.5, queries) + 1, lengths.min(axis=1) - _SPECIAL_TOKENS - 1)
-    kinds = iter(np.array(_ADJECTIVES)[rng.integers(len(_ADJECTIVES), size=query_words.sum())].tolist())
-    subjects = np.array(_NOUNS)[rng.integers(len(_NOUNS), size=queries)].tolist()
     words = np.array(_ADJECTIVES + _FILLERS + _NOUNS)
-    stream = iter(words[rng.integers(len(words), size=lengths.sum())].tolist())
     pairs = []
-    for row, count, subject in zip(lengths.tolist(), query_words.tolist(), subjects, strict=True):
-        query = " ".join([*islice(kinds, count - 1), subject])
-        for place, length in enumerate(row):
-            title = list(islice(stream, length - _SPECIAL_TOKENS - count - 1))
+    for subject in rng.choice(_NOUNS, queries).tolist():
+        tokens = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, titles_each)), 8, 128).astype(int)
+        lengths = tokens - _SPECIAL_TOKENS
+        kinds = rng.choice(_ADJECTIVES, min(rng.poisson(2.5), lengths.min() - 2)).tolist()
+        for place, length in enumerate(lengths.tolist()):
+            title = rng.choice(words, length - len(kinds) - 2).tolist()
             title.insert(place % (len(title) + 1), subject)
-            pairs.append((query, " ".join(title)))
+            pairs.append((" ".join([*kinds, subject]), " ".join(title)))
     return pairs
 
 

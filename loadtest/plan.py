@@ -13,12 +13,23 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from loadtest.errors import PlanError
-
 SCENARIOS = Path(__file__).parent / "scenarios"
 API_KEY_VARIABLE = "HEADROOM_API_KEY"
+STEPS = 5
+"""Number of equal steps from `rate` to `rate_to`."""
 
 _UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class LoadTestError(Exception):
+    """The load test cannot continue; the message is one sentence for the user.
+
+    Errors of single requests are counted and never raised.
+    """
+
+
+class PlanError(LoadTestError):
+    """The plan is wrong: an option, a scenario file or an input file."""
 
 
 def seconds(text: str | float) -> float:
@@ -29,6 +40,11 @@ def seconds(text: str | float) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 30, 500ms, 30s, 5m or 2h")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def share(text: str) -> float:
+    """Return the share of text such as `5%` or `0.05`. Raises ValueError."""
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
 def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
@@ -46,8 +62,37 @@ def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
     return result
 
 
+def rate(value: str | float) -> str | float:
+    """Return a rate as a number, or a multiple of the saturation such as `2x` as text. Raises ValueError."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]*\.?[0-9]+x", value):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is neither a number nor a multiple such as 2x") from None
+    if number <= 0:
+        raise ValueError("must be above 0")
+    return number
+
+
+def phases(text: Any) -> Any:
+    """Return the phases of text such as `50:20s,250:5s,50-200:30s`; anything else is returned as it is."""
+    if not isinstance(text, str):
+        return text
+    result = []
+    for item in text.split(","):
+        rates, _, length = item.strip().partition(":")
+        low, dash, high = rates.partition("-")
+        try:
+            result.append({"rate": float(low), "to": float(high) if dash else None, "for": seconds(length)})
+        except ValueError:
+            raise ValueError(f"{item!r} is not like 50:20s or 50-200:30s") from None
+    return result
+
+
 Seconds = Annotated[float, BeforeValidator(seconds)]
 Weights = Annotated[dict[str, Annotated[float, Field(ge=0)]], BeforeValidator(weights)]
+Rate = Annotated[float | str, BeforeValidator(rate)]
 Arrivals = Literal["poisson", "constant", "ramp", "step", "trace"]
 
 
@@ -65,12 +110,7 @@ class Traffic(_Model):
     masks: Weights = Field(default_factory=dict)
     variants: Weights = Field(default_factory=dict)
     units: int = Field(0, ge=0, description="Number of different units for experiments; 0 sends no unit.")
-    zipf: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Exponent of Zipf's law for how often texts repeat; 0: all equally often.",
-    )
+    zipf: float = Field(0.0, ge=0, le=10, description="Exponent of Zipf's law for how often texts repeat.")
     deadline_ms: float | None = Field(None, gt=0)
     api_key_env: str = API_KEY_VARIABLE
 
@@ -81,6 +121,19 @@ class Phase(_Model):
     for_: Seconds = Field(alias="for", gt=0)
     rate: float = Field(ge=0)
     to: float | None = Field(None, ge=0)
+
+    @property
+    def last_rate(self) -> float:
+        """The rate at the end."""
+        return self.rate if self.to is None else self.to
+
+    @property
+    def requests(self) -> float:
+        """The expected number of requests."""
+        return self.for_ * (self.rate + self.last_rate) / 2
+
+
+Phases = Annotated[tuple[Phase, ...], BeforeValidator(phases)]
 
 
 class Event(_Model):
@@ -103,10 +156,9 @@ class Plan(_Model):
     description: str = ""
     seed: int = Field(1, ge=0)
     arrivals: Arrivals = "poisson"
-    rate: float | str = Field(50.0, description="Requests per second; `2x` is twice the measured saturation.")
+    rate: Rate = 50.0
     rate_to: float | None = Field(None, gt=0, description="Last rate of a ramp or step.")
-    steps: int = Field(5, ge=2, le=1000)
-    phases: tuple[Phase, ...] = ()
+    phases: Phases = ()
     trace: Path | None = None
     duration: Seconds = Field(30.0, gt=0)
     warmup: Seconds = Field(3.0, ge=0)
@@ -115,11 +167,7 @@ class Plan(_Model):
     processes: int = Field(1, ge=1, le=256)
     traffic: tuple[Traffic, ...] = Field((Traffic(),), min_length=1)
     pairs: Path | None = None
-    max_lag: Seconds = Field(
-        0.010,
-        gt=0,
-        description="Send lag above which a run is invalid, at p99 or the objective's highest percentile.",
-    )
+    max_lag: Seconds = Field(0.010, gt=0, description="Send lag at p99 above which a run is invalid.")
     slo: str | None = None
     events: tuple[Event, ...] = ()
     watch: bool = Field(False, description="Watch the server of --start: memory, open files, disk, counters.")
@@ -137,19 +185,12 @@ class Plan(_Model):
             raise ValueError("url: must not hold a user name or password, because reports show the address")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url: {self.url!r} is not an http(s) address such as http://127.0.0.1:8000")
-        if isinstance(self.rate, str):
-            if re.fullmatch(r"[0-9]*\.?[0-9]+x", self.rate) is None:
-                raise ValueError(f"rate: {self.rate!r} is neither a number nor a multiple such as 2x")
-        elif self.rate <= 0:
-            raise ValueError("rate: must be above 0")
         if self.arrivals == "trace" and self.trace is None:
             raise ValueError("arrivals: trace needs a trace file")
         if self.arrivals != "trace" and self.trace is not None:
             raise ValueError(f"arrivals: {self.arrivals} and a trace exclude each other")
-        if self.arrivals == "ramp" and self.rate_to is None and not self.phases:
-            raise ValueError("arrivals: ramp needs rate_to (--rate-to) or phases")
-        if self.arrivals == "step" and self.rate_to is None and not self.phases:
-            raise ValueError("arrivals: step needs rate_to (--rate-to) or phases")
+        if self.arrivals in ("ramp", "step") and self.rate_to is None and not self.phases:
+            raise ValueError(f"arrivals: {self.arrivals} needs rate_to (--rate-to) or phases")
         if self.phases and not any(phase.rate or phase.to for phase in self.phases):
             raise ValueError("phases: at least one needs a rate above 0")
         if self.phases and self.arrivals == "trace":
@@ -177,6 +218,24 @@ def make_plan(values: dict[str, Any]) -> Plan:
         where = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         raise PlanError(f"{where}: {reason}" if where else reason) from None
+
+
+def combined(scenario: str | None, options: dict[str, Any]) -> Plan:
+    """Return the plan of a scenario, changed by options of the plan and of every kind of traffic in it.
+
+    Raises PlanError.
+    """
+    values = {} if scenario is None else read_scenario(scenario)
+    if "trace" in options:
+        options = {"arrivals": "trace", **options}
+    if "phases" not in options and {"rate", "duration", "arrivals"} & options.keys():
+        values.pop("phases", None)  # the options replace the scenario's rates and times
+    if options.get("arrivals", "trace") != "trace":
+        values.pop("trace", None)
+    traffic = {name: options[name] for name in Traffic.model_fields if name in options}
+    of_plan = {name: options[name] for name in Plan.model_fields if name in options}
+    entries = [{**entry, **traffic} for entry in values.get("traffic") or [{}]]
+    return make_plan({**values, **of_plan, "traffic": entries})
 
 
 def read_scenario(name: str) -> dict[str, Any]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
+import os
+import platform
+import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import psutil
 
-from loadtest import machine
-from loadtest.errors import PlanError
-from loadtest.histogram import Histogram, ranks
-from loadtest.objective import Objective
-from loadtest.recorder import Group, Recorder, Window
+from loadtest.judging import Objective, invalid_because
+from loadtest.plan import PlanError
+from loadtest.recorder import Recorder, Tally
 from loadtest.running import Outcome
-from loadtest.validity import invalid_because
 
 SCHEMA = 1
 DIMENSIONS = ("traffic", "endpoint", "variant", "mask", "arm")
@@ -32,24 +32,44 @@ def build(
     events: list[dict[str, Any]] | None = None,
 ) -> Report:
     """Return the report of one run, in milliseconds, requests per second and seconds since the warm-up."""
-    recorder = outcome.recorder
+    recorder, seconds, width = outcome.recorder, outcome.seconds, outcome.recorder.window
     latency = recorder.latency()
     reasons = invalid_because(outcome)
+    good, judged = recorder.ok, None
+    if objective is not None:
+        good, missed = objective.good(recorder, latency), objective.missed(recorder, latency)
+        judged = {
+            "slo": objective.text,
+            "bound_ms": objective.bound_ms,
+            "met": not missed,
+            "missed_because": missed,
+        }
     return {
         "schema": SCHEMA,
         "valid": not reasons,
         "invalid_because": reasons,
         "interrupted": outcome.interrupted,
         "started_at": outcome.started_at.isoformat(timespec="milliseconds"),
-        "seconds": outcome.seconds,
+        "seconds": seconds,
         "latency_ms": latency.summary_ms(),
         "service_ms": recorder.service.summary_ms(),
         "send_lag_ms": recorder.send_lag.summary_ms(),
         "connection_wait_ms": recorder.connection_wait.summary_ms(),
         "error_latency_ms": recorder.error_latency.summary_ms(),
-        "rate": _rates(recorder, outcome.seconds, objective, latency),
-        "requests": _requests(recorder),
-        "objective": _objective(recorder, objective, latency),
+        "rate": {
+            "intended": recorder.scheduled / seconds,
+            "sent": recorder.sent / seconds,
+            "achieved": recorder.ok / recorder.answering_seconds(seconds),
+            "goodput": good / seconds,
+        },
+        "requests": {
+            "scheduled": recorder.scheduled,
+            "sent": recorder.sent,
+            "answered": sum(window.answered for window in recorder.windows),
+            "ok": recorder.ok,
+            "errors": dict(sorted(recorder.errors.items())),
+        },
+        "objective": judged,
         "by": {dimension: _by(recorder, place) for place, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
         "server_metrics": metrics,
@@ -57,14 +77,10 @@ def build(
         "client_cpu_share": outcome.cpu_share,
         "events": events or [],
         "plan": outcome.plan.model_dump(mode="json", by_alias=True),
-        "machine": machine.describe(),
-        "spectrum": spectrum(latency),
+        "machine": _machine(),
         "series": {
-            "window_seconds": recorder.window,
-            "windows": [
-                _window(window, place * recorder.window, recorder.window)
-                for place, window in enumerate(recorder.windows)
-            ],
+            "window_seconds": width,
+            "windows": [_window(window, n * width, width) for n, window in enumerate(recorder.windows)],
         },
         "histograms": {"latency": latency.encode(), "service": recorder.service.encode()},
     }
@@ -105,61 +121,11 @@ def server_problems(report: Report) -> list[str]:
     return [] if watch is None else list(watch["problems"])
 
 
-def spectrum(latency: Histogram) -> list[tuple[float, float]]:
-    """Return (percentile, milliseconds), evenly spaced in nines, so p0, p90 and p99 are equally far apart."""
-    values, counts = latency.counts()
-    if not len(values):
-        return []
-    below = np.cumsum(counts)
-    total = int(below[-1])
-    nines = np.linspace(0, max(1.0, math.log10(total)), 120)
-    places = np.searchsorted(below, ranks(100 * (1 - 10.0**-nines), total))
-    picked = values[np.minimum(places, len(values) - 1)]
-    return [(100 * (1 - 10.0 ** -float(n)), float(v)) for n, v in zip(nines, picked, strict=True)]
-
-
-def _rates(
-    recorder: Recorder, seconds: float, objective: Objective | None, latency: Histogram
-) -> dict[str, float]:
-    """Return requests per second: planned, sent, answered, and answered as the objective asks."""
-    good = objective.good(recorder, latency) if objective else recorder.ok
-    return {
-        "intended": recorder.scheduled / seconds,
-        "sent": recorder.sent / seconds,
-        "achieved": recorder.ok / recorder.answering_seconds(seconds),
-        "goodput": good / seconds,
-    }
-
-
-def _requests(recorder: Recorder) -> dict[str, Any]:
-    """Return how many requests were planned, sent and answered, and their errors by kind."""
-    return {
-        "scheduled": recorder.scheduled,
-        "sent": recorder.sent,
-        "answered": sum(window.answered for window in recorder.windows),
-        "ok": recorder.ok,
-        "errors": dict(sorted(recorder.errors.items())),
-    }
-
-
-def _objective(recorder: Recorder, objective: Objective | None, latency: Histogram) -> dict[str, Any] | None:
-    """Return whether the run met its objective, and why not; None without an objective."""
-    if objective is None:
-        return None
-    missed = objective.missed(recorder, latency)
-    return {
-        "slo": objective.text,
-        "bound_ms": objective.bound_ms,
-        "met": not missed,
-        "missed_because": missed,
-    }
-
-
 def _by(recorder: Recorder, place: int) -> dict[str, Any]:
     """Return one table: the groups joined by their name in this dimension."""
-    joined: dict[str, Group] = {}
+    joined: dict[str, Tally] = {}
     for key, group in recorder.groups.items():
-        joined.setdefault(key[place] or "-", Group()).add(group)
+        joined.setdefault(key[place] or "-", Tally()).add(group)
     return {
         name: {
             "requests": group.ok + group.errors,
@@ -173,7 +139,7 @@ def _by(recorder: Recorder, place: int) -> dict[str, Any]:
     }
 
 
-def _window(window: Window, at: float, width: float) -> dict[str, Any]:
+def _window(window: Tally, at: float, width: float) -> dict[str, Any]:
     latency = window.latency
     return {
         "at": at,
@@ -185,6 +151,21 @@ def _window(window: Window, at: float, width: float) -> dict[str, Any]:
         **{f"p{percent}": latency.percentile_ms(percent) for percent in (50, 90, 99)},
         "max": latency.max_ms(),
         "mean": latency.mean_ms(),
-        "stages_mean_ms": {stage: total / window.ok * 1000 for stage, total in window.stages.items()},
         "latency": latency.encode() if len(latency) else None,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    """Return the client's machine and versions, because numbers depend on them."""
+    file = Path("/proc/cpuinfo")
+    cpu = re.search(r"model name\s*: (.*)", file.read_text("utf-8") if file.exists() else "")
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": cpu[1] if cpu else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("uvloop", "httptools", "hdrhistogram", "numpy")},
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import socket
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,15 +18,15 @@ from urllib.parse import urlsplit
 
 from loadtest import arrivals, worker
 from loadtest.alarm import clock
-from loadtest.errors import LoadTestError
-from loadtest.plan import Plan
+from loadtest.plan import LoadTestError, Plan
 from loadtest.recorder import Recorder
 
 LEAD_S = 0.2
 """Seconds between the moment when all processes are ready and the common start."""
 
-Watcher = Callable[[float, list[worker.Progress]], None]
-"""Called about once a second with the seconds since the start of the warm-up and each process's state."""
+Watcher = Callable[[float, Counter[str]], None]
+"""Called about once a second with the seconds since the start of the warm-up, and the counts of requests that
+are `in flight`, `sent`, `answered`, or failed with an error of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,12 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
     context = multiprocessing.get_context("spawn")
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
-    with _interrupts() as interrupt:
+    with _interrupts() as interrupted:
         try:
             for number in range(plan.processes):
                 ours, theirs = context.Pipe()
-                job = worker.Job(plan, address, number)
-                process = context.Process(target=worker.main, args=(job, theirs), daemon=True)
+                work = (plan, address, number, theirs)
+                process = context.Process(target=worker.main, args=work, daemon=True)
                 process.start()
                 theirs.close()
                 processes.append(process)
@@ -74,20 +76,20 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
                 pipe.send(("go", start))
             if began is not None:
                 began(start + plan.warmup)
-            results = _follow(pipes, start, interrupt, watch)
+            results = _follow(pipes, start, interrupted, watch)
             ended = clock()
             for process in processes:
                 process.join(10)
         finally:
             for process in processes:
                 process.kill()
-    interrupted = any(result.stopped_early for result in results)
     recorder = results[0].recorder
     for result in results[1:]:
         recorder.add(result.recorder)
-    shares = [result.cpu_share for result in results if result.cpu_share is not None]
-    ran = max(1e-9, min(planned, ended - start - plan.warmup)) if interrupted else planned
-    return Outcome(plan, recorder, started_at, ran, max(shares, default=None), interrupted)
+    cpu_share = max((r.cpu_share for r in results if r.cpu_share is not None), default=None)
+    is_cut = interrupted.is_set()
+    ran = max(1e-9, min(planned, ended - start - plan.warmup)) if is_cut else planned
+    return Outcome(plan, recorder, started_at, ran, cpu_share, is_cut)
 
 
 def find(url: str) -> str:
@@ -102,28 +104,27 @@ def find(url: str) -> str:
 
 
 def _follow(
-    pipes: Sequence[Connection], start: float, interrupt: Interrupt, watch: Watcher | None
+    pipes: Sequence[Connection], start: float, interrupted: threading.Event, watch: Watcher | None
 ) -> list[worker.Result]:
-    states: list[worker.Progress | None] = [None] * len(pipes)
-    results: list[worker.Result | None] = [None] * len(pipes)
+    states: dict[Connection, Counter[str]] = {}
+    results: dict[Connection, worker.Result] = {}
     told = False
-    while None in results:
-        if interrupt.seen and not told:
+    while len(results) < len(pipes):
+        working = [pipe for pipe in pipes if pipe not in results]
+        if interrupted.is_set() and not told:
             told = True
-            for pipe, result in zip(pipes, results, strict=True):
-                if result is None:
-                    pipe.send(("stop", None))
-        running = [pipe for pipe, result in zip(pipes, results, strict=True) if result is None]
-        for readable in wait(running, timeout=0.2):
-            place = next(number for number, pipe in enumerate(pipes) if pipe is readable)
-            kind, value = _receive(pipes[place])
+            for pipe in working:
+                pipe.send(("stop", None))
+        readable = wait(working, timeout=0.2)
+        for pipe in [pipe for pipe in working if pipe in readable]:
+            kind, value = _receive(pipe)
             if kind == "result":
-                results[place] = value
-            else:
-                states[place] = value
-                if watch is not None and place == len(pipes) - 1:
-                    watch(clock() - start, [state for state in states if state is not None])
-    return [result for result in results if result is not None]
+                results[pipe] = value
+                continue
+            states[pipe] = value
+            if watch is not None and pipe is pipes[-1]:
+                watch(clock() - start, sum(states.values(), Counter()))
+    return list(results.values())
 
 
 def _receive(pipe: Connection) -> tuple[str, Any]:
@@ -136,29 +137,21 @@ def _receive(pipe: Connection) -> tuple[str, Any]:
     return kind, value
 
 
-class Interrupt:
-    """Remembers whether Ctrl-C or SIGTERM came."""
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def note(self, *_: object) -> None:
-        """Handle a signal; the second one ends the process at once."""
-        if self.seen:
-            raise KeyboardInterrupt
-        self.seen = True
-
-
 @contextmanager
-def _interrupts() -> Iterator[Interrupt]:
-    interrupt = Interrupt()
+def _interrupts() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C or SIGTERM sets; the second one ends the process at once."""
+    interrupted = threading.Event()
+
+    def note(*_: object) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    can_handle = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if can_handle else ()
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
-        before = {number: signal.signal(number, interrupt.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread, which alone may handle signals
-        yield interrupt
-        return
-    try:
-        yield interrupt
+        yield interrupted
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -11,21 +11,19 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.plan import Plan
+from loadtest.plan import API_KEY_VARIABLE
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 Samples = dict[Sample, float]
 
 TIMEOUT_S = 5.0
-MOST_COUNTERS = 300
 PREFIX = "headroom_"
 
 
-def fetch(plan: Plan, path: str) -> bytes | None:
-    """Return the body of a GET, or None if the server does not answer with 200."""
-    request = urllib.request.Request(plan.url.rstrip("/") + path)
-    key = os.environ.get(plan.traffic[0].api_key_env)
-    if key:
+def fetch(url: str, path: str) -> bytes | None:
+    """Return the body of a GET with the API key, or None if the server does not answer with 200."""
+    request = urllib.request.Request(url.rstrip("/") + path)
+    if key := os.environ.get(API_KEY_VARIABLE):
         request.add_header("authorization", f"Bearer {key}")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
@@ -35,18 +33,9 @@ def fetch(plan: Plan, path: str) -> bytes | None:
         return None
 
 
-def is_ready(url: str) -> bool:
-    """Return whether /health/ready answers yes."""
-    try:
-        with urllib.request.urlopen(url.rstrip("/") + "/health/ready", timeout=TIMEOUT_S) as response:
-            return bool(response.status == 200)
-    except (OSError, http.client.HTTPException):
-        return False
-
-
-def metrics(plan: Plan) -> Samples | None:
+def metrics(url: str) -> Samples | None:
     """Return the counters of the Prometheus text at /metrics; None if there is none."""
-    body = fetch(plan, "/metrics")
+    body = fetch(url, "/metrics")
     if body is None:
         return None
     samples: Samples = {}
@@ -65,26 +54,17 @@ def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] 
     if before is None or after is None:
         return None
     grown = {sample: after[sample] - before.get(sample, 0.0) for sample in after}
-    stages = {}
-    for (name, labels), count in grown.items():
-        if name == f"{PREFIX}stage_seconds_count" and count > 0:
-            total = grown.get((f"{PREFIX}stage_seconds_sum", labels), 0.0)
-            stages[dict(labels).get("stage", "")] = total / count * 1000
     counters = {
         written(name, dict(labels)): round(value, 6)
         for (name, labels), value in sorted(grown.items())
         if value and name.endswith("_total")
     }
-    return {
-        "stage_mean_ms": stages,
-        "counters": dict(list(counters.items())[:MOST_COUNTERS]),
-        "restarted": any(value < 0 for value in grown.values()),
-    }
+    return {"counters": counters, "restarted": any(value < 0 for value in grown.values())}
 
 
-def models(plan: Plan) -> Any:
+def models(url: str) -> Any:
     """Return the answer of /v1/models, or None if there is none."""
-    body = fetch(plan, "/v1/models")
+    body = fetch(url, "/v1/models")
     try:
         return None if body is None else json.loads(body)
     except ValueError:

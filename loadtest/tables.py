@@ -12,19 +12,10 @@ PERCENTILES = ("min", "p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "max
 TIMES = {
     "latency": "latency_ms",
     "service": "service_ms",
-    "wait for a connection": "connection_wait_ms",
     "send lag": "send_lag_ms",
-    "failed requests": "error_latency_ms",
+    "connection wait": "connection_wait_ms",
+    "failed": "error_latency_ms",
 }
-
-
-def ms(value: float | None) -> str:
-    """Return milliseconds with their unit."""
-    if value is None:
-        return "–"
-    if value >= 10_000:
-        return f"{value / 1000:,.2f} s"
-    return f"{value:,.2f} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def number(value: float | None) -> str:
@@ -44,26 +35,24 @@ def percent(share: float) -> str:
 
 
 def percentiles(report: Report) -> Rows:
-    """Return one row per kind of time."""
-    rows = [[title, *(ms(report[name][key]) for key in PERCENTILES)] for title, name in TIMES.items()]
-    return [["", *PERCENTILES], *rows]
+    """Return one row per percentile, in milliseconds."""
+    rows = [[key, *(number(report[name][key]) for name in TIMES.values())] for key in PERCENTILES]
+    return [["ms", *TIMES], *rows]
 
 
 def by_dimension(report: Report) -> list[Rows]:
     """Return one table for each dimension in which requests differ."""
     counts = ("requests", "errors", "titles", "degraded")
     keys = ("p50", "p90", "p99", "p99.9", "max")
-    return [
-        [
-            [dimension, *counts, *keys],
-            *(
-                [name, *(f"{row[c]:,}" for c in counts), *(ms(row["latency_ms"][key]) for key in keys)]
-                for name, row in report["by"][dimension].items()
-            ),
+    tables = []
+    for dimension in DIMENSIONS:
+        rows = [
+            [name, *(f"{row[c]:,}" for c in counts), *(number(row["latency_ms"][key]) for key in keys)]
+            for name, row in report["by"][dimension].items()
         ]
-        for dimension in DIMENSIONS
-        if len(report["by"][dimension]) > 1
-    ]
+        if len(rows) > 1:
+            tables.append([[dimension, *counts, *(f"{key} ms" for key in keys)], *rows])
+    return tables
 
 
 def errors(report: Report) -> Rows:
@@ -79,15 +68,15 @@ def curve(capacity: dict[str, Any]) -> Rows:
         [
             f"{point['rate']:,.1f}",
             f"{point['achieved']:,.1f}",
-            ms(point["p50_ms"]),
-            ms(point["p99_ms"]),
+            number(point["p50_ms"]),
+            number(point["p99_ms"]),
             f"{point['errors']:.2%}",
             point["purpose"],
             "held" if point["held"] else "; ".join(point["missed_because"]),
         ]
         for point in capacity["curve"]
     ]
-    return [["rate/s", "achieved/s", "p50", "p99", "errors", "probe", ""], *rows]
+    return [["rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", "probe", ""], *rows]
 
 
 def highest_rate(capacity: dict[str, Any]) -> str:
@@ -123,7 +112,7 @@ def watched(watch: dict[str, Any]) -> list[str]:
     """Return the lines about a server that was watched."""
     lines = []
     for title, name in (("memory, MB", "memory_mb"), ("open files", "open_files"), ("disk, MB", "disk_mb")):
-        if (trend := watch[name]) is not None:
+        if (trend := watch["trends"][name]) is not None:
             lines.append(
                 f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {signed(trend['per_hour'])} an hour"
                 f" (95 %: {signed(trend['low'])} to {signed(trend['high'])})"

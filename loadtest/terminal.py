@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
@@ -12,66 +13,40 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtest import tables
-from loadtest.comparing import Difference, Unanswered
+from loadtest.comparing import Difference, Unanswered, plans_differ_in
 from loadtest.plan import Plan
 from loadtest.report import Report, verdict
+from loadtest.running import Watcher
 from loadtest.tables import number, percent, signed
-from loadtest.worker import Progress
 
 LINE_EVERY_S = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 
-_ROWS = ("p50", "p90", "p99", "p99.9", "p99.99", "max", "mean")
+_ROWS = ("ms", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean")
 
 
-class LiveProgress:
-    """Shows the progress of a run as one line on stderr. Use it with `with`, and as a `Watcher`."""
+@contextmanager
+def live_progress(plan: Plan, seconds: float) -> Iterator[Watcher]:
+    """Show the progress of a run on stderr: in one line that changes, or in a line every LINE_EVERY_S."""
+    console = Console(stderr=True, highlight=False)
+    last_line = 0.0
 
-    def __init__(self, plan: Plan, seconds: float, label: str = "") -> None:
-        self._plan, self._seconds, self._label = plan, seconds, label
-        self._console = Console(stderr=True, highlight=False)
-        self._live = Live(Text(""), console=self._console, transient=True, auto_refresh=False)
-        self._last_line = 0.0
-
-    def __enter__(self) -> LiveProgress:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
-
-    def __call__(self, at: float, states: list[Progress]) -> None:
-        line = self._line(at, states)
-        if self._console.is_terminal:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-        elif at - self._last_line >= LINE_EVERY_S:
-            self._last_line = at
+    def show_line(at: float, counts: Counter[str]) -> None:
+        nonlocal last_line
+        measured = at - plan.warmup
+        line = f"warming up {at:.0f} of {plan.warmup:g} s"
+        if measured >= 0:
+            rest = " (waiting for the last answers)" if measured > seconds + 0.5 else ""
+            told = "   ".join(f"{count:,} {what}" for what, count in counts.items())
+            line = f"{min(measured, seconds):.0f} of {seconds:.0f} s{rest}   {told}"
+        if console.is_terminal:
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif at - last_line >= LINE_EVERY_S:
+            last_line = at
             print(line, file=sys.stderr, flush=True)
 
-    def _line(self, at: float, states: list[Progress]) -> str:
-        label = f"{self._label} " if self._label else ""
-        if at < self._plan.warmup:
-            return f"{label}warming up {at:.0f} of {self._plan.warmup:g} s"
-        at -= self._plan.warmup
-        sent, ok, in_flight = (sum(getattr(s, name) for s in states) for name in ("sent", "ok", "in_flight"))
-        errors: Counter[str] = Counter()
-        for state in states:
-            errors.update(state.errors)
-        p50, p99 = (
-            max((value for s in states if (value := getattr(s, name)) is not None), default=None)
-            for name in ("p50_ms", "p99_ms")
-        )
-        failed = ", ".join(f"{count:,} {kind}" for kind, count in errors.most_common(3)) or "no errors"
-        rest = " (waiting for the last answers)" if at > self._seconds + 0.5 else ""
-        return (
-            f"{label}{min(at, self._seconds):.0f} of {self._seconds:.0f} s{rest}"
-            f"   {ok / max(at, 1e-9):,.0f}/s answered   {in_flight:,} in flight"
-            f"   p50 {tables.ms(p50)}  p99 {tables.ms(p99)}   {sent:,} sent, {failed}"
-        )
+    with Live(Text(""), console=console, transient=True, auto_refresh=False) as live:
+        yield show_line
 
 
 def _table(rows: tables.Rows) -> Table:
@@ -90,9 +65,7 @@ def show(report: Report, *, where: str | None = None) -> None:
     console.print(tables.summary(report))
     for kind, count in report["requests"]["errors"].items():
         console.print(f"  {count:,} {kind}")
-    names = {"latency": "latency_ms", "service": "service_ms", "send lag": "send_lag_ms"}
-    rows = [[row, *(number(report[name][row]) for name in names.values())] for row in _ROWS]
-    console.print(_table([["ms", *names], *rows]))
+    console.print(_table([row[:4] for row in tables.percentiles(report) if row[0] in _ROWS]))
     for table in tables.by_dimension(report):
         console.print(_table(table))
     if (objective := tables.objective(report)) is not None:
@@ -106,12 +79,10 @@ def show(report: Report, *, where: str | None = None) -> None:
         console.print(f"report: {where}")
 
 
-def show_comparison(
-    differences: list[Difference], failed: Unanswered, a: Report, b: Report, fields: list[str]
-) -> None:
+def show_comparison(differences: list[Difference], failed: Unanswered, a: Report, b: Report) -> None:
     """Print the table of a comparison on stdout."""
     console = Console(highlight=False, soft_wrap=True)
-    if fields:
+    if fields := plans_differ_in(a, b):
         console.print(f"the runs' plans differ in: {', '.join(fields)}")
     rows = [["", "A ms", "B ms", "B over A", "95 % interval"]]
     for d in differences:

@@ -14,46 +14,23 @@ import resource
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
 
 import uvloop
 
 from loadtest import arrivals
 from loadtest.alarm import clock
 from loadtest.client import Client
-from loadtest.errors import LoadTestError
-from loadtest.histogram import Histogram
 from loadtest.pairs import made_up_pairs, read_pairs
-from loadtest.plan import Plan
+from loadtest.plan import LoadTestError, Plan
 from loadtest.recorder import Recorder
 from loadtest.workload import Workload
 
 PROGRESS_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The input of one process."""
-
-    plan: Plan
-    address: str
-    process: int
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a process: counts of the measured part, and times of the last full second."""
-
-    scheduled: int
-    sent: int
-    ok: int
-    errors: dict[str, int]
-    in_flight: int
-    p50_ms: float | None
-    p99_ms: float | None
+MAX_WINDOWS = 256
 
 
 @dataclass(slots=True)
@@ -62,58 +39,55 @@ class Result:
 
     recorder: Recorder
     cpu_share: float | None
-    stopped_early: bool
 
 
-def main(job: Job, pipe: Connection) -> None:
-    """Run the process; the parent handles Ctrl-C."""
+def main(plan: Plan, address: str, number: int, pipe: Connection) -> None:
+    """Run process `number` of the plan against the address; the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _allow_many_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(job, pipe))
+            runner.run(_run(plan, address, number, pipe))
     except LoadTestError as error:
         pipe.send(("failed", str(error)))
     except (BrokenPipeError, EOFError):  # the parent has ended
         os._exit(1)
 
 
-async def _run(job: Job, pipe: Connection) -> None:
-    plan = job.plan
+async def _run(plan: Plan, address: str, number: int, pipe: Connection) -> None:
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
     keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
-    requests = Workload(plan, pairs, keys).requests(job.process, plan.processes)
-    seconds = plan.warmup + arrivals.duration(plan)
-    measured = seconds - plan.warmup
-    recorder = Recorder(plan.warmup, window=_first_window(measured, arrivals.expected(plan) / measured))
+    requests = Workload(plan, pairs, keys).requests(number, plan.processes)
+    measured = arrivals.duration(plan)
+    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan) / measured))
     pipe.send(("ready", None))
     _, start = pipe.recv()
-    client = Client(
-        plan,
-        requests,
-        recorder,
-        address=job.address,
-        start=start,
-        seconds=seconds,
-        connections=-(-plan.connections // plan.processes),
-    )
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        client.stop()
-
+    end = start + plan.warmup + measured
+    client = Client(plan, requests, recorder, address=address, start=start, end=end)
     loop = asyncio.get_running_loop()
-    threading.Thread(target=_listen, args=(pipe, loop, stop), daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, loop, client.stop), daemon=True).start()
     gc.freeze()  # these objects live until the end, so the collector need not visit them
-    cpu = _Cpu(start + plan.warmup, start + seconds)
-    watch = loop.create_task(_watch(client, recorder, pipe, cpu))
+    cpu_share: float | None = None
+
+    async def watch() -> None:
+        nonlocal cpu_share
+        first: tuple[float, float] | None = None
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            now = (clock(), time.process_time())
+            if start + plan.warmup <= now[0] <= end + PROGRESS_S:
+                if first is not None:
+                    cpu_share = (now[1] - first[1]) / (now[0] - first[0])
+                first = first or now
+            counts = {"in flight": client.in_flight, "sent": recorder.sent, "answered": recorder.ok}
+            pipe.send(("progress", Counter({**counts, **recorder.errors})))
+
+    watching = loop.create_task(watch())
     await client.run()
-    watch.cancel()
+    watching.cancel()
     if client.ran_out:
-        recorder.not_sent(arrivals.count(plan, job.process, plan.processes) - recorder.scheduled)
-    pipe.send(("result", Result(recorder, cpu.share, stopped)))
+        recorder.not_sent(arrivals.count(plan, number, plan.processes) - recorder.scheduled)
+    pipe.send(("result", Result(recorder, cpu_share)))
 
 
 def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -126,44 +100,14 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[]
         loop.call_soon_threadsafe(stop)
 
 
-async def _watch(client: Client, recorder: Recorder, pipe: Connection, cpu: _Cpu) -> None:
-    while True:
-        await asyncio.sleep(PROGRESS_S)
-        cpu.tick()
-        latency = recorder.windows[-2].latency if len(recorder.windows) > 1 else Histogram()
-        percentiles = [latency.percentile_ms(percent) for percent in (50, 99)]
-        progress: Any = Progress(
-            recorder.scheduled,
-            recorder.sent,
-            recorder.ok,
-            dict(recorder.errors),
-            client.in_flight,
-            *percentiles,
-        )
-        pipe.send(("progress", progress))
+def _window(plan: Plan, seconds: float, rate: float) -> float:
+    """Return the length of the time line's windows.
 
-
-class _Cpu:
-    """Measures the process's CPU time between two moments as a share of one core."""
-
-    def __init__(self, begin: float, end: float) -> None:
-        self._begin, self._end = begin, end
-        self._first: tuple[float, float] | None = None
-        self.share: float | None = None
-
-    def tick(self) -> None:
-        now = (clock(), time.process_time())
-        if not self._begin <= now[0] <= self._end + PROGRESS_S:
-            return
-        if self._first is None:
-            self._first = now
-        else:
-            self.share = (now[1] - self._first[1]) / (now[0] - self._first[0])
-
-
-def _first_window(seconds: float, rate: float) -> float:
-    """Return a window for about 60 points, or a second for longer runs; longer if requests are few."""
-    return max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
+    It is a second, or less for about 60 windows in a shorter run. It is longer if requests are few, and so
+    long that the whole run with its last answers has MAX_WINDOWS.
+    """
+    usual = max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
+    return max(usual, (seconds + plan.timeout) / MAX_WINDOWS)
 
 
 def _allow_many_files() -> None:

@@ -19,7 +19,6 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from loadtest.plan import seconds
@@ -32,7 +31,7 @@ AT_ONCE = 4
 LORISES = 200
 IDLE = 10_000
 IDLE_OPENED = 0.1
-"""Share of IDLE connections that must be opened for an attack to count."""
+"""Share of IDLE connections that must be opened, or the attack had no effect."""
 
 
 class Target:
@@ -49,6 +48,11 @@ class Target:
     def is_over(self) -> bool:
         return time.monotonic() >= self.end
 
+    @property
+    def reached(self) -> bool:
+        """Whether the attack had an effect: something came back that is no refused connection."""
+        return any(answer != "refused" for answer in self.answers)
+
     def note(self, what: str, answer: str) -> None:
         """Count an answer: a status, `closed`, `refused` or `hangs`."""
         self.answers[answer] += 1
@@ -56,14 +60,14 @@ class Target:
         if (answer == "hangs" or not is_refused) and len(self.wrong) < MAX_WRONG:
             self.wrong.append(f"{what}: {answer}")
 
-    async def exchange(self, what: str, send: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
-        """Connect, send, and note what comes back."""
+    async def exchange(self, what: str, data: bytes, *, trickles: bool = False) -> None:
+        """Connect, send the data, then perhaps a byte a second, and note what comes back."""
         try:
             reader, writer = await asyncio.open_connection(self.host, self.port)
         except OSError:
             self.note(what, "refused")
             return
-        sending = asyncio.ensure_future(send(writer))
+        sending = asyncio.ensure_future(_send(writer, data, trickles))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 line = await reader.readline()
@@ -77,6 +81,15 @@ class Target:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
             writer.transport.abort()
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes, trickles: bool) -> None:
+    writer.write(data)
+    await writer.drain()
+    while trickles:
+        await asyncio.sleep(1)
+        writer.write(b"x")
+        await writer.drain()
 
 
 def post(body: bytes, headers: str = "", path: str = "/v1/score", length: int | None = None) -> bytes:
@@ -120,36 +133,22 @@ async def malformed(target: Target) -> None:
     requests = malformed_requests()
     while not target.is_over:
         for name, data in requests.items():
-
-            async def send(writer: asyncio.StreamWriter, data: bytes = data) -> None:
-                writer.write(data)
-                await writer.drain()
-
-            await asyncio.gather(*(target.exchange(name, send) for _ in range(AT_ONCE)))
+            await asyncio.gather(*(target.exchange(name, data) for _ in range(AT_ONCE)))
             await asyncio.sleep(0.05)
 
 
 async def slow_loris(target: Target) -> None:
     """Send headers, or bodies, a byte a second; the server has to end each of them in time."""
+    starts = [
+        ("slow headers", b"GET / HTTP/1.1\r\nhost: localhost\r\nx: "),
+        ("a slow body", post(b'{"q": "', length=99)),
+    ]
 
-    async def trickle(writer: asyncio.StreamWriter, start: bytes) -> None:
-        writer.write(start)
-        while True:
-            writer.write(b"x")
-            await writer.drain()
-            await asyncio.sleep(1)
-
-    starts = {
-        "slow headers": b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ",
-        "a slow body": post(b'{"q": "', length=99),
-    }
-
-    async def loris(number: int) -> None:
-        what, start = list(starts.items())[number % 2]
+    async def loris(what: str, start: bytes) -> None:
         while not target.is_over:
-            await target.exchange(what, lambda writer: trickle(writer, start))
+            await target.exchange(what, start, trickles=True)
 
-    await asyncio.gather(*(loris(number) for number in range(LORISES)))
+    await asyncio.gather(*(loris(*starts[number % 2]) for number in range(LORISES)))
 
 
 async def hang_ups(target: Target) -> None:
@@ -177,19 +176,13 @@ async def idle(target: Target) -> None:
             with contextlib.suppress(OSError):
                 writers.append((await asyncio.open_connection(target.host, target.port))[1])
         await asyncio.sleep(0.05)
-    target.answers["opened"] = len(writers)
+    if len(writers) >= IDLE_OPENED * IDLE:
+        target.answers["opened"] = len(writers)
     for writer in writers:
         writer.transport.abort()
 
 
 ATTACKS = {"hang-ups": hang_ups, "slow-loris": slow_loris, "malformed": malformed, "idle": idle}
-
-
-def had_effect(name: str, answers: Counter[str]) -> bool:
-    """Return whether the attack reached a server: enough connections were opened, or one was not refused."""
-    if name == "idle":
-        return answers["opened"] >= IDLE_OPENED * IDLE
-    return any(answer != "refused" for answer in answers)
 
 
 def main(arguments: list[str]) -> int:
@@ -199,7 +192,7 @@ def main(arguments: list[str]) -> int:
             target = Target(url, seconds(length))
             asyncio.run(ATTACKS[name](target))
             print(json.dumps({"answers": dict(sorted(target.answers.items())), "wrong": target.wrong}))
-            return 1 if target.wrong or not had_effect(name, target.answers) else 0
+            return 1 if target.wrong or not target.reached else 0
     print(f"{__doc__}\nThe attacks: {', '.join(ATTACKS)}.", file=sys.stderr)
     return 2
 

@@ -41,10 +41,11 @@ PREFIX = "soak-"
 """Beginning of the name of the mask that an edit adds in place of the last one."""
 
 
-def descendants(root: int) -> list[psutil.Process]:
-    """Return the descendants of `root`, the oldest first."""
+def family(root: int) -> list[psutil.Process]:
+    """Return the process `root` and its descendants, the oldest first; nothing if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return sorted(psutil.Process(root).children(recursive=True), key=psutil.Process.create_time)
+        process = psutil.Process(root)
+        return [process, *sorted(process.children(recursive=True), key=psutil.Process.create_time)]
     return []
 
 
@@ -53,9 +54,17 @@ def send(number: signal.Signals, word: str, *, youngest: bool, wait_s: float | N
 
     Return 0 if a process got it, 1 if there was none for PROCESS_S.
     """
-    began = time.monotonic()
-    while not (hit := _signalled(number, word, youngest=youngest)) and time.monotonic() < began + PROCESS_S:
-        time.sleep(0.5)
+    deadline = time.monotonic() + PROCESS_S
+    hit: list[psutil.Process] = []
+    while not hit and time.monotonic() < deadline:
+        named = [
+            process for process in family(int(os.environ["SERVER_PID"]))[1:] if word in _command(process)
+        ]
+        for process in named[-1:] if youngest else named:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                process.send_signal(number)
+                hit.append(process)
+        time.sleep(0 if hit else 0.5)
     if wait_s is not None:
         time.sleep(wait_s)
         for process in hit:
@@ -64,19 +73,10 @@ def send(number: signal.Signals, word: str, *, youngest: bool, wait_s: float | N
     return 0 if hit else 1
 
 
-def _signalled(number: signal.Signals, word: str, *, youngest: bool) -> list[psutil.Process]:
-    """Return the processes that got the signal."""
-    found: list[psutil.Process] = []
-    for process in descendants(int(os.environ["SERVER_PID"])):
-        with contextlib.suppress(psutil.Error):
-            if word in " ".join(process.cmdline()):
-                found.append(process)
-    hit = []
-    for process in found[-1:] if youngest else found:
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            process.send_signal(number)
-            hit.append(process)
-    return hit
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def edit(path: Path, url: str) -> int:

@@ -7,11 +7,10 @@ half is left out too, because caches fill in it, those of a replica for a quarte
 
 from __future__ import annotations
 
-import os
-import stat
+import contextlib
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from loadtest import arrivals, server_side
 from loadtest.alarm import clock
 from loadtest.plan import Plan
 from loadtest.report import Report, missed_objective
+from loadtest.soak.faults import family
 
 SAMPLES = 400
 BLOCKS = 10
@@ -61,34 +61,33 @@ _SHARED = {Path(name) for name in ("/tmp", "/dev/shm", "/var/tmp", "/")}
 Process = tuple[int, float]
 """Process id and start time: an id alone may come again."""
 
+Trend = dict[str, float]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen at one time. rss, files: bytes and open files by process. disk: bytes."""
+    """What was seen at one time. memory_mb, open_files: by process."""
 
     at: float
-    rss: dict[Process, int]
-    files: dict[Process, int]
-    disk: int
+    memory_mb: dict[Process, float]
+    open_files: dict[Process, int]
+    disk_mb: float
 
 
-@dataclass(slots=True)
 class Watch:
-    """Samples a started server until `end`. server: its process id. seconds: length of the measured part."""
+    """Samples a started server until `end`. server: its process id."""
 
-    plan: Plan
-    server: int
-    seconds: float = field(init=False)
-    samples: list[Sample] = field(default_factory=list)
-    falls: list[dict[str, Any]] = field(default_factory=list)
-    scrapes: int = 0
-    _names: dict[Process, str] = field(default_factory=dict)
-    _written: set[Path] = field(default_factory=set)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __post_init__(self) -> None:
-        self.seconds = arrivals.duration(self.plan)
+    def __init__(self, plan: Plan, server: int) -> None:
+        self.plan = plan
+        self.seconds = arrivals.duration(plan)
+        self.samples: list[Sample] = []
+        self.falls: list[str] = []
+        self.scrapes = 0
+        self.names: dict[Process, str] = {}
+        self._server = server
+        self._written: set[Path] = set()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def begin(self, origin: float) -> None:
         """Start sampling; times count from `origin` on `clock`."""
@@ -102,80 +101,64 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what was seen, and the trends."""
+    def trends(self) -> dict[str, Trend | None]:
+        """Return the trends of all processes together, and that of each process's memory."""
         settled = [sample for sample in self.samples if sample.at >= SETTLING * self.seconds]
-        lasting = set.intersection(*(set(sample.rss) for sample in settled)) if settled else set()
+        lasting = sorted(set.intersection(*(set(s.memory_mb) for s in settled))) if settled else []
+        series: dict[str, list[float]] = {
+            "memory_mb": [sum(sample.memory_mb[p] for p in lasting) for sample in settled if lasting],
+            "open_files": [sum(sample.open_files[p] for p in lasting) for sample in settled if lasting],
+            "disk_mb": [sample.disk_mb for sample in settled],
+        }
+        for process in lasting:
+            name = f"memory_mb of {self.names[process]} ({process[0]})"
+            series[name] = [sample.memory_mb[process] for sample in settled]
         times = [sample.at for sample in settled]
-        memory = {p: [sample.rss[p] / 1e6 for sample in settled] for p in lasting}
-        series = {
-            "memory_mb": [sum(at_once) for at_once in zip(*memory.values(), strict=True)],
-            "open_files": [sum(sample.files[p] for p in lasting) for sample in settled if lasting],
-            "disk_mb": [sample.disk / 1e6 for sample in settled],
-        }
-        return {
-            "samples": len(self.samples),
-            "scrapes": self.scrapes,
-            "counters_fell": self.falls,
-            "processes_seen": len(self._names),
-            **{name: trend(times, values) for name, values in series.items()},
-            "memory_mb_by_process": {
-                f"{self._names[p]} ({p[0]})": trend(times, values) for p, values in sorted(memory.items())
-            },
-            "disk_max_mb": max((sample.disk for sample in self.samples), default=0) / 1e6,
-            "series": {"at": times, **series},
-        }
+        return {name: trend(times, values) for name, values in series.items()}
 
     def _follow(self, origin: float, every: float) -> None:
         counters: server_side.Samples = {}
         at = 0.0
         while not self._over.wait(max(0.0, origin + at - clock())):
-            self.samples.append(self._sample(clock() - origin))
-            found = server_side.metrics(self.plan)
-            if found is not None:
+            self.samples.append(self.sample(clock() - origin))
+            scraped = server_side.metrics(self.plan.url)
+            if scraped is not None:
                 self.scrapes += 1
-                self._compare(counters, found, at)
-                counters |= found
+                self.compare(counters, scraped, at)
+                counters |= scraped
             while origin + at <= clock():
                 at += every
 
-    def _compare(self, before: server_side.Samples, after: server_side.Samples, at: float) -> None:
-        for sample, value in after.items():
-            if value < before.get(sample, 0.0) and len(self.falls) < MAX_FALLS:
-                name = server_side.written(sample[0], dict(sample[1]))
-                self.falls.append({"at": at, "counter": name, "from": before[sample], "to": value})
-        missing = [sample for sample in before if sample not in after]
-        for name, labels in missing[: MAX_FALLS - len(self.falls)]:
-            written = server_side.written(name, dict(labels))
-            self.falls.append({"at": at, "counter": written, "from": before[name, labels], "to": None})
+    def compare(self, before: server_side.Samples, after: server_side.Samples, at: float) -> None:
+        """Note the counters that fell or disappeared."""
+        for (name, labels), value in before.items():
+            now = after.get((name, labels))
+            if (now is None or now < value) and len(self.falls) < MAX_FALLS:
+                counter = server_side.written(name, dict(labels))
+                self.falls.append(f"{counter} fell from {value} to {now} at {at:.0f} s")
 
-    def _sample(self, at: float) -> Sample:
-        rss: dict[Process, int] = {}
-        files: dict[Process, int] = {}
-        for process in _family(self.server):
-            try:
-                with process.oneshot():
+    def sample(self, at: float) -> Sample:
+        """Look at the server's processes, and at the files directly in the directories that they write to."""
+        memory_mb: dict[Process, float] = {}
+        open_files: dict[Process, int] = {}
+        for process in family(self._server):
+            # A process may end meanwhile; a zombie has no files.
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                files, memory = process.num_fds(), process.memory_info().rss / 1e6
+                title = process.cmdline()[:1] or [""]  # Ray's workers put what they are there
+                name = title[0].strip() if title[0].startswith("ray::") else process.name()
+                for file in process.open_files():
+                    if getattr(file, "mode", "r") != "r":
+                        path = Path(file.path)
+                        self._written.add(path if path.parent in _SHARED else path.parent)
+                if files:
                     key = (process.pid, process.create_time())
-                    title = process.cmdline()[:1] or [""]  # Ray's workers put what they are there
-                    name = title[0].strip() if title[0].startswith("ray::") else process.name()
-                    memory, count = process.memory_info().rss, process.num_fds()
-                    self._note_files(process)
-            except psutil.Error:  # it ended meanwhile
-                continue
-            if count:
-                self._names.setdefault(key, name)
-                rss[key], files[key] = memory, count
-        return Sample(at, rss, files, _size(self._written))
-
-    def _note_files(self, process: psutil.Process) -> None:
-        """Remember the directories in which the process writes, and its files in shared ones."""
-        for file in process.open_files():
-            if getattr(file, "mode", "r") != "r":
-                path = Path(file.path)
-                self._written.add(path if path.parent in _SHARED else path.parent)
+                    self.names.setdefault(key, name)
+                    memory_mb[key], open_files[key] = memory, files
+        return Sample(at, memory_mb, open_files, sum(map(_bytes, self._written)) / 1e6)
 
 
-def trend(seconds: Sequence[float], values: Sequence[float]) -> dict[str, float] | None:
+def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
     """Return the growth per hour with its 95 % interval, and the first and last value of the line.
 
     It is the least-squares line through the means of BLOCKS stretches. Single values depend on those before
@@ -195,78 +178,50 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> dict[str, float]
 
 def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
-    watched = watch.as_json()
-    errors, events = report["requests"]["errors"], report["events"]
+    errors, trends = report["requests"]["errors"], watch.trends()
+    samples, scrapes = len(watch.samples), watch.scrapes
     is_whole = not report["interrupted"]  # Ctrl-C ends events too
-    found = []
     # A connection that ends with its replica tells the client to send the request again.
-    ends = (
-        {"closed", "reset"} if any("KILL" in e.run or "STOP" in e.run for e in watch.plan.events) else set()
-    )
-    kinds = sorted(UNCLEAR.keys() & errors.keys() - ends)
-    found += [f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in kinds]
-    found += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
-    for event in events:
+    has_faults = any("KILL" in event.run or "STOP" in event.run for event in watch.plan.events)
+    excused = {"closed", "reset"} if has_faults else set()
+    problems = [
+        f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in UNCLEAR if kind in errors.keys() - excused
+    ]
+    problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
+    for event in report["events"]:
         here = f"{event['name']} at {event['at']:.0f} s"
         wrongs = event.get("said", {}).get("wrong", [])
-        found += [f"{here}: {wrong}" for wrong in wrongs]
+        problems += [f"{here}: {wrong}" for wrong in wrongs]
         if event["status"] is None:
-            found.append(f"{here} did not end")
+            problems.append(f"{here} did not end")
         elif event["status"] and not wrongs and is_whole:
-            found.append(f"{here} had no effect: its command ended with status {event['status']}")
-    scrapes, samples = watched["scrapes"], watched["samples"]
+            problems.append(f"{here} had no effect: its command ended with status {event['status']}")
     if scrapes < max(2, samples / 2) and is_whole:
-        found.append(f"/metrics was read {scrapes} times in {samples} samples: too few to watch counters")
-    for fall in watched["counters_fell"]:
-        here = f"at {fall['at']:.0f} s"
-        found += [f"{fall['counter']} fell from {fall['from']} to {fall['to']} {here}"]
+        problems.append(f"/metrics was read {scrapes} times in {samples} samples: too few to watch counters")
+    problems += watch.falls
     if watch.seconds >= JUDGED_S:
-        found += _growth(watched, is_whole=is_whole)
-    return {**watched, "problems": found}
+        for name, slope in trends.items():
+            limit = MAX_GROWTH.get(name, MAX_PROCESS_GROWTH)
+            if slope is not None and slope["low"] > limit:
+                unit = "" if name == "open_files" else " MB"
+                interval = f"95 %: {slope['low']:,.1f} to {slope['high']:,.1f}; limit {limit:g}"
+                problems.append(f"{name} grew by {slope['per_hour']:,.1f}{unit} an hour ({interval})")
+            elif slope is None and name in MAX_GROWTH and is_whole:
+                lacking = "too few samples, or no process that lived through the second half"
+                problems.append(f"{name} has no slope: {lacking}")
+    return {
+        "samples": samples,
+        "scrapes": scrapes,
+        "counters_fell": watch.falls,
+        "trends": trends,
+        "problems": problems,
+    }
 
 
-def _growth(watched: dict[str, Any], *, is_whole: bool) -> list[str]:
-    """Return which slopes lie above their limit with their whole interval; and a whole run's lack of one."""
-    slopes = {name: (watched[name], limit) for name, limit in MAX_GROWTH.items()}
-    for process, slope in watched["memory_mb_by_process"].items():
-        if slope is not None:
-            slopes[f"memory_mb of {process}"] = slope, MAX_PROCESS_GROWTH
-    found = []
-    for name, (slope, limit) in slopes.items():
-        if slope is None:
-            lacking = "too few samples, or no process that lived through the second half"
-            found += [f"{name} has no slope: {lacking}"] if is_whole else []
-        elif slope["low"] > limit:
-            unit = "" if name == "open_files" else " MB"
-            found.append(
-                f"{name} grew by {slope['per_hour']:,.1f}{unit} an hour"
-                f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f}; limit {limit:g})"
-            )
-    return found
-
-
-def _family(server: int) -> list[psutil.Process]:
+def _bytes(path: Path) -> int:
+    """Return the bytes of a file, or of the files directly in a directory; 0 if it was removed."""
     try:
-        root = psutil.Process(server)
-        return [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _size(written: Iterable[Path]) -> int:
-    """Return the bytes of these files, and of the files directly in these directories."""
-    total = 0
-    for path in list(written):
-        try:
-            if stat.S_ISDIR(path.stat().st_mode):
-                with os.scandir(path) as entries:
-                    total += sum(
-                        entry.stat(follow_symlinks=False).st_size
-                        for entry in entries
-                        if entry.is_file(follow_symlinks=False)
-                    )
-            else:
-                total += path.stat().st_size
-        except OSError:  # removed meanwhile
-            continue
-    return total
+        files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+    except OSError:
+        return 0

@@ -15,8 +15,8 @@ from typing import cast
 import uvloop
 
 from loadtest.plan import seconds
+from tests.loadtest.servers import BODY
 
-BODY = b'{"variant":"full","results":[{"index":0,"score":0.5}]}'
 ANSWER = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
     b"server-timing: inference;dur=1.000, total;dur=1.500\r\ncontent-length: %d\r\n\r\n" % len(BODY)

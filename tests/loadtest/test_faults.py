@@ -9,13 +9,16 @@ import threading
 import time
 from collections import Counter
 
+import pytest
+
 from loadtest.alarm import clock
 from loadtest.client import Client
+from loadtest.judging import invalid_because
 from loadtest.pairs import made_up_pairs
 from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
 from loadtest.running import Outcome
-from loadtest.validity import invalid_because
+from loadtest.wire import Connection
 from loadtest.workload import Workload
 from tests.loadtest import servers
 from tests.loadtest.measuring import measure
@@ -64,21 +67,15 @@ def test_a_timeout_is_counted_at_the_time_that_was_waited():
             assert histogram.percentile_ms(0) >= 0.998 * 1000 * TIMEOUT_S
 
 
-def test_a_server_that_dies_mid_run_leaves_resets_and_refusals():
+@pytest.mark.parametrize("connections", [1024, 4])
+def test_a_server_that_dies_mid_run_leaves_resets_and_refusals(connections):
+    """A refused connection takes no room from the next ones: four are enough."""
     with reference("20ms") as server:
-        outcome = _at_half_time(server.kill, server.url)
+        outcome = _at_half_time(server.kill, server.url, connections=connections)
         errors = outcome.recorder.errors
         assert errors["refused"] > 20
         assert set(errors) <= {"refused", "reset", "closed"}
         assert outcome.recorder.ok > 20
-        assert invalid_because(outcome) == []
-
-
-def test_refused_connections_take_no_room_from_the_next_ones():
-    """Each one that was refused counted as open, so that in the end no connection seemed free."""
-    with reference("20ms") as server:
-        outcome = _at_half_time(server.kill, server.url, connections=4)
-        assert set(outcome.recorder.errors) <= {"refused", "reset", "closed"}
         assert invalid_because(outcome) == []
 
 
@@ -145,15 +142,14 @@ async def test_connections_that_are_slow_to_make_are_too_few_and_not_refused():
     with faulty(servers.hang) as url:
         fields = {"rate": 100, "duration": 2, "warmup": 0, "timeout": 0.5, "connections": 4}
         plan = make_plan({"url": url, **fields})
-        requests = Workload(plan, made_up_pairs(1), {plan.traffic[0].api_key_env: ""}).requests(0, 1)
-        client = Client(
-            plan, requests, recorder, address="127.0.0.1", start=clock(), seconds=2, connections=4
-        )
+        requests = Workload(plan, made_up_pairs(1), {}).requests()
+        start = clock()
+        client = Client(plan, requests, recorder, address="127.0.0.1", start=start, end=start + 2)
         connect = client._connect
 
-        async def slowly() -> None:
+        async def slowly() -> Connection:
             await asyncio.sleep(0.1)
-            await connect()
+            return await connect()
 
         client._connect = slowly
         await client.run()
@@ -192,28 +188,21 @@ def test_connections_that_the_server_never_accepts_are_not_the_clients():
     assert invalid_because(outcome) == []
 
 
-def test_an_answer_without_a_length_ends_with_its_connection():
+def test_answers_without_a_length_chunked_and_interim_ones_and_closing_servers_are_understood():
+    kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
     def until_close(connection):
-        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + servers.BODY)
+        connection.sendall(kind + b"\r\n" + servers.BODY)
         raise ConnectionError
 
-    with faulty(until_close) as url:
-        outcome = measure(url, rate=20, duration=1, warmup=0)
-        assert outcome.recorder.ok == 20
-
-
-def test_chunked_answers_interim_answers_and_closing_servers_are_understood():
     def chunked(connection):
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-        body = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (
-            10,
-            servers.BODY[:10],
-            len(servers.BODY) - 10,
-            servers.BODY[10:],
+        chunks = b"".join(
+            b"%x\r\n%s\r\n" % (len(part), part) for part in (servers.BODY[:10], servers.BODY[10:])
         )
-        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" + head + body)
+        early = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+        connection.sendall(early + kind + b"transfer-encoding: chunked\r\n\r\n" + chunks)
 
     goodbye = servers.says(b"200 OK", servers.BODY, b"connection: close\r\n")
-    with faulty(chunked, servers.answer, goodbye) as url:
+    with faulty(chunked, servers.answer, until_close, goodbye) as url:
         outcome = measure(url, rate=30, duration=1, warmup=0, connections=2)
         assert outcome.recorder.ok == 30

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from loadtest.histogram import Histogram
 from loadtest.plan import make_plan
-from loadtest.recorder import MAX_GROUPS, MAX_WINDOWS, Recorder, server_timing
+from loadtest.recorder import MAX_GROUPS, Recorder, server_timing
 from loadtest.wire import Answer
 from loadtest.workload import Request, Workload
 
@@ -21,13 +22,8 @@ ONE = next(
 
 
 def request(intended: float, *, variant: str = "") -> Request:
-    made = Request.__new__(Request)
-    for name in Request.__slots__:
-        setattr(made, name, getattr(ONE, name))
-    made.intended = made.dispatched = made.sent = intended
-    made.measured = made.written = True
-    made.variant = variant
-    return made
+    times = dict.fromkeys(("intended", "dispatched", "sent"), intended)
+    return replace(ONE, **times, written=True, kind=replace(ONE.kind, variant=variant))
 
 
 def answer(at: float, body: bytes = b'{"variant": "full", "results": [{}]}', status: int = 200) -> Answer:
@@ -64,15 +60,15 @@ def test_a_percentile_is_never_below_its_share_of_the_requests():
         assert histogram.percentile_ms(percent) == pytest.approx(ms, rel=1e-3)
 
 
-def test_titles_are_counted_with_their_requests():
+def test_titles_are_counted_when_they_are_scheduled_and_when_they_are_answered():
     one, other = Recorder(0), Recorder(0)
     for recorder, titles, status in ((one, 3, 200), (one, 5, 429), (other, 0, 503)):
-        sent = request(0.0)
-        sent.titles, sent.expects = titles, None
+        sent = replace(request(0.9), titles=titles, kind=replace(ONE.kind, expects=None))
         recorder.dispatched(sent)
-        recorder.answered(sent, answer(0.1, status=status))
+        recorder.answered(sent, answer(1.5, status=status))
     one.add(pickle.loads(pickle.dumps(other)))
-    assert (one.titles_scheduled, one.titles_failed) == (3 + 5 + 1, 5 + 1)
+    assert one.titles == 3 + 5 + 1
+    assert [window.titles for window in one.windows] == [0, 3]
 
 
 def test_durations_beyond_the_range_are_kept_at_its_ends():
@@ -102,23 +98,8 @@ def test_merging_loses_nothing_even_through_another_process():
     assert first.latency().summary_ms() == whole.latency().summary_ms()
     assert first.service.summary_ms() == whole.service.summary_ms()
     assert first.errors == whole.errors == {"http_503": 100}
-    assert (
-        (first.ok, first.sent, first.scheduled)
-        == (whole.ok, whole.sent, whole.scheduled)
-        == (900, 1000, 1000)
-    )
+    assert [(r.ok, r.sent, r.scheduled) for r in (first, whole)] == [(900, 1000, 1000)] * 2
     assert [w.ok for w in first.windows] == [w.ok for w in whole.windows]
-
-
-def test_the_time_line_grows_coarser_and_not_longer():
-    recorder, short = Recorder(0, window=0.1), Recorder(0, window=0.1)
-    for hour in range(48):
-        record(recorder, hour * 3600.0, 0.01)
-        assert len(recorder.windows) <= MAX_WINDOWS
-    record(short, 1.0, 0.01)
-    short.add(recorder)  # a process that ended early has the finer time line
-    assert sum(window.ok for window in short.windows) == 49
-    assert len(short.windows) <= MAX_WINDOWS
 
 
 def test_names_from_answers_cannot_fill_the_memory():

@@ -47,6 +47,6 @@ def test_client_and_server_agree_on_every_request(tiny_checkpoint: Path, tmp_pat
         assert counted == report["by"]["endpoint"][endpoint]["ok"] > 0
     assert {"full", "pruned20"} <= report["by"]["variant"].keys()
     assert report["by"]["mask"].keys() == {"none", "0.*"}
-    assert {"tokenize", "queue", "inference"} <= report["server_metrics"]["stage_mean_ms"].keys()
+    assert {"tokenize", "queue", "inference"} <= report["stages_ms"].keys()
     assert report["stages_ms"]["total"]["p50"] < report["latency_ms"]["p99"]
     assert report["server_models"]

@@ -9,8 +9,8 @@ import time
 
 from loadtest import arrivals, worker
 from loadtest.alarm import clock
+from loadtest.judging import invalid_because
 from loadtest.plan import make_plan
-from loadtest.validity import invalid_because
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
 
@@ -34,7 +34,7 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
         ours, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(theirs.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the system makes it some 4 KiB
-        process = context.Process(target=worker.main, args=(worker.Job(plan, "127.0.0.1", 0), theirs))
+        process = context.Process(target=worker.main, args=(plan, "127.0.0.1", 0, theirs))
         process.start()
         theirs.close()
         try:

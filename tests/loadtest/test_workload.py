@@ -9,9 +9,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from loadtest.errors import PlanError
 from loadtest.pairs import made_up_pairs, read_pairs
-from loadtest.plan import make_plan
+from loadtest.plan import PlanError, make_plan
 from loadtest.workload import Workload, title_counts
 
 PAIRS = [(f"query {i // 4}", f'title "{i}" é') for i in range(40)]
@@ -66,15 +65,15 @@ def test_titles_masks_and_tenants_come_at_their_shares():
         {"name": "b", "weight": 1, "endpoint": "compare", "titles": 2, "masks": "none,0.*"},
     ]
     made = requests(traffic, duration=100)
-    tenants = Counter(request.traffic for request in made)
+    tenants = Counter(request.kind.traffic.name for request in made)
     assert tenants["a"] / len(made) == pytest.approx(0.75, abs=0.02)
-    a = [request for request in made if request.traffic == "a"]
+    a = [request for request in made if request.kind.traffic.name == "a"]
     assert sum(request.titles == 1 for request in a) / len(a) == pytest.approx(0.75, abs=0.02)
     assert {request.titles for request in a} == {1, *range(10, 21)}
-    assert sum(request.mask == "none" for request in a) / len(a) == pytest.approx(0.75, abs=0.02)
-    assert sum(request.variant == "small" for request in a) / len(a) == pytest.approx(0.5, abs=0.03)
-    assert {request.variant for request in a} == {"full", "small"}
-    b = next(request for request in made if request.traffic == "b")
+    assert sum(request.kind.mask == "none" for request in a) / len(a) == pytest.approx(0.75, abs=0.02)
+    assert sum(request.kind.variant == "small" for request in a) / len(a) == pytest.approx(0.5, abs=0.03)
+    assert {request.kind.variant for request in a} == {"full", "small"}
+    b = next(request for request in made if request.kind.traffic.name == "b")
     assert body(b)["masks"] == ["none", "0.*"]
 
 

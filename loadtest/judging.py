@@ -1,0 +1,145 @@
+"""What a run is judged by: its objective, such as `p99=100ms,errors=0.1%`, and whether it is valid.
+
+If the client was the limit, a run says nothing about the server, and it is invalid. Nor does it say anything
+if the server took none of its requests for a request, as without an API key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from loadtest.histogram import Histogram
+from loadtest.plan import Plan, PlanError, seconds, share
+from loadtest.recorder import Recorder
+from loadtest.running import Outcome
+
+DEFAULT_ERRORS = 0.001
+MAX_UNSENT = 0.01
+MAX_CPU = 0.9
+"""Share of one core that a client process may use; above it, answers wait for the client."""
+
+_HINTS = {
+    "http_401": "the server says 401 (--api-key, or HEADROOM_API_KEY)",
+    "http_403": "the server says 403 (--api-key of a key that may do this)",
+    "http_404": "the server says 404 (is the URL right, and the --endpoint?)",
+    "http_405": "the server says 405 (is the URL right, and the --endpoint?)",
+    "connect_tls": "no TLS connection could be made (does it speak https? is its certificate trusted here?)",
+}
+"""Errors of requests that the server did not read, and what may be wrong on the client's side."""
+
+_UNSENT = {
+    "not_sent": "the client could not keep up; more --processes",
+    "connection_wait_timeout": "no connection became free in time; more --connections",
+    "out_of_files": "no more files may be open; raise `ulimit -n`",
+    "out_of_ports": "no local port was free; fewer --connections",
+}
+"""Errors of a client that does not send a request, and what may help. A connection that the server refuses,
+or never accepts, is the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Limits of latency percentiles (percent → milliseconds) and of the share of errors."""
+
+    text: str
+    limits_ms: dict[float, float]
+    errors: float = DEFAULT_ERRORS
+
+    @property
+    def bound_ms(self) -> float:
+        """Latency within which an answer counts as goodput: the limit of the highest percentile."""
+        return self.limits_ms[max(self.limits_ms)]
+
+    def missed(self, recorder: Recorder, latency: Histogram) -> list[str]:
+        """Return why a run misses the objective; empty if it meets it."""
+        reasons = []
+        for percent, limit in sorted(self.limits_ms.items()):
+            measured = latency.percentile_ms(percent)
+            if measured is None:
+                reasons.append(f"p{percent:g}: no request was answered")
+            elif measured > limit:
+                reasons.append(f"p{percent:g} was {measured:.1f} ms, over {limit:g} ms")
+        failed = recorder.errors.total() / max(1, recorder.scheduled)
+        if failed > self.errors:
+            reasons.append(f"{failed:.2%} of the requests failed, over {self.errors:.2%}")
+        return reasons
+
+    def good(self, recorder: Recorder, latency: Histogram) -> int:
+        """Return the number of requests answered without error and within the bound."""
+        values, counts = latency.counts()
+        return min(recorder.ok, int(counts[values <= self.bound_ms * 1.001].sum()))
+
+
+def objective_of(plan: Plan) -> Objective | None:
+    """Return the objective of the plan's `slo`; None without one.
+
+    Raises:
+        PlanError: it cannot be read, or a limit is above the timeout, so that no request could miss it.
+    """
+    if not plan.slo:
+        return None
+    objective = parse(plan.slo)
+    for percent, limit in objective.limits_ms.items():
+        if limit > plan.timeout * 1000:
+            raise PlanError(
+                f"slo: p{percent:g}={limit / 1000:g}s is above the timeout of {plan.timeout:g} s,"
+                f" so no request could miss it: set it to at most {plan.timeout:g} s, or a longer --timeout"
+            )
+    return objective
+
+
+def parse(text: str) -> Objective:
+    """Return the objective of text such as `p99=100ms,errors=0.1%`. Raises PlanError."""
+    limits: dict[float, float] = {}
+    errors = DEFAULT_ERRORS
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, value = (part.strip() for part in item.partition("="))
+        try:
+            if name == "errors":
+                errors = share(value)
+                if not 0 <= errors <= 1:
+                    raise ValueError
+            elif re.fullmatch(r"p\d{1,2}(\.\d+)?", name):
+                if not value[-1:].isalpha():
+                    raise PlanError(f"--slo: {item!r} has no unit; write {name}={value}ms or {name}={value}s")
+                limits[float(name[1:])] = seconds(value) * 1000
+            else:
+                raise ValueError
+        except ValueError:
+            raise PlanError(f"--slo: {item!r} is not of the form p99=100ms or errors=0.1%") from None
+    if not limits:
+        raise PlanError("--slo: name at least one percentile, such as p99=100ms")
+    return Objective(text, limits, errors)
+
+
+def invalid_because(outcome: Outcome) -> list[str]:
+    """Return why the run is invalid; empty if it is valid."""
+    recorder, plan = outcome.recorder, outcome.plan
+    if not recorder.scheduled:
+        return ["nothing was scheduled in the measured part"]
+    reasons = []
+    for kind, _ in recorder.errors.most_common(1):
+        if kind in _HINTS and not recorder.ok:
+            reasons.append(f"no request was answered: {_HINTS[kind]}")
+    # The percentile at which lag counts is 99, or the objective's highest if that is more.
+    percent = max(99.0, *parse(plan.slo).limits_ms) if plan.slo else 99.0
+    lag = recorder.send_lag.percentile_ms(percent)
+    if lag is not None and lag > plan.max_lag * 1000:
+        reasons.append(
+            f"the client sent late: send lag p{percent:g} was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
+        )
+    if outcome.cpu_share is not None and outcome.cpu_share > MAX_CPU:
+        reasons.append(
+            f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}"
+            " (more --processes)"
+        )
+    unsent = Counter({kind: recorder.errors[kind] for kind in _UNSENT})
+    if unsent.total() > MAX_UNSENT * recorder.scheduled:
+        ((commonest, _),) = unsent.most_common(1)
+        reasons.append(
+            f"the client did not send {unsent.total():,} of {recorder.scheduled:,} scheduled requests,"
+            f" over {MAX_UNSENT:.0%} ({_UNSENT[commonest]})"
+        )
+    return reasons
