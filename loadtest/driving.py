@@ -96,10 +96,8 @@ def _search(plan: Plan, slo: Objective) -> Report:
 def _resolved(plan: Plan) -> Plan:
     """Return the plan with a number as its rate; measures the saturation if the rate is a multiple of it."""
     factor = plan.saturation_factor
-    if factor is None:
+    if factor is None or plan.phases:  # phases have rates of their own
         return plan
-    if plan.phases:
-        return plan.changed(rate=1.0)
     probe = plan.changed(duration=SATURATION_PROBE_S, warmup=0.0, events=(), timeout=min(plan.timeout, 5.0))
     saturation = find_max.saturation(probe, _probe, _say)
     _say(f"the server saturates at {saturation:,.1f} requests/s; running at {factor:g} times that")

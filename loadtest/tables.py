@@ -23,10 +23,10 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
-def signed(value: float, digits: int = 1) -> str:
+def signed(value: float) -> str:
     """Return a change with its sign, and without one if it is rounded to 0."""
-    text = f"{value:+,.{digits}f}"
-    return f"{0:.{digits}f}" if float(text.replace(",", "")) == 0 else text
+    text = f"{value:+,.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
 
 
 def percent(share: float) -> str:

@@ -7,6 +7,7 @@ why we use no client library.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import httptools
@@ -31,34 +32,19 @@ class Owner(Protocol):
         """Called once, when the connection is closed."""
 
 
+@dataclass(slots=True)
 class Answer:
     """An answer, and when its last byte was read."""
 
-    __slots__ = ("at", "body", "is_json", "server_timing", "status")
-
-    def __init__(self) -> None:
-        self.at = 0.0
-        self.status = 0
-        self.body = b""
-        self.is_json = False
-        self.server_timing = b""
+    at: float = 0.0
+    status: int = 0
+    body: bytes = b""
+    is_json: bool = False
+    server_timing: bytes = b""
 
 
 class Connection(asyncio.Protocol):
     """A keep-alive connection for one request at a time. The parser calls the methods named on_*."""
-
-    __slots__ = (
-        "_answer",
-        "_bytes",
-        "_owner",
-        "_parser",
-        "_parts",
-        "_request",
-        "_sized",
-        "_transport",
-        "_until_close",
-        "usable",
-    )
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner

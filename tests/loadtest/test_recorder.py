@@ -27,9 +27,7 @@ def request(intended: float, *, variant: str = "") -> Request:
 
 
 def answer(at: float, body: bytes = b'{"variant": "full", "results": [{}]}', status: int = 200) -> Answer:
-    made = Answer()
-    made.at, made.status, made.body, made.is_json = at, status, body, True
-    return made
+    return Answer(at, status, body, is_json=True)
 
 
 def record(recorder: Recorder, intended: float, latency: float, **more) -> None:
