@@ -256,4 +256,4 @@ def _connect_failure(error: BaseException) -> str:
         errno.ENFILE: "out_of_files",
         errno.EADDRNOTAVAIL: "out_of_ports",
     }
-    return names.get(number, "connect_failed")
+    return names.get(number or 0, "connect_failed")

@@ -29,7 +29,8 @@ def soak(
     request: pytest.FixtureRequest, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Soak | None]:
     """Start it before the first test of this folder if its own test will run: it mostly waits."""
-    if not any(item.path.name == "test_soak.py" for item in request.session.items):
+    items = [item for item in request.session.items if item.path.name == "test_soak.py"]
+    if not any(item.get_closest_marker("slow") for item in items):
         yield None
         return
     out = tmp_path_factory.mktemp("soak")
