@@ -193,9 +193,8 @@ def test_answers_without_a_length_chunked_and_interim_ones_and_closing_servers_a
         raise ConnectionError
 
     def chunked(connection):
-        chunks = b"".join(
-            b"%x\r\n%s\r\n" % (len(part), part) for part in (servers.BODY[:10], servers.BODY[10:])
-        )
+        parts = (servers.BODY[:10], servers.BODY[10:], b"")
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
         early = b"HTTP/1.1 103 Early Hints\r\n\r\n"
         connection.sendall(early + kind + b"transfer-encoding: chunked\r\n\r\n" + chunks)
 
