@@ -32,7 +32,13 @@ def started_server(command: str, url: str) -> Iterator[int]:
     """Run `command` until the block ends; yield its pid when `url` is ready. Raises LoadTestError."""
     process = subprocess.Popen(shlex.split(command), stdout=sys.stderr, start_new_session=True)
     try:
-        _wait_until_ready(process, url)
+        deadline = time.monotonic() + READY_S
+        while server_side.fetch(url, "/health/ready") is None:
+            if process.poll() is not None:
+                raise LoadTestError(f"the server ended with status {process.returncode} before it was ready")
+            if time.monotonic() > deadline:
+                raise LoadTestError(f"the server was not ready after {READY_S:g} s")
+            time.sleep(0.2)
         yield process.pid
     finally:
         if process.poll() is None:
@@ -125,14 +131,3 @@ class Events:
                 return {"status": ended.returncode, "said": said}
         sys.stderr.write(ended.stdout.decode(errors="replace"))
         return {"status": ended.returncode}
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise LoadTestError(f"the server ended with status {process.returncode} before it was ready")
-        if server_side.fetch(url, "/health/ready") is not None:
-            return
-        time.sleep(0.2)
-    raise LoadTestError(f"the server was not ready after {READY_S:g} s")

@@ -84,10 +84,10 @@ def _run(plan: Plan, slo: Objective | None, server: int | None, events: beside.E
 def _search(plan: Plan, slo: Objective) -> Report:
     assert not isinstance(plan.rate, str)
     search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
-    capacity = search.find(plan.rate)
-    result = report.build(capacity.last, slo, models=server_side.models(plan.url))
-    result["find_max"] = capacity.as_json()
-    if capacity.limited_by == "client":
+    found, last = search.find(plan.rate)
+    result = report.build(last, slo, models=server_side.models(plan.url))
+    result["find_max"] = found
+    if found["limited_by"] == "client":
         result["valid"] = False
         result["invalid_because"].append("the client reached its limit before the server")
     return result

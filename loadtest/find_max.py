@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from loadtest import server_side
@@ -27,59 +26,27 @@ Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The result of one probe of a rate."""
-
-    rate: float
-    purpose: str
-    held: bool
-    missed_because: list[str]
-    achieved: float
-    errors: float
-    p50_ms: float | None
-    p90_ms: float | None
-    p99_ms: float | None
-
-
-@dataclass(slots=True)
-class Capacity:
-    """The result of a search.
-
-    rate: the highest rate that was confirmed; None if not even the lowest one held. lost_at: the lowest rate
-    above it that was probed and did not hold; None if none was. Each probe may be wrong by chance, so the two
-    are no interval. limited_by: `server`, or `client` if the client was the limit; then the rate held, but
-    was not confirmed. last: the run to report.
-    """
-
-    rate: float | None
-    lost_at: float | None
-    limited_by: str
-    curve: list[Point]
-    last: Outcome
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values for the report."""
-        curve = [asdict(point) for point in sorted(self.curve, key=lambda point: point.rate)]
-        found = {"rate": self.rate, "lost_at": self.lost_at, "limited_by": self.limited_by}
-        return {**found, "curve": curve}
-
-
 class ClientLimited(Exception):
     """The client cannot send that fast, so the result would say nothing about the server."""
 
 
 class Search:
-    """Probes rates of one plan against one objective, and keeps the outcomes."""
+    """Probes rates of one plan against one objective."""
 
     def __init__(self, plan: Plan, objective: Objective, probe: Probe, say: Say) -> None:
         self._plan, self._objective, self._probe, self._say = plan, objective, probe, say
-        self._curve: list[Point] = []
+        self._curve: list[dict[str, Any]] = []
         self._last: Outcome | None = None
         self._best: Outcome | None = None
 
-    def find(self, first: float) -> Capacity:
-        """Search, beginning with `first` requests per second."""
+    def find(self, first: float) -> tuple[dict[str, Any], Outcome]:
+        """Search, beginning with `first` requests per second. Return the result and the run to report.
+
+        rate: the highest rate that was confirmed; None if not even the lowest one held. lost_at: the lowest
+        rate above it that was probed and did not hold; None if none was. Each probe may be wrong by chance,
+        so the two are no interval. limited_by: `server`, or `client` if the client was the limit; then the
+        rate held, but was not confirmed. curve: every probe.
+        """
         limited_by = "server"
         try:
             low, high = self._bracket(first)
@@ -93,12 +60,13 @@ class Search:
             lost_at: float | None = high
         except ClientLimited:
             limited_by = "client"
-            lost_at = min((p.rate for p in self._curve if not p.held), default=None)
-            held = (p.rate for p in self._curve if p.held and (lost_at is None or p.rate < lost_at))
-            low = max(held, default=0.0)
+            lost_at = min((p["rate"] for p in self._curve if not p["held"]), default=None)
+            held = [p["rate"] for p in self._curve if p["held"]]
+            low = max((rate for rate in held if lost_at is None or rate < lost_at), default=0.0)
         last = self._best or self._last
         assert last is not None
-        return Capacity(low or None, lost_at, limited_by, self._curve, last)
+        found = {"rate": low or None, "lost_at": lost_at, "limited_by": limited_by}
+        return {**found, "curve": sorted(self._curve, key=lambda point: point["rate"])}, last
 
     def _is_enough(self, rate: float) -> bool:
         return rate * self._plan.duration >= MIN_REQUESTS
@@ -134,10 +102,11 @@ class Search:
             raise ClientLimited
         recorder, latency = outcome.recorder, outcome.recorder.latency()
         missed = self._objective.missed(recorder, latency)
-        achieved = recorder.ok / recorder.answering_seconds(outcome.seconds)
-        errors = recorder.errors.total() / max(1, recorder.scheduled)
         p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
-        self._curve.append(Point(rate, purpose, not missed, missed, achieved, errors, p50, p90, p99))
+        point = {"rate": rate, "purpose": purpose, "held": not missed, "missed_because": missed}
+        point["achieved"] = recorder.ok / recorder.answering_seconds(outcome.seconds)
+        point["errors"] = recorder.errors.total() / max(1, recorder.scheduled)
+        self._curve.append({**point, "p50_ms": p50, "p90_ms": p90, "p99_ms": p99})
         self._last = outcome
         if purpose == "confirmation" and not missed:
             self._best = outcome
