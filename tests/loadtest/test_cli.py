@@ -60,10 +60,7 @@ def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "said", "back"),
-    [
-        ({"scale": 1.3}, "slower: p50 by ", "5%"),
-        ({"scale": 0.5, "refused": 0.6}, "unanswered: ", "200%"),
-    ],
+    [({"scale": 1.3}, "slower: p50 by ", "5%"), ({"scale": 0.5, "refused": 0.6}, "unanswered: ", "200%")],
 )
 def test_a_worse_build_fails_the_comparison_in_ci(tmp_path, changes, said, back):
     for name, made in (("a", measured_run(1)), ("b", measured_run(2, **changes))):

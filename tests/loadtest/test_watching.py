@@ -173,11 +173,7 @@ REFUSED = "95.00% of the requests failed, over 5.00%"
             f"the objective was missed: {REFUSED}",
             0,
         ),
-        (
-            {"scrapes": 99},
-            "/metrics was read 99 times in 200 samples: too few to watch counters",
-            0,
-        ),
+        ({"scrapes": 99}, "/metrics was read 99 times in 200 samples: too few to watch counters", 0),
     ],
 )
 def test_what_makes_a_soak_worthless_is_told(
