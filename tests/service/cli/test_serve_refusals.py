@@ -225,6 +225,6 @@ def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path, run: Run) -
     shown = run("serve", "--help").out
     assert "headroom serve --port 8080" in shown
     assert not {"mps", "float8"} & set(re.split(r"\W+", shown))
-    failed = run("serve", "--config", str(tmp_path / "none"), "--debug")
-    assert failed.status == 1
-    assert "Traceback" in failed.err
+    failed = headroom("serve", "--config", tmp_path / "none", "--debug")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr
