@@ -24,9 +24,9 @@ from models.checkpoint.hub import DEFAULT
 from models.quality.labelled import read_labelled
 from service.config.settings import LiveConfig
 from service.files.job import make_job
-from service.files.request import Column, Fields, Request
+from service.files.options import ColumnSet, Fields, ScoreOptions
 from service.files.running import run
-from service.files.scoring import Scorer
+from service.files.scoring import WindowScorer
 
 ROUNDS = 3
 PAIRS = 5 * 4096
@@ -36,12 +36,12 @@ ALONE, JOB = "the network alone", "headroom score --input"
 def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: float = 20.0) -> Report:
     """Measure pairs per second of both. seconds: of each turn of the network alone."""
     graded = read_config(Path(model) if model else DEFAULT).is_graded
-    request = Request(model, LiveConfig(), (Column(),), Fields(), graded, device="cpu")
-    scorer = Scorer(request)
+    options = ScoreOptions(model, LiveConfig(), (ColumnSet(),), Fields(), graded, device="cpu")
+    scorer = WindowScorer(options)
     with tempfile.TemporaryDirectory() as directory:
         source, output = Path(directory, "pairs.csv"), Path(directory, "scored.csv")
         texts = write_pairs(source, pairs)
-        job = make_job(str(source), str(output), request)
+        job = make_job(str(source), str(output), options)
 
         def whole_job(_: int) -> float:
             began = time.monotonic()

@@ -76,7 +76,7 @@ class Replica:
         self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder)
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
-        self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
+        self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
         self._serving = asyncio.create_task(self.scheduler.run())
         beside = (self._report, shadow.run, give_back_for_ever)
@@ -101,8 +101,9 @@ class Replica:
         Raises ModelError or InvalidConfig.
         """
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, metrics.device_failure)
-        store = await asyncio.to_thread(Store, settings.database_url)
-        live = LiveExperiments(store, metrics.experiments, retention_days=settings.retention_days)
+        days = settings.retention_days
+        store = await asyncio.to_thread(Store, settings.database_url, retention_days=days)
+        live = LiveExperiments(store, metrics.experiments)
         await asyncio.to_thread(_apply_experiments, live, config)
         return cls(settings, metrics, engine, catalog, live)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from service.engine.deadline import Deadline
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
+from service.experiments.steering import Decide
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
     HeadsResponse,
@@ -31,13 +32,7 @@ class Experiments(Protocol):
 
     async def course(self, name: str) -> Course: ...
 
-    async def ramp(
-        self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
-    ) -> ExperimentDetail: ...
-
-    async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail: ...
-
-    async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail: ...
+    async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail: ...
 
 
 class Backend(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 from fastapi import Body, FastAPI, Path, Request, Response
@@ -13,6 +14,7 @@ from service.api.clients.vllm import VllmScores
 from service.api.errors import json_response
 from service.api.openapi import GET_ERRORS, errors
 from service.api.post import Post, add_post_route, backend_of, check_ready
+from service.experiments import steering
 from service.experiments.events import OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
@@ -61,22 +63,23 @@ async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> O
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
     """Change the traffic, resume a stopped experiment, or take rolled back arms in again. Admin."""
-    actor = request.admin()
-    return await request.backend.experiments.ramp(
-        name, traffic=body.traffic, reinstate=body.reinstate, reason=body.reason, actor=actor
-    )
+    decide = partial(steering.ramp, traffic=body.traffic, reinstate=body.reinstate)
+    return await _act(request, name, decide, body.reason)
 
 
 async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
-    actor = request.admin()
-    return await request.backend.experiments.stop(name, reason=body.reason, actor=actor)
+    return await _act(request, name, steering.stop, body.reason)
 
 
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody but the holdout gets this arm's variant. Admin."""
+    return await _act(request, name, partial(steering.ship, arm=body.arm), body.reason)
+
+
+async def _act(request: Post, name: str, decide: steering.Decide, reason: str) -> ExperimentDetail:
     actor = request.admin()
-    return await request.backend.experiments.ship(name, arm=body.arm, reason=body.reason, actor=actor)
+    return await request.backend.experiments.act(name, decide, reason=reason, actor=actor)
 
 
 async def models(request: Request) -> Response:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from service.config.settings import LiveConfig
     from service.files.job import Job
-    from service.files.request import Column, Request
+    from service.files.options import ColumnSet, ScoreOptions
     from service.files.running import Summary
     from service.files.running import Workers as Opened
 
@@ -127,26 +127,26 @@ def prepared(arguments: Arguments) -> Iterator[tuple[Job, Workers]]:
 
     from service.files.job import make_job
 
-    job = make_job(arguments.source, arguments.output, _request(arguments))
+    job = make_job(arguments.source, arguments.output, _options(arguments))
     if arguments.use_ray:
         from service.ray import bulk
 
-        with bulk.cluster(job.request) as (request, workers):
-            yield replace(job, request=request), workers
+        with bulk.cluster(job.options) as (options, workers):
+            yield replace(job, options=options), workers
         return
     from models.device import resolve_device, resolve_dtype
-    from service.files.scoring import Scorer
+    from service.files.scoring import WindowScorer
 
-    device = resolve_device(job.request.device)
-    dtype = str(resolve_dtype(job.request.dtype, device, deterministic=False)).removeprefix("torch.")
-    request = replace(job.request, device=str(device), dtype=dtype)
-    yield replace(job, request=request), lambda: contextlib.closing(Scorer(request))
+    device = resolve_device(job.options.device)
+    dtype = str(resolve_dtype(job.options.dtype, device, deterministic=False)).removeprefix("torch.")
+    options = replace(job.options, device=str(device), dtype=dtype)
+    yield replace(job, options=options), lambda: contextlib.closing(WindowScorer(options))
 
 
-def _request(arguments: Arguments) -> Request:
+def _options(arguments: Arguments) -> ScoreOptions:
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
-    from service.files.request import Fields, Request
+    from service.files.options import Fields, ScoreOptions
 
     fields = Fields(*arguments.columns)
     if len(set(fields.needed)) < len(fields.needed):
@@ -171,16 +171,16 @@ def _request(arguments: Arguments) -> Request:
     paths = {variant.checkpoint or setup.model for variant in live.variants}
     graded = any(read_config(locate(path)).is_graded for path in paths)
     how = arguments.overflow, setup.device, setup.dtype, arguments.prefix
-    return Request(setup.model, live, columns, fields, graded, *how)
+    return ScoreOptions(setup.model, live, columns, fields, graded, *how)
 
 
-def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:
+def _columns(arguments: Arguments, default: str | None) -> tuple[ColumnSet, ...]:
     """Return one column for each variant and mask.
 
     If there are several, each is named by its variant, and by its mask if there are several masks. default:
     the variant that scores if none is named; None: each row names its own.
     """
-    from service.files.request import Column
+    from service.files.options import ColumnSet
 
     columns = []
     forms = {mask: read_form(mask) for mask in arguments.masks}
@@ -191,7 +191,7 @@ def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:
                 mask if len(arguments.masks) > 1 else None,
             )
             form = None if mask is None else forms[mask]
-            columns.append(Column(" ".join(word for word in words if word), variant, form))
+            columns.append(ColumnSet(" ".join(word for word in words if word), variant, form))
     if any(len(set(values)) < len(values) for values in (arguments.masks, arguments.variants)):
         raise typer.BadParameter("one mask or variant is given twice", param_hint="--mask")
     return tuple(columns)

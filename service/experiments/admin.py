@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from service.errors import DatabaseUnavailable, NotFound
 from service.experiments import steering
-from service.experiments.analysis import analyse
-from service.experiments.course import course, look_times
+from service.experiments.analysis import analyse, course, look_times
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.events import Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
 from service.experiments.live import LiveExperiments
 from service.experiments.report import (
@@ -62,32 +60,18 @@ class ExperimentAdmin:
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
                 "send these again later."
             )
-        configs = self._ledger.configs
-        known = {config.name for config in configs}
-        metrics = {
-            config.name: {name for metric in config.metrics for name in metric.sources}
-            for config in configs
-            if config.metrics
-        }
-        covariates = {
-            config.name: {metric.covariate for metric in config.metrics if metric.covariate is not None}
-            for config in configs
-        }
-        store = self._ledger.store
+        store, configs = self._ledger.store, self._ledger.configs
         self._recording += 1
         try:
-            return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics, covariates))
+            return await self._in_thread(lambda: store.record_outcomes(outcomes, configs))
         finally:
             self._recording -= 1
 
     def listing(self) -> ExperimentsView:
         """Return the experiments of the live config as this replica knows them, without the database."""
         ledger = self._ledger
-        return ExperimentsView(
-            ledger.config_version,
-            ledger.state_version,
-            [self._view(config) for config in ledger.configs],
-        )
+        views = [self._view(config) for config in ledger.configs]
+        return ExperimentsView(ledger.config_version, ledger.state_version, views)
 
     async def show(self, name: str, *, report: bool = True) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
@@ -96,13 +80,8 @@ class ExperimentAdmin:
             analysis = await self._report(config) if report else None
         except DatabaseUnavailable:
             analysis = None
-        view = self._view(config)
-        fields = {field.name: getattr(view, field.name) for field in dataclasses.fields(view)}
-        return ExperimentDetail(
-            **fields,
-            history=self._ledger.history(name),
-            report=analysis,
-        )
+        history = self._ledger.history(name)
+        return ExperimentDetail(**values_of(self._view(config)), history=history, report=analysis)
 
     async def course(self, name: str) -> Course:
         """Return the experiment's intervals at past times, evenly spaced.
@@ -122,28 +101,13 @@ class ExperimentAdmin:
                 lambda: course(self._ledger.store, config, history, times, looks, seconds=COURSE_SECONDS)
             )
 
-    async def ramp(
-        self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
-    ) -> ExperimentDetail:
-        """Set the traffic and reinstate rolled back arms by name, as `steering.ramp` says."""
-        request = self._request(name, reason, actor)
-        return await self._act(
-            name, lambda log: steering.ramp(request, log, traffic=traffic, reinstate=reinstate)
-        )
-
-    async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
-        """End the experiment: everybody gets the default. This also undoes a `ship`."""
-        request = self._request(name, reason, actor)
-        return await self._act(name, lambda log: steering.stop(request, log))
-
-    async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail:
-        """End the experiment: everybody but the holdout gets this arm's variant."""
-        request = self._request(name, reason, actor)
-        return await self._act(name, lambda log: steering.ship(request, log, arm=arm))
-
-    def _request(self, name: str, reason: str, actor: str) -> steering.Request:
+    async def act(self, name: str, decide: steering.Decide, *, reason: str, actor: str) -> ExperimentDetail:
+        """Do what `decide` makes of an operator's request: `steering.ramp`, `stop` or `ship`."""
         ledger, config = self._ledger, self._config(name)
-        return steering.Request(config, len(ledger.history(name)), ledger.clock(), actor, reason)
+        known = len(ledger.history(name))
+        request = steering.OperatorRequest(config, known, ledger.clock(), actor, reason)
+        await self._in_thread(lambda: ledger.act(name, lambda log: decide(request, log)))
+        return await self.show(name, report=False)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
@@ -151,10 +115,6 @@ class ExperimentAdmin:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
             raise NotFound(f"There is no experiment of this name in the live config; there are: {names}.")
         return config
-
-    async def _act(self, name: str, decide: steering.Decide) -> ExperimentDetail:
-        await self._in_thread(lambda: self._ledger.act(name, decide))
-        return await self.show(name, report=False)
 
     async def _report(self, config: ExperimentConfig) -> Report | None:
         async with self._analysing:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, Estimate, Moments, estimate, finite, pool
+from service.experiments.estimates import NOBODY, estimate, finite
 from service.experiments.events import Action
 from service.experiments.measure import Measured, comparisons, measure
-from service.experiments.report import ArmReport, MetricReport, Recommendation, Report, SampleRatio
+from service.experiments.report import (
+    ArmReport,
+    Course,
+    Look,
+    MetricReport,
+    Recommendation,
+    Report,
+    SampleRatio,
+)
 from service.experiments.sample_ratio import check
-from service.experiments.sequences import Boundary, contrast, margin_gap
+from service.experiments.sequences import Boundary, Contrast, contrast
 from service.experiments.shadow import shadow_reports
 from service.experiments.state import changed_since_start, fold, runs
 from service.experiments.store import Store
@@ -19,6 +30,11 @@ from service.experiments.verdicts import BAD, GOOD, Verdict, judge
 
 ALPHA = 0.05
 """The chance that any interval of a metric is ever wrong, over all looks and arms."""
+
+MAX_LOOKS = 30
+"""Past times at which an experiment's intervals are computed, at most."""
+
+STEPS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 7 * 86_400, 28 * 86_400)
 
 
 def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], now: float) -> Report:
@@ -83,19 +99,77 @@ def compare_all(
     }
 
 
+def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[float]:
+    """Return evenly spaced times from the start until now, or until the end of the last run.
+
+    They stay the same from one call to the next, so that a past look is computed once.
+    """
+    ran = runs(config, actions, now)
+    if not ran:
+        return []
+    start, end = ran[0].start, min(now, ran[-1].end)
+    step = next((step for step in STEPS if (end - start) / step <= MAX_LOOKS), None)
+    if step is None:
+        step = STEPS[-1] * (1 + int((end - start) / STEPS[-1] / MAX_LOOKS))
+    count = int((end - start) / step)
+    return [start + step * number for number in range(1, count + 1)]
+
+
+def course(
+    store: Store,
+    config: ExperimentConfig,
+    actions: Sequence[Action],
+    times: Sequence[float],
+    known: dict[float, Look],
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Course:
+    """Return the looks at these times. known: those computed before, which new ones are added to.
+
+    It stops after some seconds with what it has. Raises DatabaseUnavailable.
+    """
+    until = clock() + seconds
+    for moment in times:
+        if moment not in known:
+            if clock() > until:
+                break
+            known[moment] = _look(store, config, actions, moment)
+    looks = [known[moment] for moment in times if moment in known]
+    return Course(config.name, looks, len(looks) == len(times))
+
+
+def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
+    logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
+    so_far = actions[: bisect_right(logged_at, moment)]
+    reports = compare_all(store, config, so_far, moment, until=moment)
+    return Look(moment, [report for of_arm in reports.values() for report in of_arm])
+
+
 def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: str) -> MetricReport:
     """Compare one metric of one arm with control."""
-    estimates = _estimates(config, metric, measured.moments, arm)
-    control, treated, _ = estimates
-    difference = contrast(*estimates, _boundary(config, arm))
-    verdict = _verdict(config, metric, estimates, arm)
+    ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
+    of_control, of_arm = (measured.moments.get(name, NOBODY) for name in (config.control, arm))
+    everybody = sum((measured.moments.get(each.name, NOBODY) for each in config.arms), NOBODY)
+    control, treated, pooled = (
+        estimate(part, everybody, ratio=ratio, adjusted=adjusted) for part in (of_control, of_arm, everybody)
+    )
+    found = contrast(control, treated, pooled, _boundary(config, arm))
+    gap = None
+    if metric.relative and metric.margin is not None:
+        share = 1 - metric.sign * metric.margin
+        gap = contrast(control, treated, pooled, _boundary(config, arm), ratio=share)
+    decision, text = _verdict(metric, arm, found, gap)
     early, control_early = measured.early.get(arm, 0), measured.early.get(config.control, 0)
-    text = verdict.text
     if early + control_early:
         text += (
             f" Outcomes from before their unit's exposure do not count: {early:,} of {arm}, "
             f"{control_early:,} of control. If they came after it, the sender's clock is behind ours."
         )
+    explained = None
+    if adjusted:
+        plain = float(estimate(of_control, everybody, ratio=ratio).variance)
+        explained = finite(1 - float(control.variance) / plain) if plain > 0 else None
     return MetricReport(
         arm=arm,
         metric=metric.name,
@@ -104,18 +178,18 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
         control_units=int(control.units),
         value=finite(treated.value),
         control_value=finite(control.value),
-        difference=finite(difference.difference),
-        low=finite(difference.low),
-        high=finite(difference.high),
-        relative=finite(difference.relative),
-        relative_low=finite(difference.relative_low),
-        relative_high=finite(difference.relative_high),
-        p_value=min(1.0, len(config.treatments) * float(difference.p_value)),
+        difference=finite(found.difference),
+        low=finite(found.low),
+        high=finite(found.high),
+        relative=finite(found.relative),
+        relative_low=finite(found.relative_low),
+        relative_high=finite(found.relative_high),
+        p_value=min(1.0, len(config.treatments) * float(found.p_value)),
         margin=metric.margin,
         margin_relative=metric.relative,
         better=metric.better,
-        variance_explained=_explained(config, metric, measured.moments, control),
-        decision=verdict.decision,
+        variance_explained=explained,
+        decision=decision,
         text=text,
         early=early,
         control_early=control_early,
@@ -163,59 +237,26 @@ def _boundary(config: ExperimentConfig, arm: str) -> Boundary:
     return Boundary(_alpha(config), config.planned_units * share)
 
 
-def _verdict(
-    config: ExperimentConfig, metric: Metric, estimates: tuple[Estimate, Estimate, Estimate], arm: str
-) -> Verdict:
+def _verdict(metric: Metric, arm: str, found: Contrast, gap: Contrast | None) -> Verdict:
     """Return the verdict on one metric of one arm.
 
-    A margin that is a share of control's value is judged by the contrast arm − (1 ∓ margin) · control. It is
-    the same as by Fieller's interval where there is one.
+    gap: the contrast arm − (1 ∓ margin) · control, which judges a margin that is a share of control's value.
+    Where Fieller's interval exists, it says the same.
     """
-    boundary = _boundary(config, arm)
-    difference = contrast(*estimates, boundary)
-    subject, margin = f"{arm} on {metric.name}", metric.margin
-    low, high = float(difference.low), float(difference.high)
-    if not metric.relative or margin is None or not math.isfinite(low):
-        return judge(subject, low, high, margin=margin, sign=metric.sign)
-    if math.isfinite(float(difference.relative_low)):
-        low, high = float(difference.relative_low), float(difference.relative_high)
-        return judge(subject, low, high, margin=margin, sign=metric.sign, relative=True)
-    worst, best = map(float, margin_gap(*estimates, boundary, 1 - metric.sign * margin))
-    if not math.isfinite(worst):
-        return Verdict(
+    subject, margin, sign = f"{arm} on {metric.name}", metric.margin, metric.sign
+    low, high = float(found.low), float(found.high)
+    if gap is None or not math.isfinite(low):
+        return judge(subject, low, high, margin=margin, sign=sign)
+    if math.isfinite(float(found.relative_low)):
+        low, high = float(found.relative_low), float(found.relative_high)
+        return judge(subject, low, high, margin=margin, sign=sign, relative=True)
+    if not math.isfinite(float(gap.low)):
+        return (
             "undecided",
             f"{subject}: control's value is below 0, so a margin relative to it says nothing; give the "
             f"metric {metric.name!r} a margin in its own unit with `relative: false`.",
         )
-    return judge(subject, low, high, margin=margin, sign=metric.sign, gap=(worst, best))
-
-
-def _estimates(
-    config: ExperimentConfig, metric: Metric, moments: Mapping[str, Moments], arm: str
-) -> tuple[Estimate, Estimate, Estimate]:
-    """Return the estimates of control, of the arm and of all units."""
-    pooled = _pooled(config, moments)
-    ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
-    control, treated, overall = (
-        estimate(part, pooled, ratio=ratio, adjusted=adjusted)
-        for part in (moments.get(config.control, NOBODY), moments.get(arm, NOBODY), pooled)
-    )
-    return control, treated, overall
-
-
-def _pooled(config: ExperimentConfig, moments: Mapping[str, Moments]) -> Moments:
-    return pool(moments.get(arm.name, NOBODY) for arm in config.arms)
-
-
-def _explained(
-    config: ExperimentConfig, metric: Metric, moments: Mapping[str, Moments], adjusted: Estimate
-) -> float | None:
-    """Return the share of control's variance that the covariate explains."""
-    if metric.covariate is None:
-        return None
-    control = moments.get(config.control, NOBODY)
-    plain = float(estimate(control, _pooled(config, moments), ratio=metric.kind == "ratio").variance)
-    return None if not plain > 0 else finite(1 - float(adjusted.variance) / plain)
+    return judge(subject, low, high, margin=margin, sign=sign, gap=(float(gap.low), float(gap.high)))
 
 
 def _beyond_margin(arm: ArmReport) -> str:

@@ -12,19 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, make_url, select
 
 from models.errors import how_to_install
 from service.errors import DatabaseUnavailable
+from service.experiments.schema import VERSION, metadata, schema_version
 
 CONNECT_S = 3
 LOCK_S = 3
-MIGRATION_S = 60
+PREPARATION_S = 60
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-_MIGRATION_LOCK = 0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
+_PREPARATION_LOCK = (
+    0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
+)
 
 _files: dict[tuple[int, int], int] = {}  # descriptors of SQLite databases, by device and inode
 _files_lock = threading.Lock()
@@ -112,32 +115,26 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
         raise DatabaseUnavailable from error
 
 
-def migrate(engine: Engine) -> None:
-    """Bring the database to this release's schema, once, even if many replicas start at the same time.
+def prepare(engine: Engine) -> None:
+    """Make the tables if there are none, once, even if many replicas start at the same time.
 
     Raises DatabaseUnavailable, also if another release of headroom made the database.
     """
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
-
-    with transaction(engine, write=True, seconds=MIGRATION_S) as connection:
+    with transaction(engine, write=True, seconds=PREPARATION_S) as connection:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{MIGRATION_S}s'")
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-        config = Config()
-        config.set_main_option(
-            "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
-        )
-        config.set_main_option("path_separator", "os")
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, "head")
-        except CommandError as error:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PREPARATION_LOCK})")
+        there = metadata.tables.keys() & set(inspect(connection).get_table_names())
+        if not there:
+            metadata.create_all(connection)
+            connection.execute(schema_version.insert().values(version=VERSION))
+        elif (
+            schema_version.name not in there or connection.scalar(select(schema_version.c.version)) != VERSION
+        ):
             raise DatabaseUnavailable(
                 message="The experiments' database was made by another release of headroom, whose tables "
                 "this one does not know. Use that release, or set HEADROOM_DATABASE_URL to a new database."
-            ) from error
+            )
 
 
 def _sqlite(url: URL) -> Engine:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,11 +58,7 @@ class Moments:
 
 
 NOBODY = Moments(np.array(0.0), np.zeros(3), np.zeros((3, 3)))
-
-
-def pool(parts: Iterable[Moments]) -> Moments:
-    """Return the moments of all parts together. There must be at least one part."""
-    return reduce(lambda left, right: left + right, parts)
+"""The moments of no units: `sum(parts, NOBODY)` is those of all parts together."""
 
 
 @dataclass(frozen=True, slots=True)

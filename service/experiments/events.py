@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,11 @@ ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
 def says(description: str) -> Any:
     """Return the description of a field in the OpenAPI document."""
     return Field(description=description)
+
+
+def values_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a record, which are the columns of its table."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +104,11 @@ class ShadowResult:
     """One request scored under control and under another arm, pair by pair.
 
     mean_delta: mean over the pairs of the arm's score minus control's.
-    abs_deltas: |difference| of each pair, in any order.
+    mean_abs_delta: mean of |difference|. bins: the number of pairs by the bin of theirs (shadow.py).
     rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
-    ndcg_control, ndcg_arm: NDCG@10, if the request brought grades.
-    control_seconds, arm_seconds: the time from admission to result, if measured.
+    ndcg_delta: the arm's NDCG@10 minus control's, if the request brought grades.
+    seconds_delta: the same of the time from admission to result, if measured.
     unit: whose request it was, if it named one.
     """
 
@@ -111,13 +116,13 @@ class ShadowResult:
     arm: str
     time: float
     mean_delta: float
-    abs_deltas: tuple[float, ...]
+    mean_abs_delta: float
+    pairs: int
+    bins: Mapping[int, int]
     rank_correlation: float | None = None
     top10_overlap: float | None = None
-    ndcg_control: float | None = None
-    ndcg_arm: float | None = None
-    control_seconds: float | None = None
-    arm_seconds: float | None = None
+    ndcg_delta: float | None = None
+    seconds_delta: float | None = None
     unit: str | None = None
 
 

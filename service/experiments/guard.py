@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach, find_breach
 from service.experiments.ledger import Ledger, Supervisor
-from service.experiments.metrics import ExperimentMetrics
-from service.experiments.windows import Windows
-from service.experiments.writer import Writer
+from service.experiments.windows import ArmWindows
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -21,26 +19,13 @@ WATCH_SECONDS = 1.0
 
 
 class Guard:
-    """Looks at the windows and the sample ratio, and rolls back. On the event loop, as the windows are.
+    """Looks at the windows and the sample ratio, and rolls back. On the event loop, as the windows are."""
 
-    writer: its buffer's depth is published here, because this loop goes on when the database hangs.
-    monotonic: returns seconds that never go back.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        windows: Windows,
-        writer: Writer,
-        metrics: ExperimentMetrics,
-        *,
-        monotonic: Callable[[], float],
-    ) -> None:
+    def __init__(self, ledger: Ledger, windows: ArmWindows) -> None:
         self._ledger = ledger
         self._windows = windows
-        self._writer = writer
-        self._metrics = metrics
-        self._supervisor = Supervisor(monotonic)
+        self._metrics = ledger.metrics
+        self._supervisor = Supervisor(ledger.monotonic)
         self._running: set[str] = set()  # the experiments that the last look found running
 
     async def run(self) -> None:
@@ -49,7 +34,6 @@ class Guard:
             await asyncio.sleep(WATCH_SECONDS)
             with self._supervisor.supervise("the guardrails"):
                 self.watch()
-                self._metrics.unwritten.set(self._writer.depth)
 
     def watch(self) -> None:
         """Look at every experiment once. An error in one does not keep the others from being watched."""
@@ -65,23 +49,18 @@ class Guard:
     def roll_back(self, experiment: str, breaches: Sequence[Breach]) -> None:
         """Take arms back to control: here at once, elsewhere with the next refresh of each replica."""
         for breach in breaches:
-            logger.error(
-                "experiment %s: arm %s rolled back (%s): %s",
-                experiment,
-                breach.arm,
-                breach.guardrail,
-                breach.detail,
-            )
+            what = (experiment, breach.arm, breach.guardrail, breach.detail)
+            logger.error("experiment %s: arm %s rolled back (%s): %s", *what)
             self._metrics.rollbacks.labels(experiment, breach.guardrail).inc()
         now, seen = self._ledger.clock(), len(self._ledger.history(experiment))
         self._ledger.add(
             [
                 Action(
-                    experiment=experiment,
-                    kind="rollback",
-                    time=now,
-                    actor="guardrail",
-                    arm=breach.arm,
+                    experiment,
+                    "rollback",
+                    now,
+                    "guardrail",
+                    breach.arm,
                     reason=breach.guardrail,
                     detail=breach.detail,
                     seen=seen,
@@ -115,8 +94,7 @@ class Guard:
         self._metrics.sample_ratio.labels(config.name).set(shown)
         if ratio is None:
             return []
-        p = ratio.sequential_p
-        limit = config.guardrails.srm
+        p, limit = ratio.sequential_p, config.guardrails.srm
         if limit is None or p >= limit:
             return []
         detail = (

@@ -1,8 +1,8 @@
 """The state of the experiments: the actions in the database, and those that are not recorded there yet.
 
-Requests read `standings`, which is replaced as a whole, and never wait for the database. One thread talks to
-the database: it reads the log of actions every second and records the roll-backs of this replica. While the
-database is down, the last standings stay in force. A roll-back counts at once and is recorded later.
+Requests read `standings`, which is replaced as a whole, and never wait for the database. A thread reads the
+log of actions every second and records the roll-backs of this replica. While the database is down, the last
+standings stay in force. A roll-back counts at once and is recorded later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from service.errors import DatabaseUnavailable
@@ -22,7 +21,7 @@ from service.experiments.metrics import ExperimentMetrics
 from service.experiments.report import EpochRatio
 from service.experiments.sample_ratio import epoch_ratio
 from service.experiments.state import IDLE, Standing, fold, identity
-from service.experiments.steering import Decide
+from service.experiments.steering import Log
 from service.experiments.store import Store
 
 logger = logging.getLogger("headroom.experiments")
@@ -76,17 +75,17 @@ class Ledger:
         monotonic: Callable[[], float],
     ) -> None:
         self.store = store
+        self.metrics = metrics
         self.clock = clock
+        self.monotonic = monotonic
         self.configs: tuple[ExperimentConfig, ...] = ()
         self.config_version = ""
         self.standings: Mapping[str, Standing] = {}
         self.state_version = 0
-        self._metrics = metrics
-        self._monotonic = monotonic
         self._has_begun, self._applied_at = True, 0.0
         self._supervisor = Supervisor(monotonic)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
-        self._lock = threading.Lock()  # guards what the thread shares with the event loop
+        self._exchanging = threading.Lock()  # held while a thread talks to the database
+        self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._log: Mapping[str, Sequence[Action]] = {}
         self._unrecorded: list[Action] = []
         self._has_unrecorded = asyncio.Event()
@@ -104,29 +103,45 @@ class Ledger:
         begin: whether new experiments start now, or only with `begin` because another replica may refuse the
             config, which is then undone.
         """
-        self._thread.submit(self._apply, configs, config_version, begin).result()
+        with self._exchanging:
+            # The experiments of the last config stay in force until all is known about the new ones.
+            self._synchronise((*self.configs, *configs), starting=configs if begin else ())
+            with self._lock:
+                self.standings = self._folded(configs)
+                self.configs, self.config_version = configs, config_version
+            self._has_begun, self._applied_at = begin, self.monotonic()
+            self.metrics.state.set(self.state_version)
 
     def begin(self, config_version: str) -> None:
         """Start the new experiments of the config in force: all replicas have it. Blocks."""
-        self._thread.submit(self._begin, config_version).result()
+        with self._exchanging:
+            if self._has_begun or config_version != self.config_version:
+                return
+            self._has_begun = True
+        self.refresh()
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
 
         If the database is down, the state stays as it is.
         """
-        self._thread.submit(self._refresh).result()
+        with self._exchanging:
+            is_undone_no_more = self.monotonic() - self._applied_at > UNDONE_WITHIN_SECONDS
+            try:
+                starting = self.configs if self._has_begun or is_undone_no_more else ()
+                self._synchronise(self.configs, starting)
+            finally:
+                self._fold()  # the schedule goes on even if the database is down
 
     async def follow(self) -> None:
         """Refresh every second, and at once if a roll-back is to be recorded."""
-        loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._has_unrecorded.wait()
             self._has_unrecorded.clear()
             with self._supervisor.supervise("the state of the experiments"):
-                await loop.run_in_executor(self._thread, self._refresh)
+                await asyncio.to_thread(self.refresh)
 
     def flush(self) -> None:
         """Record the unrecorded actions, so that other replicas learn of a roll-back of the last second."""
@@ -134,9 +149,9 @@ class Ledger:
             self.refresh()
 
     def close(self) -> None:
-        """End the thread and close the database. Blocks."""
-        self._thread.shutdown()
-        self.store.close()
+        """Close the database. Blocks."""
+        with self._exchanging:
+            self.store.close()
 
     def add(self, actions: Sequence[Action]) -> None:
         """Put actions in force on this replica now, and have them recorded soon. On the event loop."""
@@ -145,7 +160,7 @@ class Ledger:
         self._has_unrecorded.set()
         self._fold()
 
-    def act(self, name: str, decide: Decide) -> None:
+    def act(self, name: str, decide: Callable[[Log], Log]) -> None:
         """Record what `decide` makes of an experiment's log, and put it in force. Blocks.
 
         Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
@@ -180,30 +195,6 @@ class Ledger:
         counts = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
         return epoch_ratio(config, standing.epoch, counts) if standing.is_running else None
 
-    # Only the ledger's thread runs _apply, _begin, _refresh, _synchronise, _exchange and _read.
-
-    def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str, begin: bool) -> None:
-        # The experiments of the last config stay in force until all is known about the new ones.
-        self._synchronise((*self.configs, *configs), starting=configs if begin else ())
-        with self._lock:
-            self.standings = self._folded(configs)
-            self.configs, self.config_version = configs, config_version
-        self._has_begun, self._applied_at = begin, self._monotonic()
-        self._metrics.state.set(self.state_version)
-
-    def _begin(self, config_version: str) -> None:
-        if config_version == self.config_version and not self._has_begun:
-            self._has_begun = True
-            self._refresh()
-
-    def _refresh(self) -> None:
-        is_undone_no_more = self._monotonic() - self._applied_at > UNDONE_WITHIN_SECONDS
-        try:
-            starting = self.configs if self._has_begun or is_undone_no_more else ()
-            self._synchronise(self.configs, starting)
-        finally:
-            self._fold()  # the schedule goes on even if the database is down
-
     def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
         """Exchange what is new with the database. starting: those of the configs that start now if new."""
         if not configs and not self._unrecorded:
@@ -229,7 +220,9 @@ class Ledger:
         self._refreshes += 1
         for config in starting:
             if not any(action.kind == "start" for action in self._log[config.name]):
-                self.store.record_action(self._start(config))
+                detail = identity(config)
+                start = Action(config.name, "start", self.clock(), "schedule", detail=detail)
+                self.store.record_action(start)
                 self._read(names)
 
     def _read(self, names: Sequence[str], recorded: Action | None = None) -> None:
@@ -251,15 +244,10 @@ class Ledger:
             ]
             self.state_version = max((number for number, _ in numbered), default=0)
 
-    def _start(self, config: ExperimentConfig) -> Action:
-        return Action(
-            experiment=config.name, kind="start", time=self.clock(), actor="schedule", detail=identity(config)
-        )
-
     def _fold(self) -> None:
         with self._lock:
             self.standings = self._folded(self.configs)
-        self._metrics.state.set(self.state_version)
+        self.metrics.state.set(self.state_version)
 
     def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
         now = self.clock()

@@ -1,31 +1,83 @@
-"""The experiments of a running replica, put together from a router, a guard and a ledger."""
+"""The experiments of a running replica: who gets which arm, what became of it, and the loops beside.
+
+A unit is exposed by a request that its arm's variant answered or failed. A request that was refused for a
+reason that no arm causes (a full queue, a wrong field, draining) exposes nobody. So an arm that fails keeps
+its units in the analysis, and a refusal adds none. The caller says which it was: `succeeded`, `failed`,
+`fell_back` or `abandoned`. No request waits for the database.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 
-from service.experiments.assignment import Assigner
+from service.experiments.assignment import Assigned, Assigner
+from service.experiments.events import Exposure, ShadowResult
+from service.experiments.fields import Attribute
 from service.experiments.guard import Guard
 from service.experiments.ledger import Ledger
 from service.experiments.metrics import ExperimentMetrics
-from service.experiments.router import Router
 from service.experiments.state import identity
 from service.experiments.store import Store
-from service.experiments.windows import Windows
+from service.experiments.windows import ArmWindows, Scores
 from service.experiments.writer import Writer
+
+logger = logging.getLogger("headroom.experiments")
+
+SHADOW_DEPTH = 1_000
+"""If the buffer holds this many records, shadow results, which may be large, are not added to it."""
+
+WARNING_SECONDS = 10.0
+"""A failing arm is logged once in this time."""
+
+
+class RecentlySeen:
+    """A set that forgets the member that was added least recently once it holds more than `capacity`."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._members: OrderedDict[Hashable, None] = OrderedDict()
+
+    def add(self, member: Hashable) -> bool:
+        """Add a member and return whether it is new. A member that comes again stays known for longer."""
+        is_new = member not in self._members
+        self._members[member] = None
+        self._members.move_to_end(member)
+        if len(self._members) > self._capacity:
+            self._members.popitem(last=False)
+        return is_new
+
+    def forget(self, member: Hashable) -> None:
+        """Remove a member, so that it is new again."""
+        self._members.pop(member, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The experiments' answer to one request.
+
+    variant: None leaves the choice to the config's default.
+    exposure: is logged once it is clear that the request was not refused.
+    """
+
+    variant: str | None = None
+    assigned: Assigned | None = None
+    exposure: Exposure | None = None
+
+
+UNROUTED = Route()
 
 
 class LiveExperiments:
-    """One replica's share in the experiments.
+    """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
-    router: assigns requests and logs their results. guard: watches the guardrails. ledger: knows where
-    the experiments stand.
+    ledger: knows where the experiments stand. guard: watches the guardrails. writer: stores exposures.
 
     store: opened with the first config that has an experiment.
-    retention_days: older exposures and outcomes of experiments that have left the config are deleted, and
-        older shadow results; None keeps them for ever.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
 
@@ -34,22 +86,17 @@ class LiveExperiments:
         store: Store,
         metrics: ExperimentMetrics,
         *,
-        retention_days: float | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = metrics
         store.on_failure = metrics.database_failed
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
-        self.writer = Writer(
-            store,
-            metrics,
-            retention_days=retention_days,
-            running=lambda: [config.name for config in self.ledger.configs],
-        )
-        self.windows = Windows(self.ledger, monotonic)
-        self.router = Router(self.ledger, self.windows, self.writer, metrics, monotonic=monotonic)
-        self.guard = Guard(self.ledger, self.windows, self.writer, metrics, monotonic=monotonic)
+        self.writer = Writer(store, metrics, running=lambda: [each.name for each in self.ledger.configs])
+        self.windows = ArmWindows(self.ledger)
+        self.guard = Guard(self.ledger, self.windows)
+        self._seen = RecentlySeen()
+        self._next_warning: dict[tuple[str, str], float] = {}
         self._writes = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -91,5 +138,97 @@ class LiveExperiments:
         await asyncio.to_thread(self.ledger.flush)
         if self._writes:
             await asyncio.to_thread(self.writer.close, timeout_s)
-            self.metrics.unwritten.set(0)
         await asyncio.to_thread(self.ledger.close)
+
+    def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
+        """Return the variant for a request that names neither variant nor mask. Never blocks."""
+        if not assigner.experiments:
+            return UNROUTED
+        standings = self.ledger.standings
+        if unit is not None:
+            assigned = assigner.assign(unit, attributes, standings)
+            if assigned is not None:
+                return Route(assigned.variant, assigned, self._exposure(assigned, unit))
+        return Route(assigner.shipped(unit, attributes, standings))
+
+    def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
+        """Log that the arm's own variant answered a request, `elapsed` seconds after it came."""
+        self._record(route, elapsed, scores=scores)
+
+    def failed(self, route: Route, elapsed: float) -> None:
+        """Log that the arm's variant failed a request, and that nothing answered in its place."""
+        self._record(route, elapsed, is_error=True)
+
+    def fell_back(self, route: Route, elapsed: float, error: Exception) -> None:
+        """Log that the arm's variant failed a request, and that the control's variant answered it."""
+        self._record(route, elapsed, is_error=True)
+        assigned = route.assigned
+        assert assigned is not None
+        self.metrics.fallbacks.labels(assigned.experiment, assigned.arm).inc()
+        key, now = (assigned.experiment, assigned.arm), self.ledger.monotonic()
+        if now >= self._next_warning.get(key, now):  # a broken arm fails all its requests
+            self._next_warning[key] = now + WARNING_SECONDS
+            logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
+
+    def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
+        """Log that nobody waits for the answer any more. late: its deadline passed, which is an error.
+
+        A client that hung up says something about the arm only if it had already waited too long. Its unit
+        is exposed in any case, because a slow arm loses more clients.
+        """
+        assigned = route.assigned
+        config = None if assigned is None else self.ledger.config(assigned.experiment)
+        limit_ms = None if config is None else config.guardrails.p99_ms
+        if late or (limit_ms is not None and elapsed * 1000 > limit_ms):
+            self._record(route, elapsed, is_error=late)
+        else:
+            self._expose(route)
+
+    def shadow_result(self, result: ShadowResult) -> None:
+        """Hand a paired comparison to the writer, unless exposures need the room."""
+        if self.writer.failure is None and self.writer.depth < SHADOW_DEPTH:
+            self.writer.put(result)
+        else:
+            self.metrics.lost("shadow", 1)
+
+    def _exposure(self, assigned: Assigned, unit: str) -> Exposure:
+        return Exposure(
+            experiment=assigned.experiment,
+            unit=unit,
+            arm=assigned.arm,
+            bucket=assigned.bucket,
+            time=self.ledger.clock(),
+            config_version=self.ledger.config_version,
+            epoch=assigned.epoch,
+        )
+
+    def _expose(self, route: Route) -> None:
+        exposure = route.exposure
+        if exposure is None:
+            return
+        member = (exposure.experiment, exposure.unit)
+        if not self._seen.add(member):
+            return
+        self.metrics.exposures.labels(exposure.experiment, exposure.arm).inc()
+        if not self.writer.put(exposure):
+            self._seen.forget(member)  # the unit's next request tries again
+
+    def _record(
+        self,
+        route: Route,
+        elapsed: float,
+        *,
+        scores: Callable[[], Scores] | None = None,
+        is_error: bool = False,
+    ) -> None:
+        """Log the exposure, and count the request for the guardrails."""
+        self._expose(route)
+        if (exposure := route.exposure) is not None:
+            self.windows.record(
+                exposure.experiment,
+                exposure.arm,
+                elapsed,
+                unit=exposure.unit,
+                scores=scores,
+                is_error=is_error,
+            )

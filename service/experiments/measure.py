@@ -134,8 +134,11 @@ def measure(
     with store.read(seconds=SECONDS) as db:
         units = _units(experiment, metric, now, during, until)
         columns = [units.c.value, units.c.denominator, units.c.covariate]
-        early = {} if until is not None else _early(db, experiment, metric, during)
-        return Measured(moments_by_arm(db, units, columns), early)
+        moments = moments_by_arm(db, units, columns)
+        if until is not None:
+            return Measured(moments)
+        early = select(units.c.arm, func.sum(units.c.early)).group_by(units.c.arm)
+        return Measured(moments, {arm: int(number) for arm, number in db.execute(early)})
 
 
 def moments_by_arm(
@@ -165,7 +168,10 @@ def moments_by_arm(
 
 
 def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
-    """Return a query with one row per unit: arm, value, denominator, covariate."""
+    """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes.
+
+    If the metric is its own covariate, its early outcomes are its past, but for those of the last minute.
+    """
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = during.units(experiment)
     since = exposed.c.time - WHOLE_SECOND
@@ -185,6 +191,12 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     value = total(metric.name, counts)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
+    is_early: Condition = outcomes.c.metric.in_([metric.name, metric.denominator or metric.name])
+    if metric.covariate is not None:
+        is_early = and_(
+            is_early,
+            or_(outcomes.c.metric != metric.covariate, outcomes.c.time > since - SKEW_SECONDS),
+        )
     theirs = and_(
         outcomes.c.experiment == exposed.c.experiment,
         outcomes.c.unit == exposed.c.unit,
@@ -196,6 +208,7 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
             value.label("value"),
             total(metric.denominator, counts).label("denominator"),
             total(metric.covariate, outcomes.c.time <= since).label("covariate"),
+            func.sum(case((and_(is_early, outcomes.c.time <= since), 1), else_=0)).label("early"),
         )
         .select_from(exposed.outerjoin(outcomes, theirs))
         .group_by(exposed.c.unit, exposed.c.arm)
@@ -205,29 +218,6 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     if window_s is not None:
         query = query.where(exposed.c.time <= now - window_s, during.lasted(exposed, window_s))
     return query.subquery()
-
-
-def _early(db: Connection, experiment: str, metric: Metric, during: Comparison) -> dict[str, int]:
-    """Return by arm how many outcomes of the metric came before their unit's exposure, and so do not count.
-
-    If the metric is its own covariate, such outcomes are its past. Then those of the last minute count here.
-    """
-    exposed = during.units(experiment)
-    since = exposed.c.time - WHOLE_SECOND
-    is_early = and_(
-        outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]), outcomes.c.time <= since
-    )
-    if metric.covariate is not None:
-        is_past = and_(outcomes.c.metric == metric.covariate, outcomes.c.time <= since - SKEW_SECONDS)
-        is_early = and_(is_early, not_(is_past))
-    same = and_(outcomes.c.experiment == exposed.c.experiment, outcomes.c.unit == exposed.c.unit)
-    query = (
-        select(exposed.c.arm, func.count())
-        .select_from(exposed.join(outcomes, same))
-        .where(is_early)
-        .group_by(exposed.c.arm)
-    )
-    return {arm: int(number) for arm, number in db.execute(query)}
 
 
 def _inside(time: ColumnElement[Any], run: Run) -> Condition:

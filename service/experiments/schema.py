@@ -1,6 +1,6 @@
 """The tables of the experiments' database, and how rows are added to them.
 
-A change of the tables needs a revision in migrations/versions.
+A change of the tables needs another VERSION: a service takes only a database of its own version.
 
 Times are seconds since the epoch in double precision, so that the arithmetic of analysis windows is the same
 in SQLite and PostgreSQL.
@@ -10,37 +10,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    PrimaryKeyConstraint,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-metadata = MetaData()
+VERSION = 1
 
-_SERIAL = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys automatically
+metadata = MetaData()
+schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
+
+
+def _keys(*names: str) -> list[Column[Any]]:
+    """Return text columns of a primary key."""
+    return [Column(name, Text, primary_key=True) for name in names]
+
+
+def _columns(kind: Any, *names: str, nullable: bool = False) -> list[Column[Any]]:
+    """Return columns of one type."""
+    return [Column(name, kind, nullable=nullable) for name in names]
+
+
+def _number() -> Column[Any]:
+    """Return a primary key that the database counts up. SQLite does so only for INTEGER."""
+    return Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+
 
 exposures = Table(
     "exposures",
     metadata,
-    Column("experiment", Text, nullable=False),
-    Column("unit", Text, nullable=False),
-    Column("arm", Text, nullable=False),
-    Column("bucket", Integer, nullable=False),
-    Column("time", Double, nullable=False),
-    Column("config_version", Text, nullable=False),
-    Column("epoch", Text, nullable=False),
-    PrimaryKeyConstraint("experiment", "unit"),
+    *_keys("experiment", "unit"),
+    *_columns(Text, "arm", "config_version", "epoch"),
+    *_columns(Integer, "bucket"),
+    *_columns(Double, "time"),
     Index("exposures_time", "time"),
     sqlite_with_rowid=False,
 )
@@ -48,12 +48,9 @@ exposures = Table(
 epoch_counts = Table(
     "epoch_counts",
     metadata,
-    Column("experiment", Text, nullable=False),
-    Column("epoch", Text, nullable=False),
-    Column("arm", Text, nullable=False),
-    Column("units", BigInteger, nullable=False),
-    Column("since", Double, nullable=False),
-    PrimaryKeyConstraint("experiment", "epoch", "arm"),
+    *_keys("experiment", "epoch", "arm"),
+    *_columns(BigInteger, "units"),
+    *_columns(Double, "since"),
     sqlite_with_rowid=False,
     comment="Units by the epoch in which they first came. since: the first one's time.",
 )
@@ -61,43 +58,29 @@ epoch_counts = Table(
 outcomes = Table(
     "outcomes",
     metadata,
-    Column("experiment", Text, nullable=False),
-    Column("id", Text, nullable=False),
-    Column("unit", Text, nullable=False),
-    Column("metric", Text, nullable=False),
-    Column("value", Double, nullable=False),
-    Column("time", Double, nullable=False),
-    Column("received", Double, nullable=False),
-    Column("unmatched", Boolean, nullable=False),
-    PrimaryKeyConstraint("experiment", "id"),
+    *_keys("experiment", "id"),
+    *_columns(Text, "unit", "metric"),
+    *_columns(Double, "value", "time"),
+    *_columns(Double, "waits_until", nullable=True),
     # Holds all columns that an analysis reads. Without it SQLite reads all outcomes for every unit.
     Index("outcomes_unit", "experiment", "unit", "metric", "time", "value"),
     Index("outcomes_time", "time"),
     sqlite_with_rowid=False,
+    comment="waits_until: when an outcome that came before its unit's exposure is deleted; null otherwise.",
 )
 # Few outcomes come before their exposure. The sweep that settles them must not read the others.
-Index(
-    "outcomes_unmatched",
-    outcomes.c.received,
-    postgresql_where=outcomes.c.unmatched,
-    sqlite_where=text("unmatched = 1"),  # SQLite uses the index only if the query has the same text
-)
+_waiting = text("waits_until IS NOT NULL")
+Index("outcomes_waiting", outcomes.c.waits_until, postgresql_where=_waiting, sqlite_where=_waiting)
 
 shadow_results = Table(
     "shadow_results",
     metadata,
-    Column("number", _SERIAL, primary_key=True),
-    Column("experiment", Text, nullable=False),
-    Column("arm", Text, nullable=False),
-    Column("time", Double, nullable=False),
-    Column("pairs", Integer, nullable=False),
-    Column("mean_delta", Double, nullable=False),
-    Column("mean_abs_delta", Double, nullable=False),
-    Column("rank_correlation", Double),
-    Column("top10_overlap", Double),
-    Column("ndcg_delta", Double),
-    Column("seconds_delta", Double),
-    Column("unit", Text),
+    _number(),
+    *_columns(Text, "experiment", "arm"),
+    *_columns(Double, "time", "mean_delta", "mean_abs_delta"),
+    *_columns(Integer, "pairs"),
+    *_columns(Double, "rank_correlation", "top10_overlap", "ndcg_delta", "seconds_delta", nullable=True),
+    *_columns(Text, "unit", nullable=True),
     Index("shadow_results_experiment", "experiment", "arm"),
     Index("shadow_results_time", "time"),
 )
@@ -105,29 +88,23 @@ shadow_results = Table(
 shadow_histograms = Table(
     "shadow_histograms",
     metadata,
-    Column("experiment", Text, nullable=False),
-    Column("arm", Text, nullable=False),
-    Column("day", Integer, nullable=False),
-    Column("bin", Integer, nullable=False),
-    Column("pairs", BigInteger, nullable=False),
-    PrimaryKeyConstraint("experiment", "arm", "day", "bin"),
+    *_keys("experiment", "arm"),
+    Column("day", Integer, primary_key=True),
+    Column("bin", Integer, primary_key=True),
+    *_columns(BigInteger, "pairs"),
     sqlite_with_rowid=False,
-    comment="|Score difference| by logarithmic bin (histogram.py) and day since the epoch.",
+    comment="|Score difference| by logarithmic bin (shadow.py) and day since the epoch.",
 )
 
 actions = Table(
     "actions",
     metadata,
-    Column("number", _SERIAL, primary_key=True),
-    Column("experiment", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("time", Double, nullable=False),
-    Column("actor", Text, nullable=False),
-    Column("arm", Text),
-    Column("traffic", Double),
-    Column("reason", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("seen", Integer),
+    _number(),
+    *_columns(Text, "experiment", "kind", "actor", "reason", "detail"),
+    *_columns(Double, "time"),
+    *_columns(Text, "arm", nullable=True),
+    *_columns(Double, "traffic", nullable=True),
+    *_columns(Integer, "seen", nullable=True),
     Index("actions_experiment", "experiment", "number"),
 )
 

@@ -12,7 +12,7 @@ Here t counts the units of both arms: a difference of two means is itself a mean
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,48 +69,46 @@ class Contrast:
     p_value: Floats
 
 
-def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary) -> Contrast:
-    """Return the sequence's interval at this look. All arrays have one shape.
+def contrast(
+    control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary, *, ratio: float = 1.0
+) -> Contrast:
+    """Return the sequence's interval of arm − ratio · control at this look. All arrays have one shape.
 
     pooled: the same estimate from the units of all arms. If these vary more than the two arms do, their
     variance is used: a small arm that has none of the rare events by chance would look too certain.
+    ratio: 1 plus or minus a margin that is a share of control's value. The margin is in Fieller's interval
+        exactly if 0 is in the one of this contrast, which also exists if control's value is near 0. It is NaN
+        if control's value is clearly below 0, because a share of it means nothing.
     """
-    units = control.units + arm.units
-    control, arm = _with_larger_variances(control, arm, pooled)
-    variance = control.variance + arm.variance
-    width = _width(control, arm, boundary)
+    spread = pooled.variance * pooled.units
     with np.errstate(invalid="ignore", divide="ignore"):
-        difference = arm.value - control.value
-        radius = width * np.sqrt(variance)
-        relative_low, relative_high = _fieller(control, arm, width)
-        p_value = boundary.p_value(difference / np.sqrt(variance), np.maximum(units, 1))
+        variances = np.array([control.variance, arm.variance])
+        of_all = np.array([spread / control.units, spread / arm.units])
+        of_control, of_arm = np.where(of_all.sum(0) > variances.sum(0), of_all, variances)
+        enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (of_control + of_arm > 0)
+        units = np.maximum(control.units + arm.units, 1)
+        width = np.where(enough, boundary.multiplier(units), np.nan)
+        difference = arm.value - ratio * control.value
+        error = np.sqrt(of_arm + ratio**2 * of_control)
+        radius = width * error
+        if ratio != 1:
+            is_below = control.value + width * np.sqrt(of_control) < 0
+            radius = np.where(is_below, np.nan, radius)
+        # Fieller: all r − 1 for which arm − r · control is within `width` standard errors of 0. There is no
+        # bounded interval unless control's value is clearly above 0.
+        a = control.value**2 - width**2 * of_control
+        b = arm.value * control.value
+        root = np.sqrt(np.maximum(b**2 - a * (arm.value**2 - width**2 * of_arm), 0.0))
+        is_bounded = (a > 0) & (control.value > 0)
         return Contrast(
             difference=difference,
             low=difference - radius,
             high=difference + radius,
-            relative=np.where(control.value > 0, difference / control.value, np.nan),
-            relative_low=relative_low,
-            relative_high=relative_high,
-            p_value=np.where(np.isfinite(width), p_value, 1.0),
+            relative=np.where(control.value > 0, (arm.value - control.value) / control.value, np.nan),
+            relative_low=np.where(is_bounded, (b - root) / a - 1, np.nan),
+            relative_high=np.where(is_bounded, (b + root) / a - 1, np.nan),
+            p_value=np.where(enough, boundary.p_value(difference / error, units), 1.0),
         )
-
-
-def margin_gap(
-    control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary, ratio: float
-) -> tuple[Floats, Floats]:
-    """Return the interval of arm − ratio · control, which decides on a margin relative to control's value.
-
-    The margin is in Fieller's interval exactly if 0 is in this one. But this one also exists if control's
-    value is near 0. It is NaN if control's value is clearly below 0, because a share of it means nothing.
-    ratio: 1 plus or minus the margin.
-    """
-    control, arm = _with_larger_variances(control, arm, pooled)
-    width = _width(control, arm, boundary)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = arm.value - ratio * control.value
-        radius = width * np.sqrt(arm.variance + ratio**2 * control.variance)
-        radius = np.where(control.value + width * np.sqrt(control.variance) < 0, np.nan, radius)
-    return gap - radius, gap + radius
 
 
 def one_sample(mean: Estimate, boundary: Boundary, largest: float) -> tuple[Floats, Floats]:
@@ -125,37 +123,3 @@ def one_sample(mean: Estimate, boundary: Boundary, largest: float) -> tuple[Floa
         radius -= math.log(boundary.alpha) / mean.units * (largest + np.abs(mean.value))
     radius = np.where((mean.units >= MIN_UNITS) & (mean.variance > 0), radius, np.nan)
     return mean.value - radius, mean.value + radius
-
-
-def _width(control: Estimate, arm: Estimate, boundary: Boundary) -> Floats:
-    """Return the half width of an interval in standard errors; NaN if there are too few units for one."""
-    enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (control.variance + arm.variance > 0)
-    return np.where(enough, boundary.multiplier(np.maximum(control.units + arm.units, 1)), np.nan)
-
-
-def _with_larger_variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Estimate, Estimate]:
-    """Return both with the variances from their own units or, if these vary more, from all units."""
-    spread = pooled.variance * pooled.units
-    with np.errstate(invalid="ignore", divide="ignore"):
-        from_all = (spread / control.units, spread / arm.units)
-    larger = sum(from_all) > control.variance + arm.variance
-    return (
-        replace(control, variance=np.where(larger, from_all[0], control.variance)),
-        replace(arm, variance=np.where(larger, from_all[1], arm.variance)),
-    )
-
-
-def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, Floats]:
-    """Return the ends of all r − 1 for which arm − r · control is within `width` standard errors of 0.
-
-    They are NaN if control's mean is not clearly above 0, because then there is no bounded interval.
-    """
-    square = width**2
-    a = control.value**2 - square * control.variance
-    b = arm.value * control.value
-    root = np.sqrt(np.maximum(b**2 - a * (arm.value**2 - square * arm.variance), 0.0))
-    bounded = (a > 0) & (control.value > 0)
-    return (
-        np.where(bounded, (b - root) / a - 1, np.nan),
-        np.where(bounded, (b + root) / a - 1, np.nan),
-    )

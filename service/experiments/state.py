@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
@@ -60,25 +60,18 @@ class Epoch:
     """
 
     traffic: float = 1.0
-    rolled_back: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, traffic: float, rolled_back: Collection[str]) -> Epoch:
-        """Make an epoch of arms in any order."""
-        return cls(traffic, tuple(sorted(rolled_back)))
+    rolled_back: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, label: str) -> Epoch:
         """Return the epoch of a label. The empty label of exposures without epoch stands for all traffic."""
-        if not label:
-            return cls()
         traffic, _, rolled_back = label.partition(" ")
-        return cls(float(traffic), tuple(rolled_back.split(",")) if rolled_back else ())
+        return cls(float(traffic or 1.0), frozenset(rolled_back.split(",")) - {""})
 
     @property
     def label(self) -> str:
         """The text that stands for this epoch in the database."""
-        return f"{self.traffic!r} {','.join(self.rolled_back)}"
+        return f"{self.traffic!r} {','.join(sorted(self.rolled_back))}"
 
 
 def identity(config: ExperimentConfig) -> str:
@@ -87,48 +80,61 @@ def identity(config: ExperimentConfig) -> str:
     return f"salt {config.salt}; arms {arms}"
 
 
-@dataclass(slots=True)
-class _Logged:
-    """The state that the log gives, without the schedule."""
-
-    began_as: str
-    started: float | None = None
-    traffic: float | None = None
-    shipped: str | None = None
-    is_stopped: bool = False
-    rolled_back: set[str] = field(default_factory=set)
-    reinstated: dict[str, int] = field(default_factory=dict)  # by arm, the log's length before that
-
-    def status(self, config: ExperimentConfig) -> Status:
-        """Return the status of an experiment that has begun."""
-        if self.began_as != identity(config):
-            return "changed"
-        if self.shipped is not None:
-            return "shipped"
-        if self.is_stopped:
-            return "stopped"
-        return "rolled_back" if self.rolled_back.issuperset(config.treatments) else "running"
-
-
 def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Standing:
     """Return the standing that an experiment's actions lead to at a time (Unix seconds)."""
-    logged = _read(config, actions)
-    if logged.started is None:
+    arms = {arm.name for arm in config.arms}
+    start: Action | None = None
+    traffic: float | None = None
+    shipped: str | None = None
+    is_stopped = False
+    rolled_back: set[str] = set()
+    reinstated: dict[str, int] = {}  # by arm, the log's length before that
+    for number, action in enumerate(actions):
+        match action.kind:
+            case "start":
+                start = start or action
+            case "ramp":
+                traffic, is_stopped = action.traffic, False
+            case "stop":
+                shipped, is_stopped = None, True
+            case "ship" if action.arm in arms:
+                shipped = action.arm
+            case "rollback" if action.arm in arms and action.arm != config.control:
+                # A replica that was cut off from the database may have seen what came before a reinstatement.
+                # The order of the log says so; the replicas' clocks differ.
+                if action.seen is None or action.seen > reinstated.get(action.arm, -1):
+                    rolled_back.add(action.arm)
+            case "reinstate" if action.arm in arms:
+                rolled_back.discard(action.arm)
+                reinstated[action.arm] = number
+            case _:
+                pass  # the action is about an arm that the config no longer has
+    if start is None:
         return IDLE
-    traffic, next_step = _traffic(config, logged, now)
-    status, shipped = logged.status(config), logged.shipped
-    if status == "changed":
-        shipped = None
-    running = status == "running"
-    return Standing(
-        status=status,
-        traffic=traffic if running else 0.0,
-        rolled_back=frozenset(logged.rolled_back),
-        shipped=shipped,
-        started=logged.started,
-        next_step=next_step if running else None,
-        epoch=Epoch.of(traffic, logged.rolled_back).label if running else "",
-    )
+    ended = Standing(rolled_back=frozenset(rolled_back), shipped=shipped, started=start.time)
+    if start.detail != identity(config):
+        return replace(ended, status="changed", shipped=None)
+    if shipped is not None:
+        return replace(ended, status="shipped")
+    if is_stopped:
+        return replace(ended, status="stopped")
+    if rolled_back.issuperset(config.treatments):
+        return replace(ended, status="rolled_back")
+    next_step = None
+    if traffic is None:
+        traffic, next_step = _scheduled(config, start.time, now)
+    epoch = Epoch(traffic, ended.rolled_back).label
+    return replace(ended, status="running", traffic=traffic, next_step=next_step, epoch=epoch)
+
+
+def _scheduled(config: ExperimentConfig, start: float, now: float) -> tuple[float, float | None]:
+    """Return the schedule's traffic at a time, and the time of its next step, if there is one."""
+    end = start
+    for traffic, hold in config.ramp:
+        end += seconds(hold)
+        if now < end:
+            return traffic, end
+    return config.traffic, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,65 +162,27 @@ def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> lis
     ran: list[Run] = []
     times = sorted({*logged_at, *(step for step in steps if step <= now)})
     for start, end in pairwise([*times, math.inf]):
-        logged = _read(config, actions[: bisect_right(logged_at, start)])
-        if logged.started is None or logged.status(config) != "running":
+        standing = fold(config, actions[: bisect_right(logged_at, start)], start)
+        if not standing.is_running:
             continue
-        traffic, _ = _traffic(config, logged, start)
         spans = config.spans
-        exposed = config.exposed(traffic, logged.rolled_back)
+        exposed = config.exposed(standing.traffic, standing.rolled_back)
         limits = {arm: spans[arm][0] + buckets for arm, buckets in exposed.items() if buckets}
         if ran and ran[-1].end == start and ran[-1].limits == limits:
             ran[-1] = replace(ran[-1], end=end)
         elif limits:
-            ran.append(Run(start, end, traffic, limits))
+            ran.append(Run(start, end, standing.traffic, limits))
     return ran
 
 
 def changed_since_start(config: ExperimentConfig, actions: Sequence[Action]) -> str | None:
     """Return a sentence if the experiment began with another salt or other arms than the config's."""
-    began_as = _read(config, actions).began_as
-    if began_as == identity(config):
+    start = next((action for action in actions if action.kind == "start"), None)
+    if start is None or start.detail == identity(config):
         return None
     return (
         f"{config.name!r} began with other arms or another salt than those in this config, so its units "
-        f"cannot be analysed with it. It began with {began_as}; this config has {identity(config)}. Pass the "
-        f"config that it began with: `headroom experiment report {config.name} --database URL --config FILE`."
+        f"cannot be analysed with it. It began with {start.detail}; this config has {identity(config)}. Pass "
+        "the config that it began with: "
+        f"`headroom experiment report {config.name} --database URL --config FILE`."
     )
-
-
-def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
-    arms = {arm.name for arm in config.arms}
-    logged = _Logged(identity(config))
-    for number, action in enumerate(actions):
-        match action.kind:
-            case "start" if logged.started is None:
-                logged.started, logged.began_as = action.time, action.detail
-            case "ramp":
-                logged.traffic, logged.is_stopped = action.traffic, False
-            case "stop":
-                logged.is_stopped, logged.shipped = True, None
-            case "ship" if action.arm in arms:
-                logged.shipped = action.arm
-            case "rollback" if action.arm in arms and action.arm != config.control:
-                # A replica that was cut off from the database may have seen what came before a reinstatement.
-                # The order of the log says so; the replicas' clocks differ.
-                if action.seen is None or action.seen > logged.reinstated.get(action.arm, -1):
-                    logged.rolled_back.add(action.arm)
-            case "reinstate" if action.arm in arms:
-                logged.rolled_back.discard(action.arm)
-                logged.reinstated[action.arm] = number
-            case _:
-                pass  # the action is about an arm that the config no longer has
-    return logged
-
-
-def _traffic(config: ExperimentConfig, logged: _Logged, now: float) -> tuple[float, float | None]:
-    """Return the traffic at a time, and the time of the schedule's next step, if there is one."""
-    if logged.traffic is not None:
-        return logged.traffic, None
-    end = logged.started or 0.0
-    for traffic, hold in config.ramp:
-        end += seconds(hold)
-        if now < end:
-            return traffic, end
-    return config.traffic, None

@@ -17,12 +17,10 @@ from service.experiments.events import Action, ActionKind
 from service.experiments.state import Standing, fold, runs
 
 Log = Sequence[Action]
-Decide = Callable[[Log], Log]
-"""Returns the actions to append to a log. Raises Conflict or InvalidRequest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OperatorRequest:
     """An operator's request. seen: the length of the log that the replica knew when it came."""
 
     config: ExperimentConfig
@@ -36,7 +34,13 @@ class Request:
         return Action(self.config.name, kind, self.now, self.actor, arm, traffic, self.reason)
 
 
-def ramp(request: Request, log: Log, *, traffic: float | None, reinstate: Sequence[str]) -> list[Action]:
+Decide = Callable[[OperatorRequest, Log], Log]
+"""Returns the actions to append to a log. Raises Conflict or InvalidRequest."""
+
+
+def ramp(
+    request: OperatorRequest, log: Log, *, traffic: float | None, reinstate: Sequence[str]
+) -> list[Action]:
     """Set the traffic and reinstate rolled back arms by name.
 
     An arm is reinstated only if no other arm ran while it was away. Otherwise the users who came meanwhile
@@ -73,14 +77,14 @@ def ramp(request: Request, log: Log, *, traffic: float | None, reinstate: Sequen
     return [*reinstated, request.action("ramp", traffic=traffic)]
 
 
-def stop(request: Request, log: Log) -> list[Action]:
+def stop(request: OperatorRequest, log: Log) -> list[Action]:
     """End the experiment. This also undoes a `ship`."""
     if fold(request.config, log, request.now).status == "stopped":
         raise Conflict(f"The experiment {request.config.name!r} is stopped already.")
     return [request.action("stop")]
 
 
-def ship(request: Request, log: Log, *, arm: str) -> list[Action]:
+def ship(request: OperatorRequest, log: Log, *, arm: str) -> list[Action]:
     """End the experiment and give everybody an arm's variant."""
     _unfinished(request, log)
     names = [candidate.name for candidate in request.config.arms]
@@ -89,7 +93,7 @@ def ship(request: Request, log: Log, *, arm: str) -> list[Action]:
     return [request.action("ship", arm=arm)]
 
 
-def _unfinished(request: Request, log: Log) -> Standing:
+def _unfinished(request: OperatorRequest, log: Log) -> Standing:
     """Return where an experiment stands that may be ramped and shipped; raise Conflict if it may not."""
     name = request.config.name
     standing = fold(request.config, log, request.now)

@@ -1,33 +1,40 @@
 """The experiments' database: exposures, outcomes, shadow results and actions. SQLAlchemy Core, no ORM.
 
 All methods block, may be called from any thread, and raise DatabaseUnavailable if the database cannot be
-reached. The first call that succeeds brings the schema up to date, so that a store made while the database
-was down works as soon as it is back.
+reached. The first call that succeeds makes the tables, so that a store made while the database was down works
+as soon as it is back.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, tuple_
 
 from service.errors import DatabaseUnavailable
 from service.experiments import database, outcomes, schema
-from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
-from service.experiments.histogram import histogram
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import (
+    Action,
+    Exposure,
+    Outcome,
+    OutcomeReceipt,
+    ShadowResult,
+    values_of,
+)
 from service.experiments.schema import actions, epoch_counts, exposures, shadow_histograms, shadow_results
 
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
 
-SEARCH_S = 60
-"""Limit of the search for old outcomes of units that never came. It holds no lock."""
+GRACE_S = 86_400
+"""How long an outcome waits for its exposure, which may still be in a replica's buffer."""
 
 _DAY_S = 86_400
 _LOG_LOCK = 0x6163746E
@@ -39,28 +46,36 @@ class Store:
     """One database. Nothing is opened before the first call.
 
     url: sqlite:////path/file.db or postgresql://user:password@host/name. Default: `database.default_url()`.
-    clock: returns seconds since the epoch, for the time at which rows arrive.
+    retention_days: `sweep` deletes older rows; None keeps them for ever.
+    clock: returns seconds since the epoch.
     Raises ValueError for another kind of URL.
     """
 
-    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        retention_days: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.url = database.parse_url(url or database.default_url())
         self._engine = database.connect(self.url)
+        self._retention_s = math.inf if retention_days is None else retention_days * _DAY_S
         self._clock = clock
-        self._migrated = False
-        self._migrating = threading.Lock()
+        self._is_prepared = False
+        self._preparing = threading.Lock()
         self.on_failure: Callable[[str], None] = lambda _: None
         """Called with the reason each time the database fails."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
 
-    def migrate(self) -> None:
-        """Bring the schema up to date. Several replicas may do so at once."""
-        with self._migrating:
-            if not self._migrated:
-                database.migrate(self._engine)
-                self._migrated = True
+    def prepare(self) -> None:
+        """Make the tables if there are none. Several replicas may do so at once."""
+        with self._preparing:
+            if not self._is_prepared:
+                database.prepare(self._engine)
+                self._is_prepared = True
 
     def close(self) -> None:
         """Close the connections. A later call opens them again."""
@@ -73,7 +88,7 @@ class Store:
         in the epoch in which it was counted.
         """
         # Sorted, so that two replicas lock rows in the same order and cannot deadlock.
-        values = sorted(map(_values, rows), key=lambda row: (row["experiment"], row["unit"], row["time"]))
+        values = sorted(map(values_of, rows), key=lambda row: (row["experiment"], row["unit"], row["time"]))
         times: dict[tuple[str, str, str], list[float]] = {}
         known: list[dict[str, Any]] = []
         with self._write() as db:
@@ -104,47 +119,51 @@ class Store:
         """Store shadow results."""
         pairs: Counter[tuple[str, str, int, int]] = Counter()
         for row in rows:
-            for number, count in histogram(row.abs_deltas).items():
+            for number, count in row.bins.items():
                 pairs[row.experiment, row.arm, int(row.time // _DAY_S), number] += count
         counts = [
             {"experiment": e, "arm": a, "day": d, "bin": b, "pairs": n}
             for (e, a, d, b), n in sorted(pairs.items())
         ]
         with self._write() as db:
-            for chunk in _chunks([_shadow_values(row) for row in rows]):
+            columns = [values_of(row) for row in rows]
+            for values in columns:
+                del values["bins"]
+            for chunk in _chunks(columns):
                 db.execute(insert(shadow_results), chunk)
             for chunk in _chunks(counts):
                 db.execute(schema.add_counts(db, shadow_histograms, "pairs"), chunk)
 
     def record_outcomes(
-        self,
-        rows: Sequence[Outcome],
-        known: Collection[str] = (),
-        metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
-        covariates: Mapping[str, Collection[str]] = MappingProxyType({}),
+        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig] = ()
     ) -> OutcomeReceipt:
         """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 
-        known: the experiments of the live config. An outcome is unknown and not stored if its experiment is
-        neither among them nor in the database.
-        metrics: the metrics of each experiment. An outcome of another metric is unknown and not stored. An
-        experiment that is missing here takes any metric.
-        covariates: the metrics of each experiment that say what units did before their exposure. Their
-        outcomes wait for it as long as retention allows, the others for a day.
+        configs: the experiments of the live config. An outcome is unknown and not stored if its experiment
+        is neither among them nor in the database, or declares other metrics.
         """
-        kept, unknown = outcomes.sort_out(rows, self._experiments(rows, known), metrics)
-        history = {(experiment, name) for experiment, names in covariates.items() for name in names}
-        parts = []
+        by_name = {config.name: config for config in configs}
+        kept, unknown = outcomes.sort_out(rows, by_name, self._others(rows, by_name))
+        history = {(config.name, metric.covariate) for config in configs for metric in config.metrics}
+        now = self._clock()
+
+        def waits_until(row: Outcome) -> float:
+            is_history = (row.experiment, row.metric) in history
+            return row.time + self._retention_s if is_history else now + GRACE_S
+
+        stored, pending = 0, []
         for chunk in _chunks(kept):
             with self._write() as db:
-                parts.append(outcomes.record(db, chunk, history, received=self._clock()))
+                new, without_exposure = outcomes.record(db, chunk, waits_until)
+            stored += new
+            pending += without_exposure
         return OutcomeReceipt(
-            accepted=sum(part.accepted for part in parts),
-            duplicates=sum(part.duplicates for part in parts),
-            pending=sum(part.pending for part in parts),
+            accepted=stored - len(pending),
+            duplicates=len(kept) - stored,
             unknown=len(unknown),
-            pending_outcomes=[pending for part in parts for pending in part.pending_outcomes],
+            pending=len(pending),
             unknown_outcomes=unknown,
+            pending_outcomes=pending,
         )
 
     def record_action(self, action: Action) -> int:
@@ -184,38 +203,24 @@ class Store:
                 counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
         return counts
 
-    def delete_older_than(self, cutoff: float, limit: int = CHUNK, running: Collection[str] = ()) -> int:
-        """Delete up to `limit` older rows of each table. Return how many; 0 means that none is left.
+    def sweep(self, running: Collection[str] = (), limit: int = CHUNK) -> int:
+        """Delete up to `limit` rows of each table that are past their time. Return how many; 0: none is left.
 
-        Outcomes for which no exposure came within a day are deleted too. Actions and counts stay, and so do
-        the units of the `running` experiments and what these did: a unit whose row is gone would count again.
+        Actions and counts stay, and so do the units of the `running` experiments and what these did: a unit
+        whose row is gone would count again. An outcome whose unit never came goes in any case.
         """
-        kept = sorted(running)
-        old = (
-            *((table, (table.c.time < cutoff) & table.c.experiment.not_in(kept)) for table in _BY_UNIT),
-            (shadow_results, shadow_results.c.time < cutoff),
-            (shadow_histograms, shadow_histograms.c.day < int(cutoff // _DAY_S)),
-        )
+        now, kept = self._clock(), sorted(running)
         with self._write() as db:
-            waited_since = self._clock() - outcomes.GRACE_S
-            number = outcomes.settle(db, waited_since, limit)
-            return number + sum(_delete(db, table, which, limit) for table, which in old)
-
-    def delete_unexposed(self, cutoff: float, limit: int = 10 * CHUNK) -> int:
-        """Delete up to `limit` older outcomes of units that never came. Return how many.
-
-        The search reads all older outcomes, of which nearly all stay. So it holds no lock.
-        """
-        table = schema.outcomes
-        query = select(table.c.experiment, table.c.id).where(table.c.time < cutoff, ~outcomes.EXPOSED)
-        with self.read(seconds=SEARCH_S) as db:
-            found = db.execute(query.limit(limit)).all()
-        for experiment in sorted({row.experiment for row in found}):
-            for ids in _chunks([row.id for row in found if row.experiment == experiment]):
-                which = (table.c.experiment == experiment) & table.c.id.in_(ids)
-                with self._write() as db:
-                    db.execute(delete(table).where(which, ~outcomes.EXPOSED))
-        return len(found)
+            number = outcomes.settle(db, now, limit)
+            if self._retention_s == math.inf:
+                return number
+            cutoff = now - self._retention_s
+            for table in (schema.outcomes, exposures):
+                old = (table.c.time < cutoff) & table.c.experiment.not_in(kept)
+                number += _delete(db, table, old, limit)
+            number += _delete(db, shadow_results, shadow_results.c.time < cutoff, limit)
+            old_days = shadow_histograms.c.day < int(cutoff // _DAY_S)
+            return number + _delete(db, shadow_histograms, old_days, limit)
 
     def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
@@ -227,56 +232,28 @@ class Store:
     @contextmanager
     def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
         try:
-            if not self._migrated:
-                self.migrate()
+            if not self._is_prepared:
+                self.prepare()
             with database.transaction(self._engine, write=write, seconds=seconds) as db:
                 yield db
         except DatabaseUnavailable as error:
             self.on_failure(database.reason_of(error))
             raise
 
-    def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
-        """Return the known experiments, and those of the rows that had an exposure."""
+    def _others(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
+        """Return the experiments of the rows that are not among the known ones, but had an exposure."""
         others = {row.experiment for row in rows}.difference(known)
         if not others:
-            return set(known)
+            return others
         query = select(epoch_counts.c.experiment).where(epoch_counts.c.experiment.in_(sorted(others)))
         with self.read() as db:
-            return set(known).union(db.scalars(query.distinct()))
-
-
-_BY_UNIT = (schema.outcomes, exposures)
+            return set(db.scalars(query.distinct()))
 
 
 def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield the rows in lists that fit into one statement."""
     for start in range(0, len(rows), CHUNK):
         yield rows[start : start + CHUNK]
-
-
-def _values(row: Exposure | Action) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}
-
-
-def _shadow_values(row: ShadowResult) -> dict[str, Any]:
-    pairs = len(row.abs_deltas)
-    return {
-        "experiment": row.experiment,
-        "arm": row.arm,
-        "time": row.time,
-        "pairs": pairs,
-        "mean_delta": row.mean_delta,
-        "mean_abs_delta": sum(row.abs_deltas) / pairs if pairs else 0.0,
-        "rank_correlation": row.rank_correlation,
-        "top10_overlap": row.top10_overlap,
-        "ndcg_delta": _difference(row.ndcg_arm, row.ndcg_control),
-        "seconds_delta": _difference(row.arm_seconds, row.control_seconds),
-        "unit": row.unit,
-    }
-
-
-def _difference(left: float | None, right: float | None) -> float | None:
-    return None if left is None or right is None else left - right
 
 
 def _lock_log(db: Connection) -> None:
@@ -301,7 +278,7 @@ def _append(db: Connection, action: Action) -> int:
         )
         if (number := db.scalar(started)) is not None:
             return int(number)
-    return int(db.execute(insert(actions).returning(actions.c.number), _values(action)).scalar_one())
+    return int(db.execute(insert(actions).returning(actions.c.number), values_of(action)).scalar_one())
 
 
 def _delete(db: Connection, table: Table, which: ColumnElement[bool], limit: int) -> int:

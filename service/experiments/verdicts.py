@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from models.numbers import number, percent
 from service.experiments.report import Decision
@@ -12,12 +11,8 @@ GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_ma
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to an experiment's question about one metric."""
-
-    decision: Decision
-    text: str
+Verdict = tuple[Decision, str]
+"""The answer to an experiment's question about one metric: a code and a sentence."""
 
 
 def judge(
@@ -38,41 +33,37 @@ def judge(
         value if that value is too near 0 for a change in percent; low and high are then in the metric's unit.
     """
     if not (math.isfinite(low) and math.isfinite(high)):
-        return Verdict("undecided", f"{subject}: too little data for an interval.")
+        return "undecided", f"{subject}: too little data for an interval."
 
     def size(value: float) -> str:
         return percent(value) if relative else number(value)
 
     worst, best = _gains((low, high), sign)
-    allowed = ""
-    if gap is not None and margin is not None:
+    if margin is None:
+        worst_gap, best_gap, allowed = -math.inf, math.inf, ""
+    elif gap is None:
+        worst_gap, best_gap = worst + margin, best + margin
+        allowed = f"; the margin is {size(margin)}"
+    else:
         worst_gap, best_gap = _gains(gap, sign)
         allowed = f"; the margin is {percent(margin)} of control's value, which is not clearly above 0"
-    else:
-        worst_gap, best_gap = worst + (margin or 0.0), best + (margin or 0.0)
-        allowed = "" if margin is None else f"; the margin is {size(margin)}"
+    loss = f"by {size(max(0.0, -best))} to {size(-worst)}"
     if worst > 0:
-        return Verdict("better", f"{subject} is better, by {size(worst)} to {size(best)}.")
-    if margin is not None and worst_gap > 0:
-        if best < 0:
-            between = f"by {size(-best)} to {size(-worst)}{allowed}"
-            return Verdict("worse_within_margin", f"{subject} is worse, but within the margin: {between}.")
-        return Verdict(
-            "good_enough", f"{subject} is good enough: worse by at most {size(-worst)}, if at all{allowed}."
+        return "better", f"{subject} is better, by {size(worst)} to {size(best)}."
+    if worst_gap > 0 and best < 0:
+        return "worse_within_margin", f"{subject} is worse, but within the margin: {loss}{allowed}."
+    if worst_gap > 0:
+        return (
+            "good_enough",
+            f"{subject} is good enough: worse by at most {size(-worst)}, if at all{allowed}.",
         )
-    if margin is not None and best_gap < 0:
-        return Verdict(
-            "too_bad", f"{subject} is too bad: worse by {size(max(0.0, -best))} to {size(-worst)}{allowed}."
-        )
+    if best_gap < 0:
+        return "too_bad", f"{subject} is too bad: worse {loss}{allowed}."
     if best < 0:
         still_open = "" if margin is None else ", so it is not yet known whether that is too bad"
-        return Verdict(
-            "worse", f"{subject} is worse, by {size(-best)} to {size(-worst)}{allowed}{still_open}."
-        )
-    return Verdict(
-        "undecided",
-        f"{subject} is undecided: between {size(-worst)} worse and {size(best)} better{allowed}.",
-    )
+        return "worse", f"{subject} is worse, {loss}{allowed}{still_open}."
+    between = f"between {size(-worst)} worse and {size(best)} better"
+    return "undecided", f"{subject} is undecided: {between}{allowed}."
 
 
 def _gains(interval: tuple[float, float], sign: int) -> tuple[float, float]:

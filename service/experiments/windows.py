@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.definition import ExperimentConfig
+from service.experiments.definition import ExperimentConfig, Guardrails
 from service.experiments.fields import seconds
 from service.experiments.ledger import Ledger
 
@@ -20,7 +21,6 @@ SLOTS = 30
 """A window advances by a thirtieth of its length at a time."""
 
 SCORE_BINS = 100
-UNBINNED = 64
 
 MAX_FAILING_UNITS = 100
 """Failing units that a slot tells apart. Where there are more, no single one decides."""
@@ -85,19 +85,19 @@ class _Slot:
     scored: list[str] = field(default_factory=list)  # the units in `counts.scores`
 
 
-class Window:
+class SlidingWindow:
     """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop.
 
     A unit's scores are those of its first request. They count until that request leaves the window; then the
     unit's next request counts.
     """
 
-    def __init__(self, length_s: float, slow_s: float | None) -> None:
-        self._slot_s = length_s / SLOTS
-        self._slow_s = slow_s
+    def __init__(self, limits: Guardrails) -> None:
+        self._slot_s = seconds(limits.window) / SLOTS
+        self._slow_s = math.inf if limits.p99_ms is None else limits.p99_ms / 1000
+        self._counts_scores = limits.score_shift is not None
         self._slots: deque[_Slot] = deque()
         self._scored: set[str] = set()  # the units in the scores of any slot
-        self._unbinned: list[Scores] = []  # the last slot's; many are binned at once
 
     def record(
         self,
@@ -105,16 +105,15 @@ class Window:
         elapsed: float,
         *,
         unit: str = "",
-        scores: Scores | None = None,
+        scores: Callable[[], Scores] | None = None,
         is_error: bool = False,
     ) -> None:
         """Count one request of a unit that took `elapsed` seconds.
 
-        scores: (pairs,) in [0, 1], or None if nobody asks.
+        scores: returns (pairs,) in [0, 1]. It is called only if a guardrail needs them.
         """
         number = int(now / self._slot_s)
         if not self._slots or self._slots[-1].number != number:
-            self._bin()
             self._expire(number)
             self._slots.append(_Slot(number))
         slot = self._slots[-1]
@@ -123,53 +122,41 @@ class Window:
         if is_error:
             counts.errors += 1
             _count(counts.errors_by_unit, unit)
-        if self._slow_s is not None and elapsed > self._slow_s:
+        if elapsed > self._slow_s:
             counts.slow += 1
             _count(counts.slow_by_unit, unit)
         counts.latencies[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
-        if scores is None or not len(scores) or unit in self._scored:
+        if scores is None or not self._counts_scores or unit in self._scored:
             return
-        if len(slot.scored) < MAX_SCORED_UNITS:
+        if len(slot.scored) < MAX_SCORED_UNITS and len(values := scores()):
             self._scored.add(unit)
             slot.scored.append(unit)
-            self._unbinned.append(scores)
-            if len(self._unbinned) == UNBINNED:
-                self._bin()
+            bins = np.minimum((values * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
+            counts.scores += np.bincount(bins, minlength=SCORE_BINS) / len(values)
 
     def total(self, now: float) -> Counts:
         """Return the counts of the window that ends now."""
-        self._bin()
         self._expire(int(now / self._slot_s))
         total = Counts()
         for slot in self._slots:
             total.add(slot.counts)
         return total
 
-    def _bin(self) -> None:
-        if self._unbinned:
-            scores = np.concatenate(self._unbinned)
-            sizes = np.array([len(of_request) for of_request in self._unbinned])
-            self._unbinned.clear()
-            bins = np.minimum((scores * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
-            weights = np.repeat(1 / sizes, sizes)
-            self._slots[-1].counts.scores += np.bincount(bins, weights, minlength=SCORE_BINS)
-
     def _expire(self, number: int) -> None:
         while self._slots and self._slots[0].number <= number - SLOTS:
             self._scored.difference_update(self._slots.popleft().scored)
 
 
-class Windows:
+class ArmWindows:
     """Keeps one window per arm of the live config. All windows start anew with each config.
 
     Not thread-safe: it belongs to the event loop.
     """
 
-    def __init__(self, ledger: Ledger, monotonic: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._monotonic = monotonic
         self._configs: tuple[ExperimentConfig, ...] = ()
-        self._windows: dict[tuple[str, str], Window] = {}
+        self._windows: dict[tuple[str, str], SlidingWindow] = {}
 
     def record(
         self,
@@ -181,21 +168,14 @@ class Windows:
         scores: Callable[[], Scores] | None = None,
         is_error: bool = False,
     ) -> None:
-        """Count one request of a unit that took `elapsed` seconds.
-
-        `scores` is called only if a guardrail needs it.
-        """
+        """Count one request, as `SlidingWindow.record` says."""
         config = self._ledger.config(experiment)
         if config is None:
             return
-        limits = config.guardrails
-        windows = self._current()
-        window = windows.get((experiment, arm))
-        if window is None:
-            slow_s = None if limits.p99_ms is None else limits.p99_ms / 1000
-            window = windows[experiment, arm] = Window(seconds(limits.window), slow_s)
-        needed = None if scores is None or limits.score_shift is None else scores()
-        window.record(self._monotonic(), elapsed, unit=unit, scores=needed, is_error=is_error)
+        windows, key = self._current(), (experiment, arm)
+        if key not in windows:
+            windows[key] = SlidingWindow(config.guardrails)
+        windows[key].record(self._ledger.monotonic(), elapsed, unit=unit, scores=scores, is_error=is_error)
 
     def forget(self, experiment: str, arm: str) -> None:
         """Drop one arm's window."""
@@ -204,9 +184,9 @@ class Windows:
     def counts(self, experiment: str, arm: str) -> Counts:
         """Return the counts of one arm's window now."""
         window = self._current().get((experiment, arm))
-        return Counts() if window is None else window.total(self._monotonic())
+        return Counts() if window is None else window.total(self._ledger.monotonic())
 
-    def _current(self) -> dict[tuple[str, str], Window]:
+    def _current(self) -> dict[tuple[str, str], SlidingWindow]:
         """Return the windows of the live config; drop those of the last one, whose limits were others."""
         configs = self._ledger.configs
         if configs is not self._configs:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import reason_of
@@ -38,7 +38,6 @@ class Writer:
 
     capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
     interval_s: time between two emptyings of the buffer.
-    retention_days: older rows are deleted, a few at a time between writes. None keeps them for ever.
     running: returns the names of the experiments that keep their units and outcomes.
     metrics: counts the written and the lost. Once `close` has returned, they add up to all that were put.
     """
@@ -50,13 +49,11 @@ class Writer:
         *,
         capacity: int = 20_000,
         interval_s: float = 0.2,
-        retention_days: float | None = None,
         running: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._store = store
         self._capacity = capacity
         self._interval_s = interval_s
-        self._retention_s = None if retention_days is None else retention_days * 86_400
         self._running = running
         self._metrics = metrics
         # Never taken by the writer's thread, so that no request waits for a transaction.
@@ -81,8 +78,9 @@ class Writer:
             accepted = len(self._records) < self._capacity and not self._closing.is_set()
             if accepted:
                 self._records.append(record)
+                self._metrics.unwritten.set(self.depth)
         if not accepted:
-            self._metrics.lost(_kind(record), 1)
+            _count([record], self._metrics.lost)
         return accepted
 
     @property
@@ -110,14 +108,16 @@ class Writer:
             self._given_up.set()
             unstored = list(self._records)
             self._records.clear()
+            self._metrics.unwritten.set(0)
         if self._thread.is_alive():  # wait until it has released its connection
             self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
-        self._drop(unstored)
+        _count(unstored, self._metrics.lost)
         return len(unstored)
 
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         while not self._given_up.is_set():
+            self._metrics.unwritten.set(self.depth)
             try:
                 self._empty()
             except Exception as error:  # the database is down
@@ -150,41 +150,35 @@ class Writer:
                     self._size = len(batch) // 2
                     continue
                 logger.warning("a row for the experiments' database is dropped: %s", reason_of(error))
-                self._settle(batch, self._drop)
+                self._settle(batch, self._metrics.lost)
             else:
-                self._settle(batch, self._written)
+                self._settle(batch, self._metrics.written)
             self._size = min(self._size * 2, BATCH)
 
-    def _settle(self, records: list[Record], count: Callable[[list[Record]], None]) -> None:
+    def _settle(self, records: list[Record], count: Callable[[RecordKind, int], None]) -> None:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
             for _ in records:
                 self._records.popleft()
             self._settled.notify_all()
-        count(records)
-
-    def _written(self, records: list[Record]) -> None:
-        for kind, number in Counter(map(_kind, records)).items():
-            self._metrics.written(kind, number)
-
-    def _drop(self, records: list[Record]) -> None:
-        for kind, number in Counter(map(_kind, records)).items():
-            self._metrics.lost(kind, number)
+        _count(records, count)
 
     def _sweep(self) -> None:
-        """Delete one chunk of rows past their retention, if it is time. The next round goes on."""
-        if self._retention_s is None or time.monotonic() < self._next_sweep or self._closing.is_set():
+        """Delete a few rows past their retention, if it is time. The next round goes on."""
+        if time.monotonic() < self._next_sweep or self._closing.is_set():
             return
-        cutoff = time.time() - self._retention_s
         try:
-            deleted = self._store.delete_older_than(cutoff, running=self._running())
-            if deleted or self._store.delete_unexposed(cutoff):
+            if self._store.sweep(self._running()):
                 return
         except Exception as error:
             logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))
         self._next_sweep = time.monotonic() + SWEEP_S
 
 
-def _kind(record: Record) -> RecordKind:
-    return "exposure" if isinstance(record, Exposure) else "shadow"
+def _count(records: Sequence[Record], count: Callable[[RecordKind, int], None]) -> None:
+    kinds = Counter[RecordKind](
+        "exposure" if isinstance(record, Exposure) else "shadow" for record in records
+    )
+    for kind, number in kinds.items():
+        count(kind, number)

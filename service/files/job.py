@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,9 +16,9 @@ from models.checkpoint.hub import locate
 from models.errors import ModelError, reading_problem
 from models.files import check_regular
 from models.quality.formats import Format, format_of
+from service.files.options import ScoreOptions
 from service.files.parts import INPUT
 from service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
-from service.files.request import Column, Request
 from service.files.storage import Stat, storage_of
 
 KNOWN = "csv, tsv and jsonl (each also .gz or .zst) and parquet"
@@ -49,7 +48,7 @@ class Job:
     source: the file or directory that was given. is_directory: whether input and output are directories.
     """
 
-    request: Request
+    options: ScoreOptions
     source: str
     files: tuple[File, ...]
     output: str
@@ -61,7 +60,7 @@ class Job:
         storage = storage_of(self.source)
         for file in self.files:
             first = Window(file.number, file.name, 0, file.target)
-            yield from windows(storage, first, file.source, self.request, self.window_rows)
+            yield from windows(storage, first, file.source, self.options, self.window_rows)
 
     def check_unchanged(self) -> None:
         """Raise ModelError if an input file is not the one that the job began with."""
@@ -74,59 +73,42 @@ class Job:
                 )
 
     def plan(self) -> dict[str, Any]:
-        """Return all that the output depends on: a run goes on with the parts of a run of an equal plan."""
-        request = self.request
-        paths = dict.fromkeys(
-            [request.model, *(variant.checkpoint or request.model for variant in request.live.variants)]
+        """Return all that the output depends on: a run goes on with the parts of a run of an equal plan.
+
+        The stored masks of the checkpoints are in it if this options may use them.
+        """
+        options = self.options
+        models = dict.fromkeys(
+            [options.model, *(v.checkpoint or options.model for v in options.live.variants)]
         )
-        versions = [version(name) for name in ("headroom", "pyarrow")]
+        live = options.live.model_dump(mode="json", include={"masks", "variants", "default"})
+        columns = [[column.variant, column.mask] for column in options.columns]
+        specs = json.dumps([columns, live], ensure_ascii=False)
+        stored: dict[str, list[str]] = {}
+        for directory in map(locate, models):
+            for name, mask in read_stored_masks(directory, read_config(directory)).items():
+                if options.fields.mask is not None or name in specs:
+                    stored.setdefault(f"stored mask {name}", []).append(mask.id)
         return {
             INPUT: [[file.name, file.stat.size, file.stat.modified] for file in self.files],
             "output": [self.output, *sorted({str(file.target) for file in self.files})],
-            "model": [digest_of(locate(path)) for path in paths],
-            **_stored_masks(request, paths),
-            "mask or variant": _as_options(request.columns),
-            "config file": request.live.model_dump(mode="json", include={"masks", "variants", "default"}),
-            "choice of columns": [*request.fields.needed, request.prefix],
-            "--delimiter": request.fields.delimiter,
-            "--overflow": request.overflow,
-            "device or number format": [request.device, request.dtype],
-            "version of headroom": [*versions, self.window_rows, WINDOW_BYTES],
+            "model": [digest_of(locate(path)) for path in models],
+            **stored,
+            "mask or variant": columns,
+            "config file": live,
+            "choice of columns": [*astuple(options.fields), options.prefix],
+            "--overflow": options.overflow,
+            "device or number format": [options.device, options.dtype],
+            "version of headroom": [version("headroom"), version("pyarrow"), self.window_rows, WINDOW_BYTES],
         }
 
 
-def _as_options(columns: Iterable[Column]) -> str:
-    """Return the variants and masks as the options of the command line that ask for them."""
-    given = [("--variant", column.variant) for column in columns]
-    given += [
-        ("--mask", json.dumps(column.mask) if isinstance(column.mask, dict) else column.mask)
-        for column in columns
-    ]
-    words = [word for option, value in dict.fromkeys(given) if value is not None for word in (option, value)]
-    return shlex.join(words) or "no mask and no variant"
-
-
-def _stored_masks(request: Request, paths: Iterable[str | None]) -> dict[str, Any]:
-    """Return the ids of the checkpoints' stored masks that this request may use."""
-    masks = {}
-    specs = json.dumps(
-        [[column.mask for column in request.columns], request.live.model_dump(mode="json")],
-        ensure_ascii=False,
-    )
-    for path in paths:
-        directory = locate(path)
-        for name, mask in read_stored_masks(directory, read_config(directory)).items():
-            if request.fields.mask is not None or name in specs:
-                masks[f"stored mask {name}" + (f" of {path}" if path != request.model else "")] = mask.id
-    return masks
-
-
-def make_job(source: str, output: str, request: Request) -> Job:
+def make_job(source: str, output: str, options: ScoreOptions) -> Job:
     """Look the input up. Raises ModelError if there is none, or a format is not known."""
     source, output = (name.rstrip("/") if "://" in name else str(Path(name)) for name in (source, output))
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
-    storage, delimiter = storage_of(source), request.fields.delimiter
+    storage, delimiter = storage_of(source), options.fields.delimiter
     is_directory = storage.is_directory(source)
     _check_apart(source, output, is_directory)
     if is_directory:
@@ -156,7 +138,7 @@ def make_job(source: str, output: str, request: Request) -> Job:
             except OSError as error:
                 raise ModelError(reading_problem(name, error)) from None
         files.append(File(number, name, stat, target, *formats))
-    return Job(request, source, tuple(files), output, is_directory)
+    return Job(options, source, tuple(files), output, is_directory)
 
 
 def _known(name: str, delimiter: str) -> Format:

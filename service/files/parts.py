@@ -49,7 +49,7 @@ class Parts:
     """
 
     def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
-        self.plan = dict(plan)
+        self.plan: dict[str, Any] = json.loads(json.dumps(plan))  # as it is read again
         self.directory = output.rstrip("/") + ".parts"
         self.storage = storage_of(output)
         self.storage.check = self.check_owner
@@ -117,10 +117,21 @@ class Parts:
     def _check_plan(self, before: dict[str, Any]) -> None:
         for name in before | self.plan:
             if before.get(name) != self.plan.get(name):
-                difference = _difference(name, before.get(name), self.plan.get(name))
+                difference = f"a run with another {name}; repeat that run"
+                if name == INPUT:
+                    difference = self._changed_input(before)
                 raise ModelError(
                     f"{self.directory} holds the parts of {difference}, or start over with --overwrite"
                 )
+
+    def _changed_input(self, before: dict[str, Any]) -> str:
+        stats = {file: stat for file, *stat in before.get(INPUT, ())}
+        now = {file: stat for file, *stat in self.plan.get(INPUT, ())}
+        if list(now) != list(stats):
+            return "a run with other input files; repeat that run"
+        changed = next(file for file, stat in now.items() if stat != stats[file])
+        what = "its size or its time of change"
+        return f"an unfinished run, but {changed} has changed since ({what}); restore it"
 
     def _check_names(self) -> None:
         """Raise ModelError if the directory holds a file that no run has put there."""
@@ -154,21 +165,3 @@ class Parts:
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
         self._run = None
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    """Say which run the parts are of, and what its user can do. name: the entry of the plan that differs."""
-    if name != INPUT:
-        return f"a run with another {name} ({_short(before)}, now {_short(now)}); repeat that run"
-    stats = {file: stat for file, *stat in before or ()}
-    if [file for file, *_ in now or ()] != list(stats):
-        return "a run with other input files; repeat that run"
-    changed = next(file for file, *stat in now if stat != stats[file])
-    return f"an unfinished run, but {changed} has changed since (its size or its time of change); restore it"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        value = " ".join(str(part) for part in value if part != "")
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else text[:59] + "…"

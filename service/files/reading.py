@@ -14,7 +14,7 @@ import pyarrow
 from models.errors import ModelError
 from models.quality.formats import Format
 from service.files import reading_text
-from service.files.request import Fields, Request
+from service.files.options import Fields, ScoreOptions
 from service.files.storage import BUFFER_BYTES, Storage
 
 WINDOW_ROWS = 4096
@@ -74,12 +74,12 @@ class Window:
 
 
 def windows(
-    storage: Storage, window: Window, source: Format, request: Request, window_rows: int
+    storage: Storage, window: Window, source: Format, options: ScoreOptions, window_rows: int
 ) -> Iterator[Window]:
     """Yield the windows of a file; at least one, unless the file cannot be read.
 
     window: the first one, empty. source: the file's format. Raises ModelError, which names the file, if it
-    cannot be read or its columns do not fit the request.
+    cannot be read or its columns do not fit the options.
     """
     name = window.name
     stat = storage.stat(name)
@@ -88,13 +88,13 @@ def windows(
     with storage.open(name) as raw:
         try:
             read = _parquet if source.kind == "parquet" else partial(_text, source, max(stat.size, 1))
-            yield from read(raw, window, request, window_rows)
+            yield from read(raw, window, options, window_rows)
         except (OSError, EOFError, UnicodeError, pyarrow.ArrowException) as error:
             raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
 
 
 def _text(
-    source: Format, size: int, raw: Any, window: Window, request: Request, window_rows: int
+    source: Format, size: int, raw: Any, window: Window, options: ScoreOptions, window_rows: int
 ) -> Iterator[Window]:
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
     stream: IO[bytes] = raw
@@ -104,7 +104,7 @@ def _text(
         stream = io.BufferedReader(plain, BUFFER_BYTES)
     elif isinstance(raw, pyarrow.NativeFile):
         stream = io.BufferedReader(raw, BUFFER_BYTES)
-    fields = request.fields
+    fields = options.fields
     if source.kind == "jsonl":
         rows = reading_text.jsonl_rows(stream)
     else:
@@ -114,7 +114,7 @@ def _text(
     for row in rows:
         if count == window_rows or (count and size_so_far + row.size > WINDOW_BYTES):
             window.share = min(raw.tell() / size, 1.0)
-            yield _settled(window, request)
+            yield _settled(window, options)
             window = _next(window)
             count = size_so_far = 0
         count, size_so_far = count + 1, size_so_far + row.size
@@ -124,14 +124,14 @@ def _text(
             window.lines.append(row.line)
             window.rows.append(row.values)
     window.share = 1.0
-    yield _settled(window, request)
+    yield _settled(window, options)
 
 
-def _parquet(raw: Any, window: Window, request: Request, window_rows: int) -> Iterator[Window]:
+def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) -> Iterator[Window]:
     """Yield windows of parquet: batches of as many rows as fit by the file's mean row."""
     from pyarrow import parquet, types
 
-    file, fields = parquet.ParquetFile(raw), request.fields
+    file, fields = parquet.ParquetFile(raw), options.fields
     schema, metadata = file.schema_arrow, file.metadata
     window.names = names = tuple(schema.names)
     reading_text.check_columns(window.name, names, fields.needed)
@@ -156,10 +156,10 @@ def _parquet(raw: Any, window: Window, request: Request, window_rows: int) -> It
         window.set_aside({index: row for index, row in enumerate(rows) if isinstance(row, str)})
         read += len(rows)
         window.share = read / metadata.num_rows
-        yield _settled(window, request)
+        yield _settled(window, options)
     if not read:
         window.table = schema.empty_table().replace_schema_metadata()
-        yield _settled(window, request)
+        yield _settled(window, options)
 
 
 def _plain(table: Any) -> Iterator[dict[str, Any] | str]:
@@ -184,14 +184,14 @@ def _next(window: Window) -> Window:
     )
 
 
-def _settled(window: Window, request: Request) -> Window:
+def _settled(window: Window, options: ScoreOptions) -> Window:
     """Set aside rows that cannot be scored or written. The first window says the file's columns and types."""
-    fields, new = request.fields, set(request.names)
+    fields, new = options.fields, set(options.names)
     window.set_aside({i: reason for i, row in enumerate(window.rows) if (reason := _problem(row, fields))})
     if window.number == 0:
         if not window.names:
             window.names = tuple(dict.fromkeys(name for row in window.rows for name in row))
-        request.check_names(window.name, window.names)
+        options.check_names(window.name, window.names)
         if window.target.kind == "parquet" and window.table is None:
             window.types = {name: _type_of([row.get(name) for row in window.rows]) for name in window.names}
         return window

@@ -28,11 +28,14 @@ Without a limit, a file in which every row fails after a thousand lines would be
 _TOO_LONG = f"longer than {ROW_BYTES >> 20} MiB"
 
 
-class Row(NamedTuple):
-    """A row of the file: its values by column, or None and the reason. line: its first. size: its bytes."""
+class TextRow(NamedTuple):
+    """A row of the file, or why it cannot be read. line: its first. size: its bytes.
+
+    values: by column; of a record of csv, the cells. text: of a row that cannot be read.
+    """
 
     line: int
-    values: dict[str, Any] | None
+    values: Any
     reason: str
     text: str
     size: int
@@ -61,18 +64,20 @@ def _lines(stream: IO[bytes]) -> Iterator[_Line]:
             yield _Line(number, data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data)
 
 
-def _bad(line: int, reason: str, data: bytes) -> Row:
-    return Row(line, None, reason, data[:1000].decode("utf-8", "backslashreplace").rstrip("\r\n"), len(data))
+def _bad(line: int, reason: str, data: bytes, size: int) -> TextRow:
+    text = data[:1000].decode("utf-8", "backslashreplace").rstrip("\r\n")
+    return TextRow(line, None, reason, text, size)
 
 
-def jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
+def jsonl_rows(stream: IO[bytes]) -> Iterator[TextRow]:
     """Yield the rows of a file with one JSON object per line."""
     for number, data, _ in _lines(stream):
         if data is None:
-            yield Row(number, None, _TOO_LONG, "", ROW_BYTES)
+            yield TextRow(number, None, _TOO_LONG, "", ROW_BYTES)
         elif data.strip():
             values, reason = _json(data)
-            yield Row(number, values, "", "", len(data)) if not reason else _bad(number, reason, data)
+            size = len(data)
+            yield _bad(number, reason, data, size) if reason else TextRow(number, values, "", "", size)
 
 
 def _json(data: bytes) -> tuple[Any, str]:
@@ -105,7 +110,7 @@ def check_columns(where: str, names: Sequence[str], needed: Sequence[str]) -> No
 
 def csv_rows(
     name: str, stream: IO[bytes], delimiter: str, needed: Sequence[str]
-) -> tuple[tuple[str, ...], Iterator[Row]]:
+) -> tuple[tuple[str, ...], Iterator[TextRow]]:
     """Return the columns, which the first line names, and the rows of a csv file.
 
     Raises ModelError if the header is missing or lacks a column, or names one twice.
@@ -115,33 +120,21 @@ def csv_rows(
     header = records.next()
     if header is None:
         raise ModelError(f"{name} is empty; its first line must name the columns")
-    cells, reason, _, data, _ = header
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if header.text.startswith(("\\xff\\xfe", "\\xfe\\xff")):
         raise ModelError(f"{name} is UTF-16 text; save it as UTF-8")
-    if reason:
-        raise ModelError(f"{name}, line 1: {reason}")
-    names = tuple(cell.strip() for cell in cells)
+    if header.reason:
+        raise ModelError(f"{name}, line 1: {header.reason}")
+    names = tuple(cell.strip() for cell in header.values)
     check_columns(f"{name}, line 1", names, needed)
     return names, _csv_rows(records, names)
 
 
-def _csv_rows(records: _Records, names: tuple[str, ...]) -> Iterator[Row]:
-    while (record := records.next(len(names))) is not None:
-        cells, reason, line, data, size = record
-        if reason:
-            yield _bad(line, reason, data)._replace(size=size)
-        elif cells:  # no blank line
-            yield Row(line, dict(zip(names, cells, strict=True)), "", "", size)
-
-
-class _Record(NamedTuple):
-    """The cells of a record, or what is wrong with it. data: its lines; empty if nothing is wrong."""
-
-    cells: list[str]
-    reason: str
-    line: int
-    data: bytes
-    size: int
+def _csv_rows(records: _Records, names: tuple[str, ...]) -> Iterator[TextRow]:
+    while (row := records.next(len(names))) is not None:
+        if row.reason:
+            yield row
+        elif row.values:  # no blank line
+            yield row._replace(values=dict(zip(names, row.values, strict=True)))
 
 
 class _Records:
@@ -155,7 +148,7 @@ class _Records:
         self._delimiter = delimiter
         self._reader = csv.reader(self._feed(), delimiter=delimiter, strict=True)
 
-    def next(self, columns: int | None = None) -> _Record | None:
+    def next(self, columns: int | None = None) -> TextRow | None:
         """Return the next record; None at the end. columns: how many cells it must have; None: any number.
 
         A quote that is not closed swallows the rows after it. So a record that is wrong ends with its first
@@ -183,10 +176,10 @@ class _Records:
                 "".join(cells).encode()
             except UnicodeEncodeError:  # by a surrogate, which `_feed` makes of a byte that is not UTF-8
                 reason = "not UTF-8 text"
-        first_line = self._taken[0]
-        is_kept = not reason and first_line.number > 1
-        data = b"" if is_kept else b"".join(line.data or b"" for line in self._taken)
-        return _Record(cells, reason, first_line.number, data, self._size)
+        line = self._taken[0].number
+        if not reason:
+            return TextRow(line, cells, "", "", self._size)
+        return _bad(line, reason, b"".join(taken.data or b"" for taken in self._taken), self._size)
 
     def _feed(self) -> Iterator[str]:
         """Yield lines as text, those to read again first, and remember them."""

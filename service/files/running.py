@@ -23,7 +23,7 @@ from service.files.writing import assemble
 SUCCESS = "_SUCCESS"
 """The file that says that a directory in an object store is complete."""
 
-Report = Callable[[float, int, int], None]
+Progress = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
 
 
@@ -58,7 +58,7 @@ class Summary:
 
 
 def run(
-    job: Job, workers: Callable[[], AbstractContextManager[Workers]], report: Report, *, overwrite: bool
+    job: Job, workers: Callable[[], AbstractContextManager[Workers]], report: Progress, *, overwrite: bool
 ) -> Summary:
     """Score what is not done yet, and put the output together.
 
@@ -115,7 +115,7 @@ def _writing(what: str, *, kept: bool = True) -> Iterator[None]:
         raise ModelError(f"{what} cannot be written: {error.strerror or error}{goes_on}") from None
 
 
-def _score(job: Job, parts: Parts, workers: Workers, report: Report) -> None:
+def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> None:
     """Keep a part for every window of the job that has none yet.
 
     One thread reads windows and hands them to the workers; this one writes their parts.

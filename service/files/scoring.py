@@ -23,8 +23,8 @@ from models.errors import ModelError
 from models.masks.rows import RowMasks
 from service.engine.threads import forward_pool
 from service.errors import InvalidRequest
+from service.files.options import ColumnSet, ScoreOptions
 from service.files.reading import Window
-from service.files.request import Column, Request
 from service.files.running import Encoded
 from service.files.writing import encode, encode_rejects
 from service.scoring.catalog import BASE, Variant, build_catalog
@@ -49,21 +49,21 @@ class _Group:
     batches: list[tuple[list[int], Future[np.ndarray]]] = field(default_factory=list)
 
 
-class Scorer:
-    """The models of a request and the threads that run them: what `running.Workers` asks for.
+class WindowScorer:
+    """The models that the options name and the threads that run them: what `running.Workers` asks for.
 
     threads: forward threads on a CPU; default: one per core.
     """
 
     ahead = 2
 
-    def __init__(self, request: Request, *, threads: int | None = None) -> None:
-        self.request = request
+    def __init__(self, options: ScoreOptions, *, threads: int | None = None) -> None:
+        self.options = options
 
         def load(path: str | None) -> Classifier:
-            return Classifier.load(path, request.device, request.dtype)
+            return Classifier.load(path, options.device, options.dtype)
 
-        self.catalog = build_catalog(request.live, {BASE: load(request.model)}, load)
+        self.catalog = build_catalog(options.live, {BASE: load(options.model)}, load)
         self.device = self.catalog.base.network.device
         on_gpu = self.device.type == "cuda"
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
@@ -77,7 +77,7 @@ class Scorer:
 
     def submit(self, window: Window) -> tuple[Window, list[list[_Group]]]:
         """Tokenize a window and hand its batches to the forward threads. Bad rows go to its rejects."""
-        fields, columns = self.request.fields, self.request.columns
+        fields, columns = self.options.fields, self.options.columns
         if fields.mask is None and fields.variant is None:
             rows = list(range(len(window.rows)))
             groups = [[_Group(self._variant(column, {}), rows)] if rows else [] for column in columns]
@@ -103,7 +103,7 @@ class Scorer:
         broken: set[int] = set()
         results = []
         for groups in columns:
-            values: dict[str, list[Any]] = {kind: [None] * size for kind in self.request.kinds}
+            values: dict[str, list[Any]] = {kind: [None] * size for kind in self.options.kinds}
             for group in groups:
                 found, finite = self._collect(group)
                 broken.update(row for row, is_finite in zip(group.rows, finite, strict=True) if not is_finite)
@@ -115,11 +115,11 @@ class Scorer:
         for values in results if broken else ():
             for kind, every in values.items():
                 values[kind] = [value for row, value in enumerate(every) if row not in broken]
-        data = encode(window, results, self.request)
+        data = encode(window, results, self.options)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 
-    def _variant(self, column: Column, row: Mapping[str, Any]) -> Variant:
-        fields = self.request.fields
+    def _variant(self, column: ColumnSet, row: Mapping[str, Any]) -> Variant:
+        fields = self.options.fields
         variant = column.variant if fields.variant is None else row.get(fields.variant) or None
         mask = column.mask if fields.mask is None else row.get(fields.mask) or None
         for name, value in ((fields.variant, variant), (fields.mask, mask)):
@@ -129,7 +129,7 @@ class Scorer:
 
     def _start(self, group: _Group, pairs: Sequence[tuple[str, str]]) -> None:
         tokenizer = group.variant.classifier.tokenizer
-        if self.request.overflow == "chunks":
+        if self.options.overflow == "chunks":
             group.chunks = encode_chunks(tokenizer, pairs, LongTitles("chunks"))
             group.encoded = [row for pair in group.chunks for row in pair.rows]
             if group.masks is not None:

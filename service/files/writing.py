@@ -14,8 +14,8 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
+from service.files.options import ScoreOptions
 from service.files.reading import CODECS, Window
-from service.files.request import Request
 from service.files.storage import BUFFER_BYTES, Storage
 
 ROW_GROUP = 1 << 16
@@ -36,16 +36,16 @@ TYPES = {
 }
 
 
-def encode(window: Window, results: Sequence[Result], request: Request) -> bytes:
+def encode(window: Window, results: Sequence[Result], options: ScoreOptions) -> bytes:
     """Return a window's rows with their scores as a part of a file."""
     target = window.target
-    columns = [result[kind] for result in results for kind in request.kinds]
+    columns = [result[kind] for result in results for kind in options.kinds]
     if target.kind == "parquet":
-        return _parquet(window, columns, request)
+        return _parquet(window, columns, options)
     if target.kind == "jsonl":
-        text = _jsonl(window, columns, request.names)
+        text = _jsonl(window, columns, options.names)
     else:
-        text = _csv(window, columns, request.names)
+        text = _csv(window, columns, options.names)
     if not target.compression:
         return text
     # A gz member or zst frame of its own: a file may hold several, one after the other.
@@ -109,7 +109,7 @@ def _jsonl(window: Window, columns: Sequence[Sequence[Any]], new: Sequence[str])
     )
 
 
-def _parquet(window: Window, columns: Sequence[Sequence[Any]], request: Request) -> bytes:
+def _parquet(window: Window, columns: Sequence[Sequence[Any]], options: ScoreOptions) -> bytes:
     table = window.table
     if table is None:
         texts = pyarrow.string()
@@ -126,8 +126,8 @@ def _parquet(window: Window, columns: Sequence[Sequence[Any]], request: Request)
                 for name, type_ in types.items()
             }
         )
-    kinds = request.kinds * len(request.columns)
-    for name, kind, values in zip(request.names, kinds, columns, strict=True):
+    kinds = options.kinds * len(options.columns)
+    for name, kind, values in zip(options.names, kinds, columns, strict=True):
         table = table.append_column(name, pyarrow.array(values, TYPES[kind]))
     buffer = pyarrow.BufferOutputStream()
     parquet.write_table(table, buffer, compression="zstd")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from service.ray import tasks
 
 if TYPE_CHECKING:
+    from service.files.options import ScoreOptions
     from service.files.reading import Window
-    from service.files.request import Request
     from service.files.running import Encoded
 
 AHEAD = 2
@@ -29,31 +29,31 @@ RESTARTS = 5
 
 @contextlib.contextmanager
 def cluster(
-    request: Request,
-) -> Iterator[tuple[Request, Callable[[], contextlib.AbstractContextManager[Actors]]]]:
-    """Yield the request, with its device, and a function that starts the actors that score on the cluster."""
+    options: ScoreOptions,
+) -> Iterator[tuple[ScoreOptions, Callable[[], contextlib.AbstractContextManager[Actors]]]]:
+    """Yield the options, with their device, and a function that starts the actors that score."""
     with tasks.connected() as ray:
         resources = ray.cluster_resources()
-        device = request.device
+        device = options.device
         if device == "auto":
             device = "cuda" if resources.get("GPU") else "cpu"
         gpus = 1 if device.startswith("cuda") else 0
         count = max(int(resources.get("GPU" if gpus else "CPU", 1)), 1)
-        model = request.model
+        model = options.model
         if model is not None and Path(model).is_dir():
             model = str(Path(model).absolute())
-        resolved = replace(request, device=device, model=model)
+        resolved = replace(options, device=device, model=model)
         yield resolved, lambda: contextlib.nullcontext(Actors(ray, resolved, count, gpus))
 
 
 class Actors:
     """The actors of a cluster: what `running.Workers` asks for."""
 
-    def __init__(self, ray: Any, request: Request, count: int, gpus: int) -> None:
+    def __init__(self, ray: Any, options: ScoreOptions, count: int, gpus: int) -> None:
         self._ray = ray
         how = {"max_restarts": RESTARTS, "max_task_retries": RESTARTS}
         actor = ray.remote(num_cpus=1, num_gpus=gpus, **how)(Scoring)
-        self._turns = itertools.cycle([actor.remote(request) for _ in range(count)])
+        self._turns = itertools.cycle([actor.remote(options) for _ in range(count)])
         self.ahead = AHEAD * count
 
     def submit(self, window: Window) -> Any:
@@ -72,10 +72,10 @@ class Actors:
 class Scoring:
     """An actor: loads the models once and scores windows."""
 
-    def __init__(self, request: Request) -> None:
-        from service.files.scoring import Scorer
+    def __init__(self, options: ScoreOptions) -> None:
+        from service.files.scoring import WindowScorer
 
-        self._scorer = Scorer(request, threads=1)
+        self._scorer = WindowScorer(options, threads=1)
 
     def score(self, window: Window) -> Encoded:
         """Return a scored window as it is written."""

@@ -131,20 +131,13 @@ class Shadow:
             scores = np.array([result.score for result in results], np.float32)
             relevance.append(column.variant.classifier.relevance(scores))
             raw_scores.append(np.array([result.raw_score for result in results]))
-        difference = paired(relevance[0], relevance[1], job.request.grades, raw_scores)
-        self._experiments.router.shadow_result(
+        self._experiments.shadow_result(
             ShadowResult(
                 experiment=job.experiment.name,
                 arm=arm,
                 time=self._experiments.ledger.clock(),
-                mean_delta=difference.mean_delta,
-                abs_deltas=difference.abs_deltas,
-                rank_correlation=difference.rank_correlation,
-                top10_overlap=difference.top10_overlap,
-                ndcg_control=difference.ndcg_control,
-                ndcg_arm=difference.ndcg_arm,
-                control_seconds=control.seconds,
-                arm_seconds=other.seconds,
+                seconds_delta=other.seconds - control.seconds,
                 unit=job.request.unit,
+                **paired(relevance[0], relevance[1], job.request.grades, raw_scores),
             )
         )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.engine.deadline import Deadline
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
-from service.experiments.router import Route, Router
+from service.experiments.live import LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
 from service.scoring.catalog import Catalog, Variant
@@ -36,7 +36,7 @@ class Treatment:
     """
 
     def __init__(
-        self, scorer: Scorer, experiments: Router, shadow: Shadow, queued_tokens: Callable[[], int]
+        self, scorer: Scorer, experiments: LiveExperiments, shadow: Shadow, queued_tokens: Callable[[], int]
     ) -> None:
         self._scorer = scorer
         self._experiments = experiments

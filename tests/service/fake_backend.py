@@ -12,6 +12,7 @@ from service.engine.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
+from service.experiments.steering import Decide
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
     HeadsResponse,
@@ -60,13 +61,7 @@ class FakeExperiments:
     async def course(self, _name: str) -> Course:
         raise NotFound
 
-    async def ramp(self, _name: str, **_: object) -> ExperimentDetail:
-        raise NotFound
-
-    async def stop(self, _name: str, **_: object) -> ExperimentDetail:
-        raise NotFound
-
-    async def ship(self, _name: str, **_: object) -> ExperimentDetail:
+    async def act(self, _name: str, _decide: Decide, **_: str) -> ExperimentDetail:
         raise NotFound
 
 

@@ -119,7 +119,7 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
 async def test_a_start_that_the_database_refuses_is_said_and_comes_once_it_can(two: Server) -> None:
     path = two.config.parent / "state/headroom/experiments.db"
     store = Store(f"sqlite:///{path}")
-    store.migrate()
+    store.prepare()
     store.close()
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(

@@ -112,10 +112,10 @@ def fill(store: Store, began: str) -> None:
     arms = ["control", "pruned"]
     store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
     store.record_outcomes(
-        [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], ["prune20"]
+        [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], [CONFIG]
     )
     early = [Outcome("prune20", f"e{i}", f"u{i}", "clicked", 1.0, 95.0) for i in range(3)]
-    store.record_outcomes(early, ["prune20"])
+    store.record_outcomes(early, [CONFIG])
     store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2, detail=began))
     store.record_action(Action("prune20", "rollback", 300.0, "guardrail", arm="pruned", reason="p99"))
 

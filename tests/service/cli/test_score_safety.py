@@ -148,12 +148,12 @@ def test_a_directory_of_somebody_else_is_not_taken_for_parts(
     ("options_then", "reason"),
     [
         ({}, "unfinished run, but {input} has changed since (its size or its time of change); restore it"),
-        ({"--mask": "0.*"}, "run with another mask or variant (no mask and no variant, now --mask '0.*')"),
-        ({"--overflow": "chunks"}, "run with another --overflow (truncate, now chunks)"),
-        ({"--dtype": "bfloat16"}, "another device or number format (cpu float32, now cpu bfloat16)"),
-        ({"--prefix": "my_"}, "run with another choice of columns ("),
-        ({"--query-column": "other"}, "another choice of columns (query title, now other title)"),
-        ({"--mask-column": "other"}, "run with another choice of columns ("),
+        ({"--mask": "0.*"}, "run with another mask or variant; repeat that run"),
+        ({"--overflow": "chunks"}, "run with another --overflow; repeat that run"),
+        ({"--dtype": "bfloat16"}, "another device or number format; repeat that run"),
+        ({"--prefix": "my_"}, "run with another choice of columns; repeat that run"),
+        ({"--query-column": "other"}, "another choice of columns; repeat that run"),
+        ({"--mask-column": "other"}, "run with another choice of columns; repeat that run"),
     ],
 )
 def test_parts_are_used_again_only_if_nothing_has_changed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.estimates import Moments
-from service.experiments.events import Action
+from service.experiments.events import Action, ShadowResult
 from service.experiments.live import LiveExperiments
 from service.experiments.measure import Comparison
 from service.experiments.metrics import ExperimentMetrics
+from service.experiments.shadow import histogram
 from service.experiments.state import Run, identity
 from service.experiments.store import Store
 
@@ -34,6 +36,19 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
 def start(config: ExperimentConfig, time: float = 0.0) -> Action:
     """The start of an experiment, as its log has it."""
     return Action(config.name, "start", time, "schedule", detail=identity(config))
+
+
+def shadowed(
+    mean_delta: float,
+    deltas: Sequence[float] = (0.1,),
+    *,
+    experiment: str = "prune20",
+    time: float = 1.0,
+    **more: Any,
+) -> ShadowResult:
+    """A request whose scores under `pruned` differ from those under control by so much."""
+    mean, bins = float(np.mean(deltas)), histogram(np.array(deltas))
+    return ShadowResult(experiment, "pruned", time, mean_delta, mean, len(deltas), bins, **more)
 
 
 def live_of(store: Store, **more: Any) -> LiveExperiments:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.estimates import Floats, Moments, estimate, pool
-from service.experiments.sequences import Boundary, Contrast, contrast, margin_gap
+from service.experiments.estimates import Floats, Moments, estimate
+from service.experiments.sequences import Boundary, Contrast, contrast
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""
@@ -101,7 +101,7 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     looks = max(1, design.units // design.every)
     treated = rng.random((experiments, looks * design.every)) < design.share
     arms = look_moments(draw(treated, rng), treated, looks)
-    pooled = pool(arms)
+    pooled = arms[0] + arms[1]
     control, arm, overall = (
         estimate(part, pooled, ratio=design.ratio, adjusted=design.adjusted) for part in (*arms, pooled)
     )
@@ -109,8 +109,8 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     at_looks = contrast(control, arm, overall, boundary)
     low, high, bar = at_looks.low, at_looks.high, 0.0 if design.margin is None else -design.margin
     if design.relative and design.margin is not None:
-        low, high = margin_gap(control, arm, overall, boundary, 1 - design.sign * design.margin)
-        bar = 0.0
+        gap = contrast(control, arm, overall, boundary, ratio=1 - design.sign * design.margin)
+        low, high, bar = gap.low, gap.high, 0.0
     worst, best = (low, high) if design.sign > 0 else (-high, -low)
     units = (np.arange(looks) + 1) * design.every
 

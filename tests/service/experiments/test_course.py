@@ -7,8 +7,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from service.experiments.analysis import analyse
-from service.experiments.course import MAX_LOOKS, course, look_times
+from service.experiments.analysis import MAX_LOOKS, analyse, course, look_times
 from service.experiments.events import Action, Exposure, Outcome
 from service.experiments.store import Store
 from tests.service.experiments.making import experiment, start
@@ -43,7 +42,7 @@ def fill(store: Store, *, until: float) -> None:
                 outcomes.append(Outcome("prune20", name, f"u{number}", metric, float(value), at + delay))
     store.record_action(START)
     store.add_exposures([row for row in exposures if row.time <= until])
-    store.record_outcomes([row for row in outcomes if row.time <= until], known=["prune20"])
+    store.record_outcomes([row for row in outcomes if row.time <= until], [CONFIG])
 
 
 def test_a_past_look_is_what_the_report_said_then(

@@ -30,7 +30,7 @@ def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -
     for store in broken:
         assert "hunter2" not in repr(store)
         calls: list[Callable[[], object]] = [
-            store.migrate,
+            store.prepare,
             lambda s=store: s.add_exposures([exposure("a")]),  # type: ignore[misc]
             lambda s=store: s.epoch_counts(["prune20"]),  # type: ignore[misc]
         ]
@@ -101,12 +101,12 @@ def test_what_a_damaged_file_cannot_keep_is_not_accepted(tmp_path: Path, how: st
     if how == "deleted":
         path.unlink()
     elif how == "replaced":
-        Store(f"sqlite:///{tmp_path / 'copy.db'}").migrate()
+        Store(f"sqlite:///{tmp_path / 'copy.db'}").prepare()
         (tmp_path / "copy.db").replace(path)
     else:
         path.write_bytes(b"" if how == "emptied" else os.urandom(path.stat().st_size))
     with pytest.raises(DatabaseUnavailable):
-        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)], ["prune20"])
+        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)])
     assert [str(path) in reason for reason in failures] == [True]
 
 

@@ -9,11 +9,11 @@ import tea_tasting as tt
 from scipy import stats
 
 from service.experiments.definition import Metric
-from service.experiments.estimates import Estimate, Moments, estimate, pool
+from service.experiments.estimates import NOBODY, Estimate, Moments, estimate
 from service.experiments.events import Exposure, Outcome
 from service.experiments.measure import measure
 from service.experiments.store import Store
-from tests.service.experiments.making import ALWAYS, moments_of
+from tests.service.experiments.making import ALWAYS, experiment, moments_of
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_estimates_are_those_of_tea_tasting(
 
     parts = both(users, value, denominator, covariate)
     control, treated = (
-        estimate(part, pool(parts), ratio=denominator is not None, adjusted=covariate is not None)
+        estimate(part, sum(parts, NOBODY), ratio=denominator is not None, adjusted=covariate is not None)
         for part in parts
     )
     difference = treated.value - control.value
@@ -85,8 +85,8 @@ def test_estimates_are_those_of_tea_tasting(
 
 def test_cuped_narrows_by_the_correlation_and_moves_no_mean(users: pd.DataFrame) -> None:
     parts = both(users, "spent", covariate="before")
-    plain = estimate(parts[0], pool(parts))
-    adjusted = estimate(parts[0], pool(parts), adjusted=True)
+    plain = estimate(parts[0], sum(parts, NOBODY))
+    adjusted = estimate(parts[0], sum(parts, NOBODY), adjusted=True)
     slope = np.polyfit(users["before"], users["spent"], 1)[0]
     control = users[users["variant"] == 0]
     left = np.var(control["spent"] - slope * control["before"], ddof=1)
@@ -98,7 +98,10 @@ def test_cuped_narrows_by_the_correlation_and_moves_no_mean(users: pd.DataFrame)
 def test_a_covariate_that_never_varies_changes_nothing(users: pd.DataFrame) -> None:
     parts = both(users, "spent")
     constant = [moments_of(users["spent"][users["variant"] == arm].to_numpy(), 0.0, 5.0) for arm in (0, 1)]
-    plain, adjusted = estimate(parts[0], pool(parts)), estimate(constant[0], pool(constant), adjusted=True)
+    plain, adjusted = (
+        estimate(parts[0], sum(parts, NOBODY)),
+        estimate(constant[0], sum(constant, NOBODY), adjusted=True),
+    )
     assert float(plain.value) == float(adjusted.value)
     assert float(plain.variance) == pytest.approx(float(adjusted.variance))
 
@@ -107,7 +110,7 @@ def test_parts_add_up_to_the_whole_even_far_from_zero() -> None:
     rng = np.random.default_rng(5)
     values = 1e9 + rng.normal(size=(3, 1000))
     whole = moments_of(*values)
-    added = pool(moments_of(*values[:, start : start + 100]) for start in range(0, 1000, 100))
+    added = sum((moments_of(*values[:, start : start + 100]) for start in range(0, 1000, 100)), NOBODY)
     assert added.mean == pytest.approx(whole.mean)
     assert added.covariance == pytest.approx(np.cov(values), abs=1e-7)
     assert whole.covariance == pytest.approx(np.cov(values), abs=1e-7)
@@ -133,8 +136,8 @@ def fill(store: Store, rng: np.random.Generator) -> dict[str, np.ndarray]:
                 columns[metric][i] += value
                 if metric == "clicks" and at < exposed[i] + 3600:
                     columns["in_window"][i] += value
-    store.record_outcomes(outcomes + outcomes[:50], known=["e"])
-    store.record_outcomes([Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], known=["other"])
+    store.record_outcomes(outcomes + outcomes[:50], [experiment(name="e")])
+    store.record_outcomes([Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
     return columns | {"arm": arms, "exposed": exposed}
 
 

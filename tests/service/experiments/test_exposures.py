@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.experiments.router import RecentlySeen
+from service.experiments.live import RecentlySeen
 
 
 def test_a_unit_is_new_once_and_again_when_its_event_was_lost() -> None:

@@ -35,7 +35,7 @@ def report_of(store: Store, config: ExperimentConfig, now: float) -> Report:
 def record(store: Store, outcomes: list[Outcome]) -> None:
     """In batches, as they come over HTTP; and statistics for the planner, as PostgreSQL gathers by itself."""
     for start in range(0, len(outcomes), 500):
-        store.record_outcomes(outcomes[start : start + 500], ["e"])
+        store.record_outcomes(outcomes[start : start + 500], [experiment(name="e")])
     with store._write() as db:
         db.execute(text("ANALYZE"))
 

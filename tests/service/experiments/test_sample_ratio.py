@@ -79,7 +79,6 @@ def worlds(store: Store) -> Iterator[Any]:
     yield make
     for world in made:
         world.live.writer.close(1)
-        world.live.ledger._thread.shutdown()
 
 
 def test_an_arm_that_left_is_no_mismatch_and_later_losses_are_found(worlds: Any) -> None:

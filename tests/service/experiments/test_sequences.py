@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from service.experiments.estimates import NOBODY, Moments, estimate
 from service.experiments.sample_ratio import sequential_p
-from service.experiments.sequences import MIN_UNITS, Boundary, contrast, margin_gap, one_sample
+from service.experiments.sequences import MIN_UNITS, Boundary, contrast, one_sample
 from tests.service.experiments.making import moments_of
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
@@ -173,11 +173,9 @@ def test_a_relative_margin_is_judged_by_the_interval_that_is_shown() -> None:
         gap = abs(treated.value - ratio * control.value) / boundary.multiplier(700)
         assert gap == pytest.approx(error, rel=1e-6) or gap == pytest.approx(own, rel=1e-6)
     assert found.relative_low < found.relative < found.relative_high
-    low, high = margin_gap(control, treated, overall, boundary, 1 + found.relative_low)
-    assert (low, high) == (pytest.approx(0, abs=1e-9), pytest.approx(high))
-    assert margin_gap(control, treated, overall, boundary, 1 + found.relative_high)[1] == pytest.approx(
-        0, abs=1e-9
-    )
+    for end, of_gap in ((found.relative_low, "low"), (found.relative_high, "high")):
+        gap = contrast(control, treated, overall, boundary, ratio=float(1 + end))
+        assert getattr(gap, of_gap) == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

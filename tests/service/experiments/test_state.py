@@ -12,6 +12,7 @@ from service.experiments.events import Action
 from service.experiments.state import IDLE, Epoch, Run, fold, identity, runs
 
 START = 1_000_000.0
+HOUR = 3600.0
 CONFIG = ExperimentConfig.model_validate(
     {
         "name": "prune20",
@@ -28,11 +29,7 @@ def action(kind: Any, time: float = START, **more: Any) -> Action:
 
 
 STARTED = action("start", detail=identity(CONFIG))
-
-
-def test_nothing_runs_before_its_start_is_recorded() -> None:
-    assert fold(CONFIG, [], START) == IDLE
-    assert not IDLE.is_running
+BACK = {name: action("rollback", arm=name, reason="p99") for name in ("control", "a", "b", "gone")}
 
 
 @pytest.mark.parametrize(
@@ -40,28 +37,46 @@ def test_nothing_runs_before_its_start_is_recorded() -> None:
     [(0, 0.01, 1), (0.99, 0.01, 1), (1, 0.05, 3), (2.9, 0.05, 3), (3, 0.5, None), (1000, 0.5, None)],
 )
 def test_a_ramp_follows_its_schedule(hours: float, traffic: float, next_hours: float | None) -> None:
-    standing = fold(CONFIG, [STARTED], START + 3600 * hours)
+    standing = fold(CONFIG, [STARTED], START + HOUR * hours)
     assert standing.traffic == traffic
-    assert standing.next_step == (None if next_hours is None else START + 3600 * next_hours)
+    assert standing.next_step == (None if next_hours is None else START + HOUR * next_hours)
 
 
-def test_what_a_person_set_overrides_the_schedule() -> None:
-    standing = fold(CONFIG, [STARTED, action("ramp", traffic=0.25)], START + 3600 * 5)
-    assert (standing.traffic, standing.next_step, standing.is_running) == (0.25, None, True)
+@pytest.mark.parametrize(
+    ("log", "status", "traffic", "rolled_back"),
+    [
+        ([], "running", 0.01, ""),
+        # What a person set overrides the schedule.
+        ([action("ramp", traffic=0.25)], "running", 0.25, ""),
+        # A rollback lasts until the arm is reinstated by name.
+        ([BACK["a"]], "running", 0.01, "a"),
+        ([BACK["a"], action("ramp", traffic=0.5)], "running", 0.5, "a"),
+        ([BACK["a"], BACK["b"]], "rolled_back", 0, "ab"),
+        ([BACK["a"], BACK["b"], action("reinstate", arm="b")], "running", 0.01, "a"),
+        # A stopped experiment goes on with a ramp, and a shipped one ends with a stop.
+        ([action("stop")], "stopped", 0, ""),
+        ([action("stop"), action("ramp", traffic=0.1)], "running", 0.1, ""),
+        ([action("ship", arm="a")], "shipped", 0, ""),
+        ([action("ship", arm="a"), action("stop")], "stopped", 0, ""),
+        # A second start, control, and arms that are gone change nothing.
+        ([action("start", START + 9000)], "running", 0.01, ""),
+        ([BACK["control"], BACK["gone"], action("ship", arm="gone")], "running", 0.01, ""),
+        ([action("reinstate", arm="gone")], "running", 0.01, ""),
+    ],
+)
+def test_the_log_says_where_an_experiment_stands(
+    log: list[Action], status: str, traffic: float, rolled_back: str
+) -> None:
+    standing = fold(CONFIG, [STARTED, *log], START)
+    assert (standing.status, standing.traffic, standing.started) == (status, traffic, START)
+    assert standing.rolled_back == set(rolled_back)
+    assert standing.shipped == ("a" if status == "shipped" else None)
+    assert standing.is_running == (status == "running")
 
 
-def test_a_rollback_lasts_until_the_arm_is_reinstated_by_name() -> None:
-    log = [STARTED, action("rollback", arm="a", reason="p99")]
-    assert fold(CONFIG, log, START).rolled_back == {"a"}
-    assert fold(CONFIG, log, START).is_running
-    log += [action("ramp", traffic=0.5)]
-    assert fold(CONFIG, log, START).rolled_back == {"a"}
-    log += [action("rollback", arm="b", reason="p99")]
-    assert fold(CONFIG, log, START).status == "rolled_back"
-    assert fold(CONFIG, log, START).traffic == 0
-    log += [action("reinstate", arm="b")]
-    assert fold(CONFIG, log, START).is_running
-    assert fold(CONFIG, log, START).rolled_back == {"a"}
+def test_nothing_runs_before_its_start_is_recorded() -> None:
+    assert fold(CONFIG, [], START) == IDLE
+    assert not IDLE.is_running
 
 
 def test_a_rollback_that_knew_no_reinstatement_does_not_count_after_it() -> None:
@@ -74,22 +89,6 @@ def test_a_rollback_that_knew_no_reinstatement_does_not_count_after_it() -> None
         behind = action("rollback", START + 30, arm="a", seen=seen)
         assert fold(CONFIG, [*log, behind], START + 90).rolled_back == {"a"}
     assert fold(CONFIG, [*log, action("rollback", START + 30, arm="b", seen=1)], START).rolled_back == {"b"}
-
-
-def test_control_cannot_be_rolled_back() -> None:
-    assert fold(CONFIG, [STARTED, action("rollback", arm="control")], START).rolled_back == frozenset()
-
-
-def test_a_stopped_experiment_goes_on_with_a_ramp_and_a_shipped_one_ends_with_a_stop() -> None:
-    assert fold(CONFIG, [STARTED, action("stop")], START).status == "stopped"
-    assert fold(CONFIG, [STARTED, action("stop"), action("ramp", traffic=0.1)], START).is_running
-    shipped = fold(CONFIG, [STARTED, action("ship", arm="a")], START)
-    assert (shipped.status, shipped.shipped, shipped.traffic) == ("shipped", "a", 0)
-    assert fold(CONFIG, [STARTED, action("ship", arm="a"), action("stop")], START).shipped is None
-
-
-def test_a_second_start_changes_nothing() -> None:
-    assert fold(CONFIG, [STARTED, action("start", START + 9000)], START + 9000).started == START
 
 
 def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> None:
@@ -105,36 +104,25 @@ def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> No
     assert fold(reslotted, [STARTED], START).is_running
 
 
-def test_actions_on_arms_that_are_gone_are_passed_over() -> None:
-    log = [
-        STARTED,
-        action("rollback", arm="gone"),
-        action("ship", arm="gone"),
-        action("reinstate", arm="gone"),
-    ]
-    assert fold(CONFIG, log, START).is_running
-
-
 def test_when_which_buckets_were_exposed_follows_from_the_log() -> None:
-    hour = 3600.0
     log = [
         STARTED,
-        action("rollback", START + 2 * hour, arm="a"),
-        action("stop", START + 4 * hour),
-        action("ramp", START + 5 * hour, traffic=0.1),
-        action("ship", START + 5 * hour - 60, arm="b"),  # by a replica whose clock is behind
+        action("rollback", START + 2 * HOUR, arm="a"),
+        action("stop", START + 4 * HOUR),
+        action("ramp", START + 5 * HOUR, traffic=0.1),
+        action("ship", START + 5 * HOUR - 60, arm="b"),  # by a replica whose clock is behind
     ]
     at_1 = {"control": 33, "a": 3334 + 33, "b": 6667 + 33}
     at_5 = {"control": 166, "a": 3334 + 166, "b": 6667 + 166}
     at_50 = {"control": 1667, "b": 6667 + 1666}
-    assert runs(CONFIG, log[:4], START + 9 * hour) == [
-        Run(START, START + hour, 0.01, at_1),
-        Run(START + hour, START + 2 * hour, 0.05, at_5),
-        Run(START + 2 * hour, START + 3 * hour, 0.05, {arm: at_5[arm] for arm in ("control", "b")}),
-        Run(START + 3 * hour, START + 4 * hour, 0.5, at_50),
-        Run(START + 5 * hour, math.inf, 0.1, {"control": 333, "b": 6667 + 333}),
+    assert runs(CONFIG, log[:4], START + 9 * HOUR) == [
+        Run(START, START + HOUR, 0.01, at_1),
+        Run(START + HOUR, START + 2 * HOUR, 0.05, at_5),
+        Run(START + 2 * HOUR, START + 3 * HOUR, 0.05, {arm: at_5[arm] for arm in ("control", "b")}),
+        Run(START + 3 * HOUR, START + 4 * HOUR, 0.5, at_50),
+        Run(START + 5 * HOUR, math.inf, 0.1, {"control": 333, "b": 6667 + 333}),
     ]
-    assert runs(CONFIG, log, START + 9 * hour)[-1].end == START + 4 * hour
+    assert runs(CONFIG, log, START + 9 * HOUR)[-1].end == START + 4 * HOUR
     assert runs(CONFIG, [STARTED], START + 10) == [Run(START, math.inf, 0.01, at_1)]
     assert runs(CONFIG, [], START) == []
 
@@ -142,9 +130,8 @@ def test_when_which_buckets_were_exposed_follows_from_the_log() -> None:
 def test_an_epoch_is_the_same_in_every_replica_and_says_what_is_exposed() -> None:
     labels = [fold(CONFIG, [STARTED], START + seconds).epoch for seconds in (0.0, 3599.0, 3600.0)]
     assert labels[0] == labels[1] != labels[2]
-    log = [STARTED, action("rollback", arm="b"), action("rollback", arm="a"), action("ramp", traffic=0.5)]
+    log = [STARTED, BACK["b"], BACK["a"], action("ramp", traffic=0.5)]
     labels = [fold(CONFIG, log[:count], START).epoch for count in (2, 3, 4)]
     assert labels == ["0.01 b", "", ""]  # no treatment arm is left
-    assert Epoch.parse("0.01 b") == Epoch(0.01, ("b",))
-    for epoch in (Epoch.of(0.1 + 0.2, {"b", "a"}), Epoch.of(1, [])):
+    for epoch in (Epoch(0.01, frozenset("b")), Epoch(0.1 + 0.2, frozenset("ba")), Epoch()):
         assert Epoch.parse(epoch.label) == epoch

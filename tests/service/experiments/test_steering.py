@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,17 @@ from service.experiments.assignment import Assigner
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach
 from service.experiments.state import fold
+from service.experiments.steering import Decide, ramp, ship, stop
 from service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
 
 ASSIGNER = LiveConfig.model_validate(config()).assigner
 BY = {"reason": "", "actor": "boss"}
+
+
+def ramp_to(traffic: float) -> Decide:
+    return partial(ramp, traffic=traffic, reinstate=[])
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ async def refused(call: Awaitable[Any]) -> str:
 async def test_of_two_ships_at_once_one_is_refused(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
     first, second = two
     answers = await asyncio.gather(
-        first.ship("prune20", arm="pruned", **BY),
-        second.ship("prune20", arm="control", **BY),
+        first.act("prune20", partial(ship, arm="pruned"), **BY),
+        second.act("prune20", partial(ship, arm="control"), **BY),
         return_exceptions=True,
     )
     assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "ExperimentDetail"]
@@ -62,24 +68,22 @@ async def test_an_emergency_stop_is_not_undone_by_somebody_who_has_not_seen_it(
     two: tuple[ExperimentAdmin, ExperimentAdmin],
 ) -> None:
     first, second = two
-    await second.ramp("prune20", traffic=0.5, reinstate=[], **BY)
-    await first.stop("prune20", **BY)  # it has not seen the ramp, and stops all the same
+    await second.act("prune20", ramp_to(0.5), **BY)
+    await first.act("prune20", stop, **BY)  # it has not seen the ramp, and stops all the same
     for act in (
-        second.ramp("prune20", traffic=1.0, reinstate=[], **BY),
-        second.ship("prune20", arm="pruned", **BY),
+        second.act("prune20", ramp_to(1.0), **BY),
+        second.act("prune20", partial(ship, arm="pruned"), **BY),
     ):
         assert "changed a moment ago (stop by boss); look at it" in await refused(act)
-    assert "is stopped already" in await refused(second.stop("prune20", **BY))
+    assert "is stopped already" in await refused(second.act("prune20", stop, **BY))
     assert kinds(second) == ["start", "ramp", "stop"]
-    assert (await second.ramp("prune20", traffic=1.0, reinstate=[], **BY)).status == "running"
+    assert (await second.act("prune20", ramp_to(1.0), **BY)).status == "running"
 
 
 async def test_a_shipped_experiment_is_not_ramped(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
     first, second = two
-    await first.ship("prune20", arm="pruned", **BY)
-    assert "has shipped arm 'pruned'" in await refused(
-        second.ramp("prune20", traffic=0.5, reinstate=[], **BY)
-    )
+    await first.act("prune20", partial(ship, arm="pruned"), **BY)
+    assert "has shipped arm 'pruned'" in await refused(second.act("prune20", ramp_to(0.5), **BY))
     assert (await second.show("prune20", report=False)).status == "running"  # as it knows
     assert kinds(second) == ["start", "ship"]
 

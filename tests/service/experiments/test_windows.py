@@ -38,10 +38,10 @@ async def test_a_reinstated_arm_is_not_judged_by_what_it_did_before(tmp_path: Pa
 
 async def test_units_of_an_experiment_in_the_config_outlive_the_retention(tmp_path: Path) -> None:
     """A unit whose row was deleted counted again, and its outcomes so far as what it did before."""
-    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}", retention_days=30)
     rows = [exposure("unit", experiment=name, time=100.0) for name in ("prune20", "over")]
     store.add_exposures([*rows, exposure("new", experiment="over", time=time.time())])
-    live = live_of(store, retention_days=30)
+    live = live_of(store)
     live.apply(LiveConfig.model_validate(config()).assigner, "first")
 
     def left() -> set[tuple[str, str]]:

@@ -15,11 +15,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import func, select
 
-from service.experiments.events import Exposure, ShadowResult
+from service.experiments.events import Exposure
 from service.experiments.metrics import ExperimentMetrics
 from service.experiments.schema import exposures, shadow_results
 from service.experiments.store import Store
 from service.experiments.writer import Writer
+from tests.service.experiments.making import shadowed
 from tests.service.experiments.postgres import Cluster
 
 
@@ -49,10 +50,6 @@ def exposure(number: int, unit: str | None = None, when: float = 1.0) -> Exposur
     return Exposure("prune20", unit or f"u{number}", "control", 1, when, "v")
 
 
-def shadow() -> ShadowResult:
-    return ShadowResult("prune20", "pruned", 1.0, 0.01, (0.01, 0.02))
-
-
 def stored(store: Store) -> int:
     with store.read() as db:
         return int(db.execute(select(func.count()).select_from(exposures)).scalar_one())
@@ -64,7 +61,7 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
     for number in range(1300):
         assert writer.put(exposure(number))
         if number % 10 == 0:
-            assert writer.put(shadow())
+            assert writer.put(shadowed(0.01))
     assert writer.close(20) == 0
     assert writer.depth == 0
     assert counts.totals == (1300, 0, 0)
@@ -108,7 +105,7 @@ def test_a_stopped_postgresql_costs_only_what_the_buffer_cannot_hold(
 def test_a_locked_sqlite_file_holds_nobody_up(tmp_path: Path, counts: Counts) -> None:
     path = tmp_path / "experiments.db"
     store = Store(f"sqlite:///{path}")
-    store.migrate()
+    store.prepare()
     writer = counts.writer(store, capacity=100)
     other = sqlite3.connect(path, isolation_level=None)
     try:
@@ -143,7 +140,7 @@ def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) 
     writer.start()
     for number in range(5):
         writer.put(exposure(number))
-    writer.put(shadow())
+    writer.put(shadowed(0.01))
     assert writer.close(0.05) == 6
     assert counts.totals == (0, 5, 1)
     assert writer.close(0) == 0
@@ -181,28 +178,15 @@ def test_kill_9_loses_at_most_what_depth_says(url: str) -> None:
         store.close()
 
 
-def test_rows_past_their_retention_go_while_new_ones_come(store: Store, counts: Counts) -> None:
-    store.add_exposures([exposure(number, when=time.time() - 10 * 86_400) for number in range(1100)])
-    writer = counts.writer(store, retention_days=9)
-    writer.start()
-    writer.put(exposure(5000, when=time.time()))
-    try:
-        while stored(store) > 1:
-            time.sleep(0.01)
-    finally:
-        writer.close(10)
-    assert stored(store) == 1
-
-
 def test_old_rows_that_cannot_be_deleted_do_not_keep_new_ones_out(
     tmp_path: Path, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "experiments.db"
-    store = Store(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}", retention_days=9)
     store.add_exposures([exposure(0, when=1.0)])
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TRIGGER no BEFORE DELETE ON exposures BEGIN SELECT RAISE(ABORT, 'kept'); END")
-    writer = counts.writer(store, retention_days=9)
+    writer = counts.writer(store)
     writer.start()
     while not caplog.messages:
         time.sleep(0.01)

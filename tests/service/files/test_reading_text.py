@@ -6,17 +6,17 @@ import io
 
 import pytest
 
-from service.files.reading_text import Row, csv_rows, jsonl_rows
+from service.files.reading_text import TextRow, csv_rows, jsonl_rows
 
 LINES = 30_000
 """Read for every one of them, the lines would take hours."""
 
 
-def rows(text: str) -> list[Row]:
+def rows(text: str) -> list[TextRow]:
     return found(("query,title\n" + text).encode())
 
 
-def found(data: bytes) -> list[Row]:
+def found(data: bytes) -> list[TextRow]:
     return list(csv_rows("a.csv", io.BytesIO(data), ",", ("query", "title"))[1])
 
 

@@ -113,24 +113,3 @@ def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
     assert stops.left is not None
     assert step > 8
     assert refused <= 1
-
-
-@pytest.mark.parametrize(
-    ("masks", "asked"),
-    [((), "no mask and no variant"), (("0.1", "0-1.*"), "--mask 0.1 --mask '0-1.*'")],
-)
-def test_the_masks_of_another_run_are_named_as_they_were_asked_for(
-    tiny_checkpoint: Path, tmp_path: Path, masks: tuple[str, ...], asked: str
-) -> None:
-    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
-    source.write_text("query,title\nlamp,red lamp\n")
-
-    def stop(*_: object) -> None:
-        raise Stopped
-
-    with pytest.raises(Stopped):
-        score_all(arguments(source, output, tiny_checkpoint, masks=masks), stop, window_rows=2)
-    job = arguments(source, output, tiny_checkpoint, masks=("1.0",))
-    with pytest.raises(ModelError) as refused:
-        score_all(job, lambda *_: None, window_rows=2)
-    assert f"another mask or variant ({asked}, now --mask 1.0); repeat that run" in str(refused.value)

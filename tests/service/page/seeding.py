@@ -12,6 +12,7 @@ from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure, Outcome, ShadowResult
 from service.experiments.state import Epoch, identity
 from service.experiments.store import Store
+from tests.service.experiments.making import shadowed
 
 DAYS = 3
 UNITS = 4000
@@ -100,21 +101,18 @@ def _fill(
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
             outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))
     store.add_exposures(exposures)
-    declared = {name: [metric["name"] for metric in config["metrics"]]}
-    store.record_outcomes(outcomes, known=[name], metrics=declared)
+    store.record_outcomes(outcomes, [ExperimentConfig.model_validate(config)])
     if config.get("shadow"):
-        store.add_shadow([_shadow(name, arms[1], began + 60 * number, rng) for number in range(400)])
+        store.add_shadow([_shadow(name, began + 60 * number, rng) for number in range(400)])
 
 
-def _shadow(experiment: str, arm: str, moment: float, rng: np.random.Generator) -> ShadowResult:
-    return ShadowResult(
-        experiment,
-        arm,
-        moment,
+def _shadow(experiment: str, moment: float, rng: np.random.Generator) -> ShadowResult:
+    return shadowed(
         float(rng.normal(0.002, 0.01)),
-        tuple(float(delta) for delta in rng.exponential(0.012, 20)),
+        rng.exponential(0.012, 20).tolist(),
+        experiment=experiment,
+        time=moment,
         rank_correlation=float(rng.normal(0.97, 0.01)),
         top10_overlap=float(rng.choice([0.9, 1.0])),
-        control_seconds=0.012,
-        arm_seconds=float(rng.normal(0.0105, 0.001)),
+        seconds_delta=float(rng.normal(-0.0015, 0.001)),
     )

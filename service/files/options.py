@@ -33,7 +33,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnSet:
     """The variant and mask of a set of output columns. suffix: ends their names, "" if there is one set only.
 
     variant, mask: None if not given, or if a column of the input chooses them. The mask may switch units off.
@@ -45,8 +45,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """All that pairs are scored with.
+class ScoreOptions:
+    """All that pairs are scored with, as a value that goes to any process.
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
     graded: whether there are grades. prefix: begins the names of the new columns.
@@ -54,7 +54,7 @@ class Request:
 
     model: str | None
     live: LiveConfig
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSet, ...]
     fields: Fields
     graded: bool
     overflow: str = "truncate"
