@@ -23,7 +23,7 @@ from service.experiments.report import (
 )
 from service.experiments.sample_ratio import check
 from service.experiments.sequences import Boundary, Contrast, contrast
-from service.experiments.shadow import shadow_reports
+from service.experiments.shadow_report import shadow_reports
 from service.experiments.state import changed_since_start, fold, runs
 from service.experiments.store import Store
 from service.experiments.verdicts import BAD, GOOD, Verdict, judge

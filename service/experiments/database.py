@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspe
 
 from models.errors import how_to_install
 from service.errors import DatabaseUnavailable
-from service.experiments.schema import VERSION, metadata, schema_version
+from service.experiments.tables import VERSION, metadata, schema_version
 
 CONNECT_S = 3
 LOCK_S = 3

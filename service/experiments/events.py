@@ -104,7 +104,7 @@ class ShadowResult:
     """One request scored under control and under another arm, pair by pair.
 
     mean_delta: mean over the pairs of the arm's score minus control's.
-    mean_abs_delta: mean of |difference|. bins: the number of pairs by the bin of theirs (shadow.py).
+    mean_abs_delta: mean of |difference|. bins: the number of pairs by the bin of theirs (shadow_report.py).
     rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
     ndcg_delta: the arm's NDCG@10 minus control's, if the request brought grades.

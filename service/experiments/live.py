@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.fields import Attribute
-from service.experiments.guard import Guard
+from service.experiments.guardrails import Guard
 from service.experiments.ledger import Ledger
 from service.experiments.metrics import ExperimentMetrics
 from service.experiments.state import identity

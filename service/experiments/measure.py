@@ -32,9 +32,9 @@ from sqlalchemy import (
 
 from service.experiments.definition import Metric
 from service.experiments.estimates import Moments
-from service.experiments.schema import exposures, outcomes
 from service.experiments.state import Run
 from service.experiments.store import Store
+from service.experiments.tables import exposures, outcomes
 
 SECONDS = 60
 """Limit of one statement of an analysis (PostgreSQL)."""

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, exists, select, update
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Outcome, PendingOutcome, UnknownOutcome, values_of
-from service.experiments.schema import exposures, insert_new, outcomes
+from service.experiments.tables import exposures, insert_new, outcomes
 
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""

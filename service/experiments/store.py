@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, tuple_
 
 from service.errors import DatabaseUnavailable
-from service.experiments import database, outcomes, schema
+from service.experiments import database, outcomes, tables
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import (
     Action,
@@ -28,7 +28,7 @@ from service.experiments.events import (
     ShadowResult,
     values_of,
 )
-from service.experiments.schema import actions, epoch_counts, exposures, shadow_histograms, shadow_results
+from service.experiments.tables import actions, epoch_counts, exposures, shadow_histograms, shadow_results
 
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
@@ -92,14 +92,14 @@ class Store:
         times: dict[tuple[str, str, str], list[float]] = {}
         known: list[dict[str, Any]] = []
         with self._write() as db:
-            add = schema.insert_new(db, exposures).returning(*exposures.c)
+            add = tables.insert_new(db, exposures).returning(*exposures.c)
             for chunk in _chunks(values):
                 added = set()
                 for row in db.execute(add, chunk):
                     added.add((row.experiment, row.unit))
                     times.setdefault((row.experiment, row.epoch, row.arm), []).append(row.time)
                 known += [row for row in chunk if (row["experiment"], row["unit"]) not in added]
-            earlier = schema.insert(db, exposures)
+            earlier = tables.insert(db, exposures)
             earlier = earlier.on_conflict_do_update(
                 index_elements=list(exposures.primary_key),
                 set_={"time": earlier.excluded.time},
@@ -112,7 +112,7 @@ class Store:
                 for (e, label, a), since in sorted(times.items())
             ]
             for chunk in _chunks(counts):
-                db.execute(schema.add_counts(db, epoch_counts, "units"), chunk)
+                db.execute(tables.add_counts(db, epoch_counts, "units"), chunk)
         return sum(map(len, times.values()))
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
@@ -132,7 +132,7 @@ class Store:
             for chunk in _chunks(columns):
                 db.execute(insert(shadow_results), chunk)
             for chunk in _chunks(counts):
-                db.execute(schema.add_counts(db, shadow_histograms, "pairs"), chunk)
+                db.execute(tables.add_counts(db, shadow_histograms, "pairs"), chunk)
 
     def record_outcomes(
         self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig] = ()
@@ -215,7 +215,7 @@ class Store:
             if self._retention_s == math.inf:
                 return number
             cutoff = now - self._retention_s
-            for table in (schema.outcomes, exposures):
+            for table in (tables.outcomes, exposures):
                 old = (table.c.time < cutoff) & table.c.experiment.not_in(kept)
                 number += _delete(db, table, old, limit)
             number += _delete(db, shadow_results, shadow_results.c.time < cutoff, limit)

@@ -25,7 +25,7 @@ from service.experiments.definition import ExperimentConfig
 from service.experiments.events import ShadowResult
 from service.experiments.fields import Attribute
 from service.experiments.live import LiveExperiments
-from service.experiments.shadow import paired
+from service.experiments.shadow_report import paired
 from service.experiments.state import IDLE
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from sqlalchemy import select
 
-from service.experiments.schema import exposures
 from service.experiments.store import Store
+from service.experiments.tables import exposures
 from tests.checkpoints import random_model, write_vocabulary
 from tests.service.in_process import QUERY, TITLES, Service
 from tests.service.running import PATIENCE_S

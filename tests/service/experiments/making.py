@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import ArrayLike
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +18,7 @@ from service.experiments.events import Action, ShadowResult
 from service.experiments.live import LiveExperiments
 from service.experiments.measure import Comparison
 from service.experiments.metrics import ExperimentMetrics
-from service.experiments.shadow import histogram
+from service.experiments.shadow_report import histogram
 from service.experiments.state import Run, identity
 from service.experiments.store import Store
 
@@ -72,3 +73,9 @@ def moments_of(value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayL
     deviations = rows - mean[..., None, :]
     scatter = np.einsum("...ui,...uj->...ij", deviations, deviations)
     return Moments(np.full(rows.shape[:-2], float(rows.shape[-2])), mean, scatter)
+
+
+def assert_alike(found: Moments, expected: Moments) -> None:
+    assert found.units == expected.units
+    assert found.mean == pytest.approx(expected.mean, rel=1e-12)
+    assert found.scatter == pytest.approx(expected.scatter, rel=1e-9)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.experiments.estimates import Floats, Moments, estimate
-from service.experiments.sequences import Boundary, Contrast, contrast
+from service.experiments.sequences import Boundary, contrast
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""
@@ -50,20 +51,21 @@ class Design:
     adjusted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusions:
+class Conclusions(NamedTuple):
     """Conclusions by experiment, (experiments,): the units at the first look that draws it, or NEVER.
 
     good: better, or worse by less than the margin. bad: worse by more than the margin (without one: worse).
     different: the interval excludes 0. missed: the interval excludes the true difference.
-    last: the contrast at the last look, arrays of (experiments,).
+    low, relative_low, relative_high: ends of the intervals at the last look.
     """
 
     good: NDArray[np.int64]
     bad: NDArray[np.int64]
     different: NDArray[np.int64]
     missed: NDArray[np.int64]
-    last: Contrast
+    low: Floats
+    relative_low: Floats
+    relative_high: Floats
 
 
 def simulate(
@@ -84,17 +86,7 @@ def simulate(
         _run(design, draw, min(at_once, experiments - start), truth, rng)
         for start in range(0, experiments, at_once)
     ]
-
-    def joined(name: str) -> NDArray[np.int64]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    return Conclusions(
-        good=joined("good"),
-        bad=joined("bad"),
-        different=joined("different"),
-        missed=joined("missed"),
-        last=_contrast(lambda name: np.concatenate([getattr(part.last, name) for part in parts])),
-    )
+    return Conclusions(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.random.Generator) -> Conclusions:
@@ -122,7 +114,9 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
         bad=first(best < bar),
         different=first((at_looks.low > 0) | (at_looks.high < 0)),
         missed=first((at_looks.low > truth) | (at_looks.high < truth)),
-        last=_contrast(lambda name: getattr(at_looks, name)[:, -1]),
+        low=at_looks.low[:, -1],
+        relative_low=at_looks.relative_low[:, -1],
+        relative_high=at_looks.relative_high[:, -1],
     )
 
 
@@ -156,7 +150,3 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
     treated_moments = Moments.from_sums(totals[0][1], totals[1][1], totals[2][1], centre)
     rest = [part[0] - part[1] for part in totals]
     return Moments.from_sums(rest[0], rest[1], rest[2], centre), treated_moments
-
-
-def _contrast(of: Callable[[str], Floats]) -> Contrast:
-    return Contrast(**{field.name: of(field.name) for field in fields(Contrast)})

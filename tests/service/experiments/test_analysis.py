@@ -18,7 +18,7 @@ from service.experiments.events import Action, Exposure, Outcome
 from service.experiments.measure import Measured
 from service.experiments.report import Report
 from service.experiments.sequences import Boundary
-from service.experiments.shadow import shadow_reports
+from service.experiments.shadow_report import shadow_reports
 from service.experiments.store import Store
 from service.experiments.verdicts import judge
 from tests.service.experiments.making import experiment, moments_of, shadowed, start

@@ -104,21 +104,15 @@ def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
     assert len(before) == len(units)
 
 
-def test_the_exposed_share_of_every_arm_is_the_traffic() -> None:
-    for weights in ([50, 50], [1, 1, 1], [997, 2, 1]):
-        for span in ranges(weights):
-            width = span[1] - span[0]
+def test_ranges_cover_every_bucket_once_and_traffic_exposes_its_share_of_each() -> None:
+    for weights in ([50, 50], [1], [1, 1, 1], [7, 11, 13, 17], [0, 1], [997, 2, 1], [1_000_000, 1], [1] * 10):
+        spans = ranges(weights)
+        assert (spans[0][0], spans[-1][1]) == (0, BUCKETS)
+        assert all(one[1] == other[0] for one, other in pairwise(spans))
+        for span in spans:
             for traffic in (0.0, 0.2, 0.5, 1.0):
                 exposed = sum(is_exposed(position, span, traffic) for position in range(*span))
-                assert exposed == int(traffic * width)
-
-
-def test_ranges_cover_every_bucket_once() -> None:
-    for weights in ([1], [1, 1, 1], [7, 11, 13, 17], [0, 1], [1_000_000, 1], [1] * 10):
-        spans = ranges(weights)
-        assert spans[0][0] == 0
-        assert spans[-1][1] == BUCKETS
-        assert all(one[1] == other[0] for one, other in pairwise(spans))
+                assert exposed == int(traffic * (span[1] - span[0]))
 
 
 def test_experiments_in_slots_of_their_own_never_share_a_unit() -> None:

@@ -13,7 +13,7 @@ from service.experiments.estimates import NOBODY, Estimate, Moments, estimate
 from service.experiments.events import Exposure, Outcome
 from service.experiments.measure import measure
 from service.experiments.store import Store
-from tests.service.experiments.making import ALWAYS, experiment, moments_of
+from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +139,6 @@ def fill(store: Store, rng: np.random.Generator) -> dict[str, np.ndarray]:
     store.record_outcomes(outcomes + outcomes[:50], [experiment(name="e")])
     store.record_outcomes([Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
     return columns | {"arm": arms, "exposed": exposed}
-
-
-def assert_alike(found: Moments, expected: Moments) -> None:
-    assert found.units == expected.units
-    assert found.mean == pytest.approx(expected.mean)
-    assert found.scatter == pytest.approx(expected.scatter)
 
 
 def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import event
 from service.config.settings import InvalidConfig, LiveConfig
 from service.experiments.assignment import Assigner
 from service.experiments.events import Action
-from service.experiments.guardrails import Breach
+from service.experiments.live import RecentlySeen
 from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
@@ -139,11 +139,18 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         ]
 
 
-async def test_a_replica_whose_clock_is_behind_takes_an_arm_back_after_a_reinstatement(path: Path) -> None:
-    """Its rollback would else look older than the reinstatement, and be taken for one that comes late."""
-    live = live_of(Store(f"sqlite:///{path}"), clock=lambda: 1000.0)
-    live.apply(LiveConfig.model_validate(config()).assigner, "v")
-    live.ledger.act("prune20", lambda _: [Action("prune20", "reinstate", 1005.0, "boss", arm="pruned")])
-    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
-    assert live.ledger.standing("prune20").status == "rolled_back"
-    await live.close(1)
+def test_a_unit_is_new_once_and_again_when_its_event_was_lost() -> None:
+    seen = RecentlySeen()
+    assert [seen.add(("e", "u")), seen.add(("e", "u")), seen.add(("f", "u"))] == [True, False, True]
+    seen.forget(("e", "u"))
+    assert seen.add(("e", "u"))
+
+
+def test_the_latest_are_known_and_one_that_keeps_coming_is_not_forgotten() -> None:
+    seen = RecentlySeen(capacity=100)
+    assert seen.add("often")
+    for number in range(10_000):
+        seen.add(number)
+        assert number % 50 or not seen.add("often")
+    assert [seen.add(number) for number in range(9_901, 10_000)] == [False] * 99
+    assert len(seen._members) == 100

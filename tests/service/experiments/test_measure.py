@@ -10,13 +10,12 @@ from sqlalchemy import text
 
 from service.experiments.analysis import analyse
 from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import Moments
 from service.experiments.events import Action, Exposure, Outcome
 from service.experiments.measure import comparisons, measure
 from service.experiments.report import Report
 from service.experiments.state import identity, runs
 from service.experiments.store import Store
-from tests.service.experiments.making import ALWAYS, experiment, moments_of
+from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
 
 DAY = 86_400.0
 PERIOD = 10 * DAY
@@ -99,12 +98,6 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
     for arm in ("control", "pruned"):
         through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
         assert_alike(moments[arm], moments_of(values[0][through]))
-
-
-def assert_alike(found: Moments, expected: Moments) -> None:
-    assert found.units == expected.units
-    assert found.mean == pytest.approx(expected.mean, rel=1e-12)
-    assert found.scatter == pytest.approx(expected.scatter, rel=1e-9)
 
 
 def test_an_arm_that_left_is_compared_with_control_of_its_time(store: Store) -> None:

@@ -119,37 +119,6 @@ def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
     assert not world.report().alarm
 
 
-def test_units_that_were_lost_are_missed_again_when_they_come_back(worlds: Any) -> None:
-    """Nobody can tell them from new ones, and they have met their arm. So a new name and salt is needed."""
-    world = worlds(experiment())
-    world.come(range(2400), lost="pruned", share=0.4)
-    assert world.watch() == {"pruned"}
-    world.act("reinstate", arm="pruned")
-    world.act("ramp", traffic=1.0)
-    assert world.watch() == {"pruned"}
-    assert world.report().alarm is False  # of the arms that are left
-
-
-def test_unequal_arms_at_small_traffic_are_expected_as_they_are_exposed(worlds: Any) -> None:
-    """95 : 5 at 0.3 % are 28 buckets and 1: not accepted by hand, but perhaps stored before an edit."""
-    arms = [{"name": name, "variant": name, "weight": w} for name, w in (("control", 95), ("pruned", 5))]
-    world = worlds(experiment(arms=arms, traffic=0.01))
-    world.act("ramp", traffic=0.003)
-    epoch = world.live.ledger.standings["prune20"].epoch
-    pruned = np.random.default_rng(5).random(14_000) < 1 / 29
-    for begin in range(0, 14_000, 2000):
-        world.store.add_exposures(
-            [
-                Exposure("prune20", f"u{i}", "pruned" if pruned[i] else "control", 0, world.now, "v", epoch)
-                for i in range(begin, begin + 2000)
-            ]
-        )
-        assert world.watch() == set()
-    expected = world.live.ledger.sample_ratio(world.config).expected
-    assert expected == {"control": 28 / 29, "pruned": 1 / 29}
-    assert not world.report().alarm
-
-
 def test_a_report_lists_the_epochs_in_order_of_time_and_alarms_for_the_worst(store: Store) -> None:
     config = experiment(ramp=[[0.05, "1h"]])
 

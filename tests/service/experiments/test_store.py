@@ -17,9 +17,9 @@ from service.errors import DatabaseUnavailable
 from service.experiments.definition import Metric
 from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
 from service.experiments.measure import measure
-from service.experiments.schema import exposures, metadata, outcomes
-from service.experiments.shadow import histogram, quantile, shadow_reports
+from service.experiments.shadow_report import histogram, quantile, shadow_reports
 from service.experiments.store import Store
+from service.experiments.tables import exposures, metadata, outcomes
 from tests.service.experiments.making import ALWAYS, experiment, shadowed, units
 
 ONE, TWO, NINE = "0.1 ", "0.2 ", "0.9 "

@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from service.config.settings import LiveConfig
 from service.experiments.events import Action
-from service.experiments.schema import exposures
 from service.experiments.store import Store
+from service.experiments.tables import exposures
 from tests.service.experimenting import config, eventually
 from tests.service.experiments.making import live_of
 from tests.service.experiments.test_store import exposure

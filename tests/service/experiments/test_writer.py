@@ -17,8 +17,8 @@ from sqlalchemy import func, select
 
 from service.experiments.events import Exposure
 from service.experiments.metrics import ExperimentMetrics
-from service.experiments.schema import exposures, shadow_results
 from service.experiments.store import Store
+from service.experiments.tables import exposures, shadow_results
 from service.experiments.writer import Writer
 from tests.service.experiments.making import shadowed
 from tests.service.experiments.postgres import Cluster

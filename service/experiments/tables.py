@@ -93,7 +93,7 @@ shadow_histograms = Table(
     Column("bin", Integer, primary_key=True),
     *_columns(BigInteger, "pairs"),
     sqlite_with_rowid=False,
-    comment="|Score difference| by logarithmic bin (shadow.py) and day since the epoch.",
+    comment="|Score difference| by logarithmic bin (shadow_report.py) and day since the epoch.",
 )
 
 actions = Table(

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from service.experiments.shadow import paired
+from service.experiments.shadow_report import paired
 
 
 def test_differences_are_those_of_scipy_and_scikit_learn() -> None:

@@ -14,9 +14,9 @@ from models.numbers import number
 from service.experiments.estimates import DENOMINATOR, Floats, Moments, estimate, finite
 from service.experiments.measure import SECONDS, moments_by_arm
 from service.experiments.report import ShadowMeasure, ShadowReport
-from service.experiments.schema import shadow_histograms, shadow_results
 from service.experiments.sequences import Boundary, one_sample
 from service.experiments.store import Store
+from service.experiments.tables import shadow_histograms, shadow_results
 
 CUTOFF = 10
 PLANNED_UNITS = 1000
