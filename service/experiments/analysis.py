@@ -7,10 +7,11 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import NOBODY, estimate, finite
-from service.experiments.events import Action
+from service.experiments.events import Action, values_of
 from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
     ArmReport,
@@ -170,7 +171,10 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
     if adjusted:
         plain = float(estimate(of_control, everybody, ratio=ratio).variance)
         explained = finite(1 - float(control.variance) / plain) if plain > 0 else None
+    numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(found).items()}
+    numbers["p_value"] = min(1.0, len(config.treatments) * float(found.p_value))
     return MetricReport(
+        **numbers,
         arm=arm,
         metric=metric.name,
         kind=metric.kind,
@@ -178,13 +182,6 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
         control_units=int(control.units),
         value=finite(treated.value),
         control_value=finite(control.value),
-        difference=finite(found.difference),
-        low=finite(found.low),
-        high=finite(found.high),
-        relative=finite(found.relative),
-        relative_low=finite(found.relative_low),
-        relative_high=finite(found.relative_high),
-        p_value=min(1.0, len(config.treatments) * float(found.p_value)),
         margin=metric.margin,
         margin_relative=metric.relative,
         better=metric.better,
