@@ -32,8 +32,7 @@ from torch import Tensor
 from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.checkpoint.like_bert import layer_prefix
-from models.checkpoint.modernbert import ModernBertConfig
+from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
 from models.masks.rows import Masks, RowMasks, rows_of
@@ -304,8 +303,6 @@ class Bert(Network):
 
 class ModernBert(Network):
     """ModernBERT with a classifier on the first token or on the mean of all tokens."""
-
-    config: ModernBertConfig
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the layers, embeddings and classifier."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.attention import MultiHeadAttention
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer
 from models.masks.head_mask import HeadMask

@@ -17,7 +17,7 @@ from models.errors import ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 INT8_FORMAT = "w8a8-1"
-"""`headroom.quantization.format` in config.json: the layout that `tensors.int8_tensors` describes."""
+"""`headroom.quantization.format` in config.json: the layout that `shapes.int8_shapes` describes."""
 
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
@@ -44,8 +44,10 @@ class ModelConfig:
         the checkpoint was trained for raw scores.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
-    attention_bias: the attention's maps have biases. pools_mean: the classifier reads the mean of all tokens,
-        not the first one.
+    attention_bias, mlp_bias, norm_bias, head_bias: these parts have biases in the checkpoint.
+    pools_mean: the classifier reads the mean of all tokens, not the first one.
+    windows: for each layer how many tokens to each side a token sees; None: all. thetas: for each layer the
+        base of its rotary angles. Both are empty for a network without rotary positions.
     """
 
     vocab_size: int
@@ -70,11 +72,37 @@ class ModelConfig:
     int8: bool = False
     gated: bool = False
     attention_bias: bool = True
+    mlp_bias: bool = True
+    norm_bias: bool = True
+    head_bias: bool = True
     pools_mean: bool = False
+    windows: tuple[int | None, ...] = ()
+    thetas: tuple[float, ...] = ()
 
-    def is_stored(self, name: str) -> bool:  # noqa: ARG002 - for families without some biases
+    def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
-        return True
+        module, _, part = name.rpartition(".")
+        if part != "bias" or module == "classifier":
+            return True
+        if module.endswith(("LayerNorm", "final_norm")):
+            return self.norm_bias
+        if module == "bert.pooler.dense":
+            return self.head_bias
+        if self.int8:  # the effect of the inputs' offsets
+            return True
+        return self.attention_bias if ".attention." in module else self.mlp_bias
+
+    def of_layers(self, layers: Sequence[int]) -> ModelConfig:
+        """Return the shape of a network of only these layers."""
+
+        def chosen(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[layer] for layer in layers) if values else ()
+
+        return replace(
+            self,
+            num_layers=len(layers),
+            **{name: chosen(getattr(self, name)) for name in ("windows", "thetas", "kept_heads", "widths")},
+        )
 
     @property
     def head_parameters(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import read_json
 from models.checkpoint.files import readable_as_usual
-from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modules import head_tensors, read_head
+from models.checkpoint.shapes import Shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -36,7 +36,9 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     if head := read_head(directory):
         found |= head_tensors(head, config, _read_files)
     tensors: dict[str, Tensor] = {}
-    integers = dict(int8_tensors(config)) if config.int8 else {}
+    integers: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {}
+    if config.int8:
+        integers = {name: (shape, getattr(torch, kind)) for name, (shape, kind) in int8_shapes(config)}
     floats = {name: (shape, None) for name, shape in expected_shapes(config)}
     for name, (shape, dtype) in (floats | integers).items():
         tensor = found.get(name)
@@ -55,11 +57,9 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
             raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds a scale that is not above 0")
         tensors[name] = tensor
-    unknown = sorted(name for name in found if name.startswith("bert.") and name not in tensors)
-    if unknown:
+    if unknown := found.keys() - tensors.keys():
         raise UnsupportedCheckpoint(
-            f"{directory}: tensor {family.their_name(unknown[0])} does not belong to the network that "
-            "config.json describes"
+            f"{directory}: tensor {min(unknown)} does not belong to the network that config.json describes"
         )
     return tensors
 
@@ -71,53 +71,9 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig
     readable_as_usual(file)
 
 
-def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def expected_shapes(config: ModelConfig) -> Shapes:
     """Return every tensor of the network with its shape; narrower attention where heads are pruned."""
     return FAMILIES[config.family].expected(config)
-
-
-def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
-    """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
-
-    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense,
-    and gate.dense of a gated network)
-        weight             (out, in) int8      W'
-        weight_scale       (out,)    float32   s_w: the value of one unit of the row's sum
-        bias               (out,)    float     b', which includes the effect of the input's offset
-    They mean y = s_w·(q − z)·W'ᵀ + b' for the quantized input q, from 0 to 255:
-        query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
-            (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
-            attention.self.input_scale and attention.self.input_offset;
-        attention.output.dense: x ≈ q − 128, z = 128; its scales are folded into the rows of value, because
-            softmax and head weights do not change them;
-        output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale; input_scale is () float32
-            and z = input_zero_point () uint8.
-    In a gated network, gate.dense reads what intermediate.dense reads, and output.dense has an input_scale
-    and an input_offset like intermediate.dense.
-    """
-    hidden = config.hidden_size
-    for layer, (kept, inner) in enumerate(zip(config.kept_heads, config.widths, strict=True)):
-        prefix, width = layer_prefix(layer), len(kept) * config.head_size
-        products = {
-            **{f"attention.self.{name}": (width, hidden) for name in ("query", "key", "value")},
-            "attention.output.dense": (hidden, width),
-            "intermediate.dense": (inner, hidden),
-            "output.dense": (hidden, inner),
-        }
-        if config.gated:
-            products["gate.dense"] = (inner, hidden)
-        for name, (rows, columns) in products.items():
-            yield f"{prefix}{name}.weight", ((rows, columns), torch.int8)
-            yield f"{prefix}{name}.weight_scale", ((rows,), torch.float32)
-        inputs = {"attention.self": hidden, "intermediate.dense": hidden}
-        if config.gated:
-            inputs["output.dense"] = inner
-        for name, columns in inputs.items():
-            yield f"{prefix}{name}.input_scale", ((columns,), torch.float32)
-            yield f"{prefix}{name}.input_offset", ((columns,), torch.float32)
-        if not config.gated:
-            yield f"{prefix}output.dense.input_scale", ((), torch.float32)
-            yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
 
 
 def _shards(index: Path) -> list[str]:

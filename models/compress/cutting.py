@@ -10,8 +10,7 @@ from torch import Tensor
 
 from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.shapes import layer_prefix
 from models.compress.structure import Floats, Structure, check
 
 
@@ -35,9 +34,8 @@ def cut(
         _cut_units(of_layer, config, layer, units[layer] or (0,), structure.units[layer])
         smaller |= {layer_prefix(number) + name.removeprefix(prefix): t for name, t in of_layer.items()}
     widths = tuple(max(1, len(units[layer])) for layer in layers)
-    shape = FAMILIES[config.family].of_layers(config, layers)
     return smaller, replace(
-        shape,
+        config.of_layers(layers),
         kept_heads=tuple(heads[layer] for layer in layers),
         intermediate_size=max(widths),
         widths=widths,

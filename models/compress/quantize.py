@@ -41,7 +41,7 @@ from models.checkpoint.config import (
     read_raw,
 )
 from models.checkpoint.files import check_empty, copy_tokenizer
-from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.scales import channel_scales, quantized_map, tensor_scale

@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.cpu import FUSED
+from models.ops.cpu import FUSED, fits
 from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
-from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels
+from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale, quantize_by_torch
-from models.ops.tiles import IntegerTiles, fits
 from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed, rows_for
 
 MIDDLE = ZERO_POINT + 0.5
@@ -60,22 +59,27 @@ class Int8Linear(Linear):
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         bits = input_bits() if weight.device.type == "cpu" else 0
-        on_tiles = bits == 8 and fits(kernels, dtype, activation) and (target is None or activation != "none")
+        self._tiled = (
+            bits == 8 and fits(kernels, dtype, activation) and (target is None or activation != "none")
+        )
         self._packed = bits > 0
         self._merged = 2 ** (8 - bits) if self._packed else 1
         """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
         self._largest = 256 // self._merged - 1
         self._multiplier, self._shift = self._factors(weight.shape[1])
-        self._tiles = None
-        if kernels is not None and on_tiles:
+        self._shape = weight.shape
+        self._of_tiles: tuple[Tensor, ...] = ()
+        """Start, scale and bias of the sums on tiles."""
+        if self._tiled:
             input_scale, zero_point = self._input
-            self._tiles = IntegerTiles(weight, scale * input_scale, self._bias, zero_point, kernels)
-            self._weight = self._tiles.tiles
+            start = -zero_point * weight.sum(1, dtype=torch.int32)
+            self._of_tiles = filled(start), filled(scale * input_scale), filled(self._bias)
+            self._weight = to_tiles(weight)
         elif self._packed:
             self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         else:
             self._weight = weight.float()
-        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._tiles is not None and whole)
+        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._tiled and whole)
         self.bias = self._bias
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
@@ -110,14 +114,22 @@ class Int8Linear(Linear):
     def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
         themselves."""
-        if self._tiles is None:
+        if self._kernels is None or not self._tiled:
             y = self._product(x, residual)
             return y if residual is None else normed(y, self.norm)
         source = AS_IT_IS if x.dtype == torch.uint8 else (self._multiplier, self._shift, MIDDLE)
-        if self.target is None:
-            return self._tiles.floats(x, self.activation, residual, self.norm, source=source)
-        scale, zero_point = self._of_products(self.target)
-        return self._tiles.quantized(x, self.activation, scale, zero_point, source=source)
+        how = x, self._weight, self._of_tiles, self._shape[0]
+        if self.target is not None:
+            scale, zero_point = self._of_products(self.target)
+            target = 1 / scale, zero_point + 0.5
+            return self._kernels.affine_int8(
+                *how, f"quantized_{self.activation}", None, target, source=source
+            )
+        if residual is None:
+            return self._kernels.affine_int8(*how, self.activation, source=source)
+        inside = None if self.norm is None else self.norm.in_kernels
+        y = self._kernels.affine_int8(*how, "add", residual, source=source, norm=inside)
+        return y if inside else normed(y, self.norm)
 
     def _product(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
         """Compute the map by oneDNN or torch."""
@@ -193,8 +205,8 @@ class Int8Linear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight, scales and bias."""
-        of_tiles = () if self._tiles is None else self._tiles.factors
-        return nbytes(self._weight, self._scale, self._bias, self._multiplier, self._shift, *of_tiles)
+        parts = self._weight, self._scale, self._bias, self._multiplier, self._shift, *self._of_tiles
+        return nbytes(*parts)
 
     def rows(self, index: Tensor) -> Int8Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
@@ -227,8 +239,9 @@ class Int8Linear(Linear):
 
     def _integers(self) -> Tensor:
         """Return the weight's integers, (out, in) int8."""
-        if self._tiles is not None:
-            return self._tiles.weight
+        if self._tiled:
+            outputs, inputs = self._shape
+            return from_tiles(self._weight)[:outputs, :inputs].contiguous()
         return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
 
     def _by_torch(self, quantized: Tensor, residual: Tensor | None) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.kernels import SIZE_MULTIPLE, Kernels
-from models.ops.tiles import filled, to_tiles
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, to_tiles
 from models.ops.torch import activate, attention_probabilities, rotated, rotations, visibility_bias
 
 LENGTHS = (1, 37, 16, 70)

@@ -12,27 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.kernel_arguments import (
-    DTYPES,
-    SIZE_MULTIPLE,
-    Normalisation,
-    check_attention,
-    check_map,
-    check_norm,
-    check_quantization,
-)
+DTYPES = (torch.float32, torch.bfloat16)
 
-__all__ = ["AS_IT_IS", "DTYPES", "FINISHES", "SIZE_MULTIPLE", "Kernels", "Normalisation", "Quantization"]
+SIZE_MULTIPLE = 16
+"""The kernels compute heads and rows whose size is a multiple of this."""
 
-NO_MEMORY_FOR_A_MAP = "not enough memory for an affine map"
+BLOCK, STEP = 32, 64
+"""Outputs, and bytes of the inputs, that a map's kernel reads together; other sizes are filled with zeros."""
+
+Normalisation = tuple[Tensor, Tensor, float]
+"""Weight and bias, (D,) of the dtype of the rows, and epsilon of a layer normalisation."""
 
 Quantization = tuple[Tensor | None, Tensor | None, float]
 """Multiplier, shift and middle, as `Kernels.quantize` takes them."""
 
 AS_IT_IS: Quantization = (None, None, 0.0)
-"""Of an input that is quantized already."""
+"""Source of an already quantized input."""
 
 FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
@@ -48,34 +46,20 @@ class Kernels:
         """Load a library. Raises OSError if it cannot be loaded, RuntimeError if it may not be used."""
         self.name = name
         loaded = ctypes.CDLL(str(library))
-        pointer, number, flag, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-        self._attend, self._normalise, self._quantize = {}, {}, {}
-        for dtype in DTYPES:
-            suffix = str(dtype).removeprefix("torch.")
-            attend = getattr(loaded, f"headroom_attend_{suffix}")
-            attend.argtypes = [pointer, number, pointer, number, number, number]
-            attend.argtypes += [pointer, number, flag, pointer, number, number, pointer, flag]
-            attend.restype = flag
-            normalise, quantize = (
-                getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
+        self.multiplies = hasattr(loaded, "headroom_map_bfloat16")
+        kinds = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
+        self._attend, self._normalise, self._quantize = (
+            {dtype: _function(loaded, f"{name}_{kind}", form) for dtype, kind in kinds.items()}
+            for name, form in (
+                ("attend", "i:pnpnnnpnipnnpi"),
+                ("normalise", " :pnnppfpi"),
+                ("quantize", "n:pnnppffppi"),
             )
-            of_rows = [pointer, number, number, pointer, pointer, real]
-            normalise.argtypes, normalise.restype = [*of_rows, pointer, flag], None
-            quantize.argtypes, quantize.restype = [*of_rows, real, pointer, pointer, flag], number
-            self._attend[dtype], self._normalise[dtype], self._quantize[dtype] = attend, normalise, quantize
-        self._quantize_gelu = loaded.headroom_quantize_gelu
-        self._quantize_gelu.argtypes = [pointer, number, flag, real, real, real, pointer, flag]
-        self._quantize_gelu.restype = None
-        self._affine: Any = getattr(loaded, "headroom_map_bfloat16", None)
-        self.multiplies = self._affine is not None
-        if self._affine is not None:
-            into: list[Any] = [pointer, pointer, real, pointer, flag]  # what all maps end with
-            self._affine.argtypes = [pointer, number, number, pointer, pointer, number, flag, pointer, *into]
-            self._affine.restype = flag
-            self._affine_int8 = loaded.headroom_map_int8
-            self._affine_int8.argtypes = [pointer, flag, number, number, pointer, pointer, real]
-            self._affine_int8.argtypes += [*[pointer] * 4, number, flag, pointer, real, real, *into]
-            self._affine_int8.restype = flag
+        )
+        self._quantize_gelu = _function(loaded, "quantize_gelu", " :pnifffpi")
+        if self.multiplies:
+            self._affine = _function(loaded, "map_bfloat16", "i:pnnppnipppfpi")
+            self._affine_int8 = _function(loaded, "map_int8", "i:pinnppfppppnipffppfpi")
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
 
@@ -104,26 +88,23 @@ class Kernels:
         """
         projected = projected.contiguous()
         tokens, columns = projected.shape
-        width = columns // 3
+        size, sequences = columns // (3 * heads), offsets.numel() - 1
+        attend = self._attend.get(projected.dtype)
+        if attend is None or columns != 3 * heads * size or size % SIZE_MULTIPLE or sequences < 0:
+            raise ValueError(
+                f"{_form('projected', projected)}, {_form('offsets', offsets)}; needed: {heads} heads of a "
+                f"multiple of {SIZE_MULTIPLE} in float32 or bfloat16, and an offset"
+            )
         weights = None if head_weights is None else head_weights.float().contiguous()
-        size = check_attention(projected, offsets, heads, weights, rotation)
-        sequences = offsets.numel() - 1
-        out = projected.new_empty(sequences if first_only else tokens, width)
-        problem = self._attend[projected.dtype](
-            projected.data_ptr(),
-            tokens,
-            offsets.data_ptr(),
-            sequences,
-            heads,
-            size,
-            _address(weights),
-            0 if weights is None else len(weights),
-            first_only,
-            _address(rotation),
-            0 if rotation is None else len(rotation),
-            -1 if window is None else window,
-            out.data_ptr(),
-            torch.get_num_threads(),
+        weight_rows = 0 if weights is None else len(weights)
+        positions = 0 if rotation is None else len(rotation)
+        out = projected.new_empty(sequences if first_only else tokens, columns // 3)
+        problem = attend(
+            *(projected.data_ptr(), tokens, _address("offsets", offsets, torch.int32, sequences + 1)),
+            *(sequences, heads, size),
+            *(_address("head_weights", weights, torch.float32, weight_rows * heads), weight_rows, first_only),
+            *(_address("rotation", rotation, torch.float32, positions * size), positions),
+            *(-1 if window is None else window, out.data_ptr(), torch.get_num_threads()),
         )
         if problem == 1:
             raise MemoryError("not enough memory for the attention of the longest sequence")
@@ -140,11 +121,12 @@ class Kernels:
         x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. The result is like x.
         Raises ValueError for tensors of another form.
         """
-        x = x.contiguous()
-        check_norm(x, weight, bias)
+        x, dtype, (rows, width) = _rows(x), x.dtype, x.shape
         out = torch.empty_like(x)
-        parameters = (weight.data_ptr(), bias.data_ptr(), eps)
-        self._normalise[x.dtype](x.data_ptr(), *x.shape, *parameters, out.data_ptr(), torch.get_num_threads())
+        self._normalise[dtype](
+            *(x.data_ptr(), rows, width, _address("weight", weight, dtype, width)),
+            *(_address("bias", bias, dtype, width), eps, out.data_ptr(), torch.get_num_threads()),
+        )
         return out
 
     def quantize(
@@ -156,14 +138,12 @@ class Kernels:
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
         Raises ValueError for tensors of another form.
         """
-        check_quantization(x, multiplier, shift)
+        x, (rows, width) = _rows(x), x.shape
         out = torch.empty(x.shape, dtype=torch.uint8)
-        broken = torch.empty(x.shape[0], dtype=torch.bool)
-        x = x.contiguous()
-        factors = [None if factor is None else factor.data_ptr() for factor in (multiplier, shift)]
+        broken = torch.empty(rows, dtype=torch.bool)
         count = self._quantize[x.dtype](
-            *(x.data_ptr(), *x.shape, *factors, middle, largest, out.data_ptr()),
-            *(broken.data_ptr(), torch.get_num_threads()),
+            *(x.data_ptr(), rows, width, *_source((multiplier, shift, middle), width)),
+            *(largest, out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
 
@@ -176,12 +156,10 @@ class Kernels:
         x: float32 of any shape. by_tanh: which GELU. Returns uint8 of the same shape; NaN becomes 0.
         Raises ValueError for another dtype.
         """
+        x, count = x.contiguous(), x.numel()
         out = torch.empty(x.shape, dtype=torch.uint8)
-        x = x.contiguous()
-        if x.dtype is not torch.float32:
-            raise ValueError(f"x is {x.dtype}; needed: torch.float32")
         self._quantize_gelu(
-            *(x.data_ptr(), x.numel(), by_tanh, multiplier, shift, largest),
+            *(_address("x", x, torch.float32, count), count, by_tanh, multiplier, shift, largest),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
@@ -198,24 +176,23 @@ class Kernels:
     ) -> Tensor:
         """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), or with `other` added or multiplied.
 
-        x: (T, in) bfloat16; tiles: W as `models.ops.tiles.to_tiles` lays it out; bias: float32, filled up
+        x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up
             with zeros as W is; finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
         norm: of the result, as by `layer_norm`.
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
-        x, other = x.contiguous(), None if other is None else other.contiguous()
-        rows, inputs = x.shape
-        if x.dtype is not torch.bfloat16:
-            raise ValueError(f"x is {x.dtype}; needed: torch.bfloat16")
-        check_map(tiles, torch.bfloat16, inputs, outputs, (bias,), (rows, finish, other, norm))
-        out = x.new_empty(len(x), outputs)
+        x, (rows, inputs), size = x.contiguous(), x.shape, _filled(outputs, BLOCK)
+        out = x.new_empty(rows, outputs)
         out_of_memory = self._affine(
-            *(x.data_ptr(), *x.shape, tiles.data_ptr(), bias.data_ptr(), outputs, FINISHES.index(finish)),
-            *(_address(other), *_arguments(norm), out.data_ptr(), torch.get_num_threads()),
+            *(_address("x", x, torch.bfloat16, rows * inputs), rows, inputs),
+            _address("tiles", tiles, torch.bfloat16, size * _filled(inputs, STEP // 2)),
+            *(_address("bias", bias, torch.float32, size), outputs, FINISHES.index(finish)),
+            *(_other(finish, other, rows * outputs), *_norm(norm, outputs)),
+            *(out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
-            raise MemoryError(NO_MEMORY_FOR_A_MAP)
+            raise MemoryError("not enough memory for an affine map")
         return out
 
     def affine_int8(
@@ -234,38 +211,125 @@ class Kernels:
         """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
 
         x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as
-            `models.ops.tiles.to_tiles` lays it out; factors: start, int32, scale and bias, float32, filled up
-            as W is; finish: one of FINISHES; other: as for `affine`.
+            `to_tiles` lays it out; factors: start, int32, scale and bias, float32, filled up
+            as W is; finish, other, norm: as for `affine`.
         target: multiplier and shift of `quantize_gelu`, whose result this is for the quantized finishes.
         source: multiplier, shift and middle of `quantize` for an x of bfloat16, whose width is a multiple of
             SIZE_MULTIPLE. Rows of it that hold NaN or an infinity become NaN, unless the result is quantized.
-        norm: as for `affine`.
         Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
-        x, other = x.contiguous(), None if other is None else other.contiguous()
-        rows, inputs = x.shape
-        if x.dtype not in (torch.uint8, torch.bfloat16):
-            raise ValueError(f"x is {x.dtype}; needed: torch.uint8 or torch.bfloat16")
-        if x.dtype is torch.bfloat16:
-            check_quantization(x, *source[:2])
-        check_map(tiles, torch.int8, inputs, outputs, factors, (rows, finish, other, norm))
-        quantizes = finish.startswith("quantized")
-        out = torch.empty(len(x), outputs, dtype=torch.uint8 if quantizes else torch.bfloat16)
-        multiplier, shift, middle = source
+        is_quantized = x.dtype is torch.uint8
+        x, (rows, inputs), size = (
+            x.contiguous() if is_quantized else _rows(x),
+            x.shape,
+            _filled(outputs, BLOCK),
+        )
+        start, scale, bias = factors
+        kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
+        out = torch.empty(rows, outputs, dtype=kind)
         out_of_memory = self._affine_int8(
-            *(x.data_ptr(), x.dtype == torch.uint8, *x.shape, _address(multiplier), _address(shift), middle),
-            *(tiles.data_ptr(), *(factor.data_ptr() for factor in factors), outputs, FINISHES.index(finish)),
-            *(_address(other), *target, *_arguments(norm), out.data_ptr(), torch.get_num_threads()),
+            _address("x", x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
+            *(is_quantized, rows, inputs, *_source(AS_IT_IS if is_quantized else source, inputs)),
+            _address("tiles", tiles, torch.int8, size * _filled(inputs, STEP)),
+            _address("start", start, torch.int32, size),
+            _address("scale", scale, torch.float32, size),
+            *(_address("bias", bias, torch.float32, size), outputs, FINISHES.index(finish)),
+            *(_other(finish, other, rows * outputs), *target, *_norm(norm, outputs)),
+            *(out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
-            raise MemoryError(NO_MEMORY_FOR_A_MAP)
+            raise MemoryError("not enough memory for an affine map")
         return out
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
+    """Return a function of the library. form: its result and arguments: pointer, long (n), int or float."""
+    types = {"p": ctypes.c_void_p, "n": ctypes.c_long, "i": ctypes.c_int, "f": ctypes.c_float, " ": None}
+    function = getattr(library, f"headroom_{name}")
+    result, arguments = form.split(":")
+    function.restype, function.argtypes = types[result], [types[letter] for letter in arguments]
+    return function
 
 
-def _arguments(norm: Normalisation | None) -> tuple[int | None, int | None, float]:
-    return (None, None, 0.0) if norm is None else (norm[0].data_ptr(), norm[1].data_ptr(), norm[2])
+def _rows(x: Tensor) -> Tensor:
+    """Return rows for `layer_norm` or `quantize`, contiguous. Raises ValueError if they cannot read them."""
+    if x.dtype not in DTYPES or x.shape[1] % SIZE_MULTIPLE:
+        raise ValueError(
+            f"{_form('x', x)}; needed: float32 or bfloat16, of a width that is a multiple of {SIZE_MULTIPLE}"
+        )
+    return x.contiguous()
+
+
+def _filled(count: int, block: int) -> int:
+    return -(-count // block) * block
+
+
+def _address(name: str, tensor: Tensor | None, dtype: torch.dtype, numbers: int) -> int | None:
+    """Return the address of a tensor's numbers; None for None.
+
+    Raises ValueError if it has another form than the kernel reads: that would be other memory.
+    """
+    if tensor is None:
+        return None
+    if tensor.dtype is not dtype or tensor.numel() != numbers or not tensor.is_contiguous():
+        raise ValueError(f"{_form(name, tensor)}; needed: {numbers} numbers of {dtype}, contiguous")
+    return tensor.data_ptr()
+
+
+def _source(source: Quantization, width: int) -> tuple[int | None, int | None, float]:
+    """Return the addresses of multiplier and shift, and the middle."""
+    multiplier, shift, middle = source
+    if (multiplier is None) != (shift is None):
+        raise ValueError("multiplier or shift is None; needed: both or neither")
+    of_multiplier = _address("multiplier", multiplier, torch.float32, width)
+    return of_multiplier, _address("shift", shift, torch.float32, width), middle
+
+
+def _form(name: str, tensor: Tensor) -> str:
+    layout = "" if tensor.is_contiguous() else " (not contiguous)"
+    return f"{name} {tuple(tensor.shape)} {tensor.dtype}{layout}"
+
+
+def _other(finish: str, other: Tensor | None, numbers: int) -> int | None:
+    """Return the address of what is added to a map, or multiplied."""
+    if other is None:
+        if finish in ("add", "multiply"):
+            raise ValueError(f"other is None; needed for {finish!r}: {numbers} numbers")
+        return None
+    return _address("other", other.contiguous(), torch.bfloat16, numbers)
+
+
+def _norm(norm: Normalisation | None, outputs: int) -> tuple[int | None, int | None, float]:
+    """Return the addresses of a norm's weight and bias, and its epsilon."""
+    if norm is None:
+        return None, None, 0.0
+    if outputs % SIZE_MULTIPLE:
+        raise ValueError(f"norm of {outputs} outputs; needed: a multiple of {SIZE_MULTIPLE}")
+    weight, bias, epsilon = norm
+    names = ("norm_weight", weight), ("norm_bias", bias)
+    of_weight, of_bias = (_address(name, tensor, torch.bfloat16, outputs) for name, tensor in names)
+    return of_weight, of_bias, epsilon
+
+
+def filled(numbers: Tensor) -> Tensor:
+    """Return one number for each output, filled up to whole blocks with zeros."""
+    return F.pad(numbers, (0, -len(numbers) % BLOCK))
+
+
+def to_tiles(weight: Tensor) -> Tensor:
+    """Return a weight, (out, in) bfloat16 or int8, as the kernel reads it: (out/32, bytes/64, 2, 16, n).
+
+    Per 32 outputs and 64 bytes of inputs, both rounded up, these are two tiles of 16 outputs; a tile's row
+    is n numbers, four bytes of each output.
+    """
+    outputs, inputs = weight.shape
+    units = F.pad(weight, (0, -inputs % (STEP // weight.itemsize), 0, -outputs % BLOCK)).view(torch.int32)
+    tiles = units.reshape(len(units) // BLOCK, 2, 16, -1, 16).permute(0, 3, 1, 4, 2)
+    return tiles.contiguous().view(weight.dtype)
+
+
+def from_tiles(tiles: Tensor) -> Tensor:
+    """Return the weight that `to_tiles` laid out, with the zeros that fill it up."""
+    units = tiles.view(torch.int32).permute(0, 2, 4, 1, 3)
+    return units.reshape(len(tiles) * BLOCK, -1).view(tiles.dtype)

@@ -161,7 +161,6 @@ def test_the_tensors_are_written_back_as_they_were(checkpoints: dict[str, Path],
     for name, tensor in whole.items():
         skipped = config.skipped_positions if "position_embeddings" in name else 0
         torch.testing.assert_close(theirs[name][skipped:], tensor[skipped:], rtol=0, atol=0)
-        assert entry.their_name(entry._our_name(name)) == name  # type: ignore[attr-defined]
 
 
 @every_family

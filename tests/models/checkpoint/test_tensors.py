@@ -92,7 +92,7 @@ def test_a_pickle_that_would_run_code_is_refused(checkpoint: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, r"classifier\.dense\.weight is missing"),
+        ({"model_type": "roberta"}, r"roberta\.embeddings\.word_embeddings\.weight is missing"),
         ({"model_type": "deberta-v2"}, "model_type is 'deberta-v2'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder"),

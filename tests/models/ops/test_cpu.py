@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from models.ops import cpu
-from models.ops.cpu import CpuOps, can_prepack
-from models.ops.tiles import TileLinear
+from models.ops.cpu import CpuOps, TileLinear, can_prepack
 from models.ops.torch import activate
 
 

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from models.ops import kernel_library
-from models.ops.kernel_arguments import check_map
-from models.ops.kernels import Kernels
-from models.ops.tiles import filled, to_tiles
+from models.ops.kernels import Kernels, filled, to_tiles
 from models.ops.torch import rotations
 
 HALF = torch.bfloat16
@@ -45,6 +43,7 @@ NUMBERS = torch.arange(100).int()
         ({"projected": torch.zeros(9, 96, dtype=torch.float64)}, r"projected \(9, 96\) torch.float64"),
         ({"projected": torch.zeros(9, 90)}, r"projected \(9, 90\)"),
         ({"projected": torch.zeros(9, 72)}, "2 heads of a multiple of 16"),  # heads of 12
+        ({"projected": torch.zeros(9, 96).half()}, r"projected \(9, 96\) torch.float16"),
         ({"offsets": torch.tensor([0, 4, 9])}, r"offsets \(3,\) torch.int64"),
         ({"offsets": NUMBERS[:9:4]}, r"offsets \(3,\) torch.int32 \(not contiguous\)"),
         ({"offsets": NUMBERS[:0]}, r"offsets \(0,\)"),
@@ -101,48 +100,49 @@ def test_rows_take_no_other_form(ours: Kernels, call: Callable[[Kernels], object
         call(ours)
 
 
-TILES, BIAS = to_tiles(torch.zeros(40, 48, dtype=HALF)), filled(torch.zeros(40))
-OTHER, NORM = torch.zeros(3, 40, dtype=HALF), torch.zeros(40, dtype=HALF)
+TILES, BIAS = to_tiles(torch.zeros(48, 48, dtype=HALF)), filled(torch.zeros(48))
+OTHER, NORM = torch.zeros(3, 48, dtype=HALF), torch.zeros(48, dtype=HALF)
+MAP = {
+    "x": torch.zeros(3, 48, dtype=HALF),
+    "tiles": TILES,
+    "bias": BIAS,
+    "outputs": 48,
+    "finish": "add",
+    "other": OTHER,
+    "norm": (NORM, NORM, 1e-5),
+}
+INT8_MAP = MAP | {
+    "x": torch.zeros(3, 48, dtype=torch.uint8),
+    "tiles": to_tiles(torch.zeros(48, 48, dtype=torch.int8)),
+    "factors": (BIAS.int(), BIAS, BIAS),
+}
+del INT8_MAP["bias"]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"x": MAP["x"].float()}, r"x \(3, 48\) torch\.float32"),
         ({"tiles": TILES.float()}, "tiles .* torch.float32"),
-        ({"inputs": 80}, "80 → 40: .* tiles of 64 outputs"),
-        ({"outputs": 80}, "48 → 80: .* tiles of 96 outputs"),
-        ({"factors": (torch.zeros(40),)}, r"bias \(40,\)"),
-        ({"factors": (BIAS.to(HALF),)}, r"bias \(64,\) torch.bfloat16"),
+        ({"x": torch.zeros(3, 80, dtype=HALF)}, "tiles .*; needed: 6144 numbers"),
+        ({"outputs": 80}, "tiles .*; needed: 6144 numbers"),
+        ({"bias": torch.zeros(48)}, r"bias \(48,\)"),
+        ({"bias": BIAS.to(HALF)}, r"bias \(64,\) torch.bfloat16"),
+        ({"other": None}, "other is None; needed for 'add'"),
+        ({"other": OTHER[:2]}, r"other \(2, 48\)"),
+        ({"finish": "multiply", "other": OTHER.float()}, r"other \(3, 48\) torch.float32"),
+        ({"norm": (NORM.float(), NORM, 1e-5)}, r"norm_weight \(48,\) torch.float32"),
+        ({"norm": (NORM, NORM[:32], 1e-5)}, r"norm_bias \(32,\)"),
+        ({"outputs": 40, "other": OTHER[:, :40], "norm": (NORM[:40], NORM[:40], 1e-5)}, "norm of 40 outputs"),
+        ({"tiles": TILES, "factors": INT8_MAP["factors"]}, r"tiles .* torch\.bfloat16"),
         ({"factors": (BIAS, BIAS, BIAS)}, r"start \(64,\) torch.float32"),
         ({"factors": (BIAS.int(), BIAS.double(), BIAS)}, r"scale \(64,\) torch.float64"),
-        ({"ending": (3, "add", None, None)}, "needed for 'add' of 3 rows"),
-        ({"ending": (4, "add", OTHER, None)}, r"other \(3, 40\) .* of 4 rows"),
-        ({"ending": (3, "multiply", OTHER.float(), None)}, r"other \(3, 40\) torch.float32"),
-        ({"ending": (3, "add", OTHER, (NORM.float(), NORM, 1e-5))}, r"norm_weight \(40,\) torch.float32"),
-        ({"ending": (3, "add", OTHER, (NORM, NORM[:32], 1e-5))}, r"norm_bias \(32,\)"),
     ],
 )
-def test_maps_take_no_other_form(changes: dict[str, Any], message: str) -> None:
-    """Also on processors that cannot compute them."""
-    arguments = {
-        "tiles": TILES,
-        "dtype": HALF,
-        "inputs": 48,
-        "outputs": 40,
-        "factors": (BIAS,),
-        "ending": (3, "add", OTHER, (NORM, NORM, 1e-5)),
-    }
-    check_map(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=message):
-        check_map(**(arguments | changes))
-
-
-def test_maps_are_checked_before_they_are_computed(ours: Kernels) -> None:
+def test_maps_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
     if not ours.multiplies:
         pytest.skip("this processor has no AMX")
-    x = torch.zeros(3, 48, dtype=HALF)
-    ours.affine(x, TILES, BIAS, 40, "none")
-    with pytest.raises(ValueError, match=r"x is torch\.float32"):
-        ours.affine(x.float(), TILES, BIAS, 40, "none")
-    with pytest.raises(ValueError, match=r"tiles .* torch\.bfloat16"):
-        ours.affine_int8(x.to(torch.uint8), TILES, (BIAS.int(), BIAS, BIAS), 40, "none")
+    compute, arguments = (ours.affine, MAP) if "factors" not in changes else (ours.affine_int8, INT8_MAP)
+    compute(**arguments)
+    with pytest.raises(ValueError, match=message):
+        compute(**(arguments | changes))

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from models.ops import kernel_library
-from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear
+from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear, TileLinear
 from models.ops.int8 import Int8Linear
 from models.ops.kernel_build import features_here, levels_of_machine
-from models.ops.kernels import Kernels
+from models.ops.kernels import Kernels, from_tiles, to_tiles
 from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
-from models.ops.tiles import TileLinear, from_tiles, to_tiles
 from models.ops.torch import Norm, activate
 
 needs_tiles = pytest.mark.skipif(

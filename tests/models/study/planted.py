@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from models import Classifier
 from models.checkpoint.config import read_config
-from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged

@@ -1,0 +1,109 @@
+"""The tensors of our networks: their names, which are BERT's own with a few more, and their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from models.checkpoint.config import ModelConfig
+
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+LAYERS = "bert.encoder.layer."
+POSITIONS = "bert.embeddings.position_embeddings.weight"
+PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
+
+
+def layer_prefix(layer: int | str) -> str:
+    """Return our prefix of a layer's tensor names. layer: its number."""
+    return f"{LAYERS}{layer}."
+
+
+def bert_shapes(config: ModelConfig) -> Shapes:
+    """Return every float tensor of BERT's network with its shape; narrower layers where they are pruned."""
+    hidden, embedded = config.hidden_size, config.embedding_size
+    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
+    yield POSITIONS, (config.max_positions, embedded)
+    if config.type_vocab_size:
+        yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, embedded)
+    yield from _both("bert.embeddings.LayerNorm", embedded)
+    if embedded != hidden:
+        yield from _both("bert.embeddings_project", hidden, embedded)
+    for number in range(config.num_layers):
+        prefix = layer_prefix(number)
+        yield from _maps(config, number)
+        yield from _both(f"{prefix}attention.output.LayerNorm", hidden)
+        yield from _both(f"{prefix}output.LayerNorm", hidden)
+    yield from _both("bert.pooler.dense", hidden, hidden)
+    yield from _both("classifier", len(config.labels), hidden)
+
+
+def modernbert_shapes(config: ModelConfig) -> Shapes:
+    """Return every float tensor of ModernBERT's network with its shape."""
+    hidden = config.hidden_size
+    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
+    for name in ("bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"):
+        yield from _both(name, hidden)
+    for number in range(config.num_layers):
+        prefix = layer_prefix(number)
+        if number:  # the first layer reads the embeddings, which are normalised already
+            yield from _both(f"{prefix}attention.LayerNorm", hidden)
+        yield from _both(f"{prefix}intermediate.LayerNorm", hidden)
+        yield from _maps(config, number)
+    yield from _both("bert.pooler.dense", hidden, hidden)
+    yield from _both("classifier", len(config.labels), hidden)
+
+
+def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
+    """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
+
+    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense,
+    and gate.dense of a gated network)
+        weight             (out, in) int8      W'
+        weight_scale       (out,)    float32   s_w: the value of one unit of the row's sum
+        bias               (out,)    float     b', which includes the effect of the input's offset
+    They mean y = s_w·(q − z)·W'ᵀ + b' for the quantized input q, from 0 to 255:
+        query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
+            (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
+            attention.self.input_scale and attention.self.input_offset;
+        attention.output.dense: x ≈ q − 128, z = 128; its scales are folded into the rows of value, because
+            softmax and head weights do not change them;
+        output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale; input_scale is () float32
+            and z = input_zero_point () uint8.
+    In a gated network, gate.dense reads what intermediate.dense reads, and output.dense has an input_scale
+    and an input_offset like intermediate.dense.
+    """
+    for number in range(config.num_layers):
+        prefix = layer_prefix(number)
+        for name, shape in _maps(config, number):
+            if name.endswith(".weight"):
+                yield name, (shape, "int8")
+                yield f"{name}_scale", (shape[:1], "float32")
+        inputs = {"attention.self": config.hidden_size, "intermediate.dense": config.hidden_size}
+        if config.gated:
+            inputs["output.dense"] = config.widths[number]
+        for name, columns in inputs.items():
+            yield f"{prefix}{name}.input_scale", ((columns,), "float32")
+            yield f"{prefix}{name}.input_offset", ((columns,), "float32")
+        if not config.gated:
+            yield f"{prefix}output.dense.input_scale", ((), "float32")
+            yield f"{prefix}output.dense.input_zero_point", ((), "uint8")
+
+
+def _maps(config: ModelConfig, number: int) -> Shapes:
+    """Return weight and bias of each affine map of a layer."""
+    prefix, hidden, inner = layer_prefix(number), config.hidden_size, config.widths[number]
+    width = len(config.kept_heads[number]) * config.head_size
+    for name in PROJECTIONS:
+        yield from _both(f"{prefix}{name}", width, hidden)
+    yield from _both(f"{prefix}attention.output.dense", hidden, width)
+    for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
+        yield from _both(f"{prefix}{name}", inner, hidden)
+    yield from _both(f"{prefix}output.dense", hidden, inner)
+
+
+def _both(name: str, *shape: int) -> Shapes:
+    """Return the weight and the bias of a map, (rows, columns), or of a norm, (size,)."""
+    yield f"{name}.weight", shape
+    yield f"{name}.bias", shape[:1]
