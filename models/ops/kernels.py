@@ -182,7 +182,8 @@ class Kernels:
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
-        x, (rows, inputs), size = x.contiguous(), x.shape, _filled(outputs, BLOCK)
+        x, other = x.contiguous(), None if other is None else other.contiguous()
+        (rows, inputs), size = x.shape, _filled(outputs, BLOCK)
         out = x.new_empty(rows, outputs)
         out_of_memory = self._affine(
             *(_address("x", x, torch.bfloat16, rows * inputs), rows, inputs),
@@ -225,6 +226,7 @@ class Kernels:
             x.shape,
             _filled(outputs, BLOCK),
         )
+        other = None if other is None else other.contiguous()
         start, scale, bias = factors
         kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
         out = torch.empty(rows, outputs, dtype=kind)
@@ -297,7 +299,7 @@ def _other(finish: str, other: Tensor | None, numbers: int) -> int | None:
         if finish in ("add", "multiply"):
             raise ValueError(f"other is None; needed for {finish!r}: {numbers} numbers")
         return None
-    return _address("other", other.contiguous(), torch.bfloat16, numbers)
+    return _address("other", other, torch.bfloat16, numbers)
 
 
 def _norm(norm: Normalisation | None, outputs: int) -> tuple[int | None, int | None, float]:
