@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.tokenizer import EncodedPair
+from models.device import is_out_of_memory
+from models.errors import ModelError
 
 TOKEN_MULTIPLE = 16
 """A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and
@@ -210,7 +212,8 @@ def filled_size(count: int) -> int:
     It is a multiple of TOKEN_MULTIPLE, and of the largest power of two that is at most FILL_STEP of `count`.
     """
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
-    return _round_up(count, max(TOKEN_MULTIPLE, power_of_two))
+    step = max(TOKEN_MULTIPLE, power_of_two)
+    return -(-count // step) * step
 
 
 def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Iterator[LengthGroup]:
@@ -259,10 +262,6 @@ def to_device(
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-def _round_up(count: int, step: int) -> int:
-    return -(-count // step) * step
-
-
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
@@ -278,3 +277,24 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         tokens += lengths[index]
     if rows:
         yield rows
+
+
+def in_halves(
+    run: Callable[[Sequence[int]], np.ndarray], rows: Sequence[int], device: torch.device
+) -> np.ndarray:
+    """Return the results of rows from one pass, (n, …); if memory is full, those of each half, and so on.
+
+    Raises ModelError if there is no memory for one row.
+    """
+    try:
+        return run(rows)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Here the error is gone, and with it its traceback, whose frames hold the pass's tensors.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    if len(rows) == 1:
+        raise ModelError(f"the memory of {device} is too small for one pair; score on another device")
+    middle = len(rows) // 2
+    return np.concatenate([in_halves(run, half, device) for half in (rows[:middle], rows[middle:])])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.batch import batches_by_length, pack
+from models.batch import batches_by_length, in_halves, pack
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.extras import read_head_study, read_quality
@@ -19,7 +19,7 @@ from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.network_tokenizer import load_tokenizer
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.device import in_halves, resolve_device, resolve_dtype
+from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
@@ -66,8 +66,7 @@ class Scores:
             grade = np.rint(relevance).astype(np.int64)
             return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
         raw_score = _log_odds(scaled)
-        with np.errstate(invalid="ignore"):  # an infinite logit makes its row nan
-            scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))  # an infinite logit makes its row NaN
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
         return cls(
@@ -236,22 +235,17 @@ class Classifier:
         masks, sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
-        lengths = [len(pair) for pair in pairs]
-        limit = self.network.max_pack_tokens
-        if limit is None or sum(lengths) <= limit:
-            logits = self._pass(pairs, masks, sliced)
-        else:
-            logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
-            for rows in batches_by_length(lengths, limit):
-                logits[rows] = self._pass([pairs[row] for row in rows], rows_of(masks, rows), sliced)
+        network, lengths = self.network, [len(pair) for pair in pairs]
+        limit = network.max_pack_tokens
+        passes = None if limit is None or sum(lengths) <= limit else batches_by_length(lengths, limit)
+        logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
+        for rows in passes or [list(range(len(pairs)))]:
+            chosen = [pairs[row] for row in rows]
+            batch = pack(chosen, device=network.device, deterministic=network.deterministic)
+            of_rows = masks if passes is None else rows_of(masks, rows)
+            logits[rows] = network.forward(batch, of_rows, sliced=sliced).numpy(force=True)
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
-
-    def _pass(self, pairs: Sequence[EncodedPair], masks: RowsMasked, sliced: bool) -> np.ndarray:
-        """Return the logits of one pass, (n, labels) float32, labels in the checkpoint's order."""
-        network = self.network
-        batch = pack(pairs, device=network.device, deterministic=network.deterministic)
-        return network.forward(batch, masks, sliced=sliced).numpy(force=True)
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
@@ -284,7 +278,7 @@ class Classifier:
         return [self._fitting(self.all_heads if mask is None else mask) for mask in head_mask]
 
     def _fitting(self, mask: HeadMask) -> HeadMask:
-        if (mask.layers, mask.heads) != (self.num_layers, self.num_heads):
+        if mask.matrix.shape != (self.config.num_layers, self.config.num_heads):
             raise InvalidMask(
                 f"the mask is for {mask.layers} layers of {mask.heads} heads; "
                 f"this model has {self.num_layers} of {self.num_heads}"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from models.cores import cores
 from models.errors import ModelError
 
 if TYPE_CHECKING:  # torch is imported only when a device is asked for; names are checked without it
-    import numpy as np
     import torch
 
 DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -124,30 +123,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in FULL_MEMORY)
-
-
-def in_halves(
-    run: Callable[[Sequence[int]], np.ndarray], rows: Sequence[int], device: torch.device
-) -> np.ndarray:
-    """Return the results of rows from one pass, (n, …); if memory is full, those of each half, and so on.
-
-    Raises ModelError if there is no memory for one row.
-    """
-    import numpy as np
-    import torch
-
-    try:
-        return run(rows)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    # Here the error is gone, and with it its traceback, whose frames hold the pass's tensors.
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    if len(rows) == 1:
-        raise ModelError(f"the memory of {device} is too small for one pair; score on another device")
-    middle = len(rows) // 2
-    return np.concatenate([in_halves(run, half, device) for half in (rows[:middle], rows[middle:])])
 
 
 def is_device_failure(error: BaseException, device: torch.device) -> bool:

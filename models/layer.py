@@ -20,10 +20,6 @@ class FeedForward:
     down: Linear
     gate: Linear | None = None
 
-    def inner(self, x: Tensor) -> Tensor:
-        """Return up(x)·gate(x), the units' activations: (T, D) → (T, units)."""
-        return self.up(x) if self.gate is None else self.gate.times(self.up, x)
-
     @property
     def count(self) -> int:
         """Return the number of units."""

@@ -119,7 +119,8 @@ class Network(Weights):
         Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
         """
         with torch.inference_mode():
-            selection = self.selector.select(rows_of(masks, batch.order), sliced=sliced)
+            in_order = None if masks is None else rows_of(masks, batch.order)
+            selection = self.selector.select(in_order, sliced=sliced)
             logits = self.logits(batch, selection)[: batch.rows]
             restored = torch.empty_like(logits)
             (order,) = to_device([batch.order], self.device)
@@ -179,7 +180,8 @@ class Network(Weights):
         units, weights = chosen.units, chosen.unit_weights
         if units is None:  # only the bias of the down map remains
             return layer.units.down.of_zeros(x)
-        inner = units.inner(normed(x, layer.feed_forward_input_norm))  # (T, units)
+        y = normed(x, layer.feed_forward_input_norm)
+        inner = units.up(y) if units.gate is None else units.gate.times(units.up, y)  # (T, units)
         if weights is not None:
             inner = units.down.weighted(inner, weights, batch.row_leaving)
         return units.down(inner, x)

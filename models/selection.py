@@ -96,7 +96,7 @@ class Selector:
             return [Chosen(layer.heads, layer.units) for layer in self._layers]
         masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
         weights = masks.weights if masks.weights.ndim == 3 else masks.weights[None]
-        on, weighted = masks.heads_on(), masks.heads_weighted()
+        on, weighted = masks.heads(masks.weights != 0), masks.heads(masks.weights != 1)
         selection: list[Chosen] = []
         factors: dict[int, np.ndarray] = {}
         for number in range(len(self._layers)):

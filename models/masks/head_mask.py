@@ -122,7 +122,7 @@ class HeadMask:
             int(np.count_nonzero(~off[:width])) for off, width in zip(self.units_off, widths, strict=True)
         )
 
-    @property
+    @cached_property
     def is_none(self) -> bool:
         """Return whether the mask changes nothing."""
         return self.units_off is None and bool((self.matrix == 1).all())

@@ -86,15 +86,11 @@ class RowMasks:
         skipping = self.skipped[:, layer]
         return np.flatnonzero(~skipping) if skipping.any() else None
 
-    def heads_on(self) -> npt.NDArray[np.bool_]:
-        """Return which heads some row needs, (layers, heads); rows that skip a layer do not count."""
-        return self._of_some_row(self.weights != 0)
+    def heads(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return the heads that are flagged in some row that computes their layer, (layers, heads).
 
-    def heads_weighted(self) -> npt.NDArray[np.bool_]:
-        """Return which heads some row weights by another number than 1, (layers, heads)."""
-        return self._of_some_row(self.weights != 1)
-
-    def _of_some_row(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        flags: shaped like `weights`, such as `weights != 0` for the heads that some row needs.
+        """
         if self.skipped is not None:
             flags &= ~self.skipped[..., None]
         return np.any(flags, axis=0) if flags.ndim == 3 else flags

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from models.batch import batches_by_length
+from models.batch import batches_by_length, in_halves
 from models.checkpoint.chunks import ChunkedPair, LongTitles, best_chunks, encode_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
-from models.device import in_halves, is_out_of_memory
+from models.device import is_out_of_memory
 from models.errors import ModelError
 from models.masks.rows import RowMasks
 from service.engine.threads import forward_pool
