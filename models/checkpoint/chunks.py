@@ -11,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal
 
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer, kept_tokens
@@ -49,7 +48,7 @@ class LongTitles:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The place of a title's best chunk: the characters [start, end), in code points.
+    """A title's best chunk: the characters [start, end), in code points.
 
     index: its number among the `chunks` of the title, from 0.
     """
@@ -166,34 +165,25 @@ def chunk_windows(
         windows.append((start, end))
         start = _last_word_start(word_starts, end - overlap, after=end - 2 * overlap)
     full = max(0, len(word_starts) - room)
-    last = next((place for place in range(full, start) if word_starts[place]), start)
+    last = next((index for index in range(full, start) if word_starts[index]), start)
     return [*windows, (last, len(word_starts))]
-
-
-def best_rows(scores: Sequence[float], counts: Sequence[int]) -> list[int]:
-    """Return the row with the highest score of each pair; the first of equal ones.
-
-    scores: one per row. counts: how many rows each pair has; its rows follow those of the pair before.
-    """
-    best = []
-    end = 0
-    for count in counts:
-        start, end = end, end + count
-        best.append(max(range(start, end), key=scores.__getitem__))
-    return best
 
 
 def best_chunks(
     scores: Sequence[float], pairs: Sequence[ChunkedPair]
 ) -> tuple[list[int], list[Chunk | None]]:
-    """Return the row with the highest score of each pair, and the place of its chunk.
+    """Return the row with the highest score of each pair, the first of equal ones, and its chunk.
 
     scores: one per row of all pairs, in order.
     """
-    counts = [len(pair.rows) for pair in pairs]
-    best = best_rows(scores, counts)
-    firsts = accumulate(counts, initial=0)
-    return best, [pair.chunk(row - first) for pair, row, first in zip(pairs, best, firsts, strict=False)]
+    best: list[int] = []
+    chunks: list[Chunk | None] = []
+    end = 0
+    for pair in pairs:
+        start, end = end, end + len(pair.rows)
+        best.append(max(range(start, end), key=scores.__getitem__))
+        chunks.append(pair.chunk(best[-1] - start))
+    return best, chunks
 
 
 def _last_word_start(word_starts: Sequence[int], place: int, *, after: int) -> int:

@@ -10,9 +10,9 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from models import files
+from models.checkpoint.fields import read_json
 from models.checkpoint.modules import FILES as MODULE_FILES
 from models.errors import ModelError, UnsupportedCheckpoint, reading_problem
 
@@ -43,8 +43,6 @@ DESCRIPTION = [
 """Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 
 _INDEX = "model.safetensors.index.json"
-
-
 _OTHERS = ("*.safetensors", "[0-9]*_*/*.safetensors", "pytorch_model.bin", "head_study.json")
 _MAX_BYTES = 128 << 20
 """The largest description that is read; the tokenizers of 250,000 pieces have 35 MB."""
@@ -80,32 +78,27 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
 
 
 def _preferred(folder: str, names: Collection[str]) -> list[str]:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if f"{folder}{name}" in names:
-            return [f"{folder}{name}"]
-    return []
+    files = (f"{folder}{name}" for name in ("model.safetensors", "pytorch_model.bin"))
+    return [file for file in files if file in names][:1]
 
 
 def _shards(index: Path) -> list[str]:
-    content = _read(index)
-    weights = content.get("weight_map") if isinstance(content, dict) else None
-    return sorted({str(shard) for shard in weights.values()}) if isinstance(weights, dict) else []
+    """Return the names of the files that an index names."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise UnsupportedCheckpoint(f"{index}: weight_map must map tensors to names of files")
+    return sorted({Path(shard).name for shard in weight_map.values()})
 
 
 def module_folders(directory: Path) -> list[str]:
     """Return the folders of a sentence-transformers model's modules, such as `2_Dense/`, but not the root."""
     file = directory / "modules.json"
-    modules = _read(file) if file.is_file() else []
+    try:
+        modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    except ValueError:  # `read_head` says it
+        return []
     paths = (module.get("path") for module in modules if isinstance(module, dict))
     return [f"{path}/" for path in paths if isinstance(path, str) and path]
-
-
-def _read(file: Path) -> Any:
-    """Return the file's content; nothing if it is no JSON, which the checkpoint's reader will say."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.checkpoint.fields import read_json
-from models.checkpoint.files import readable_as_usual
+from models.checkpoint.files import readable_as_usual, weight_files
 from models.checkpoint.modules import head_tensors, read_head
 from models.checkpoint.shapes import Shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
@@ -76,14 +75,6 @@ def expected_shapes(config: ModelConfig) -> Shapes:
     return FAMILIES[config.family].expected(config)
 
 
-def _shards(index: Path) -> list[str]:
-    """Return the names of the files that an index names."""
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise UnsupportedCheckpoint(f"{index}: weight_map must map tensors to names of files")
-    return sorted(set(weight_map.values()))
-
-
 def _refuse_compressed(file: Path) -> None:
     """Raise ValueError if a pickled file unpacks to more bytes than it has; torch compresses none."""
     if zipfile.is_zipfile(file):
@@ -94,39 +85,24 @@ def _refuse_compressed(file: Path) -> None:
 
 
 def _read_files(directory: Path) -> Mapping[str, Tensor]:
-    index = directory / "model.safetensors.index.json"
-    single = directory / "model.safetensors"
-    pickled = directory / "pytorch_model.bin"
+    """Return the tensors in the weights of a directory, under the names that they have there."""
+    names = weight_files(directory, [file.name for file in directory.iterdir()])
+    if not names:
+        raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")
     try:
-        if single.exists():
-            whole: dict[str, Tensor] = load_file(single)
-            return whole
-        if index.exists():
-            return {
-                name: tensor
-                for shard in _shards(index)
-                for name, tensor in load_file(directory / Path(shard).name).items()
-            }
-        if pickled.exists():
-            _refuse_compressed(pickled)
-            loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
-            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
-                raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
-            tensors: dict[str, Tensor] = dict(loaded)
-            return tensors
+        if names != ["pytorch_model.bin"]:
+            return {name: tensor for file in names for name, tensor in load_file(directory / file).items()}
+        pickled = directory / "pytorch_model.bin"
+        _refuse_compressed(pickled)
+        loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
+        if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+            raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
+        return dict(loaded)
     except pickle.UnpicklingError:  # torch's message says how to run the file's code
         raise UnsupportedCheckpoint(
             f"{directory}: the weights cannot be read: pytorch_model.bin is damaged, or holds Python objects "
             "that could run code; save its tensors as model.safetensors"
         ) from None
-    except (
-        SafetensorError,
-        ValueError,
-        KeyError,
-        OSError,
-        RuntimeError,
-        EOFError,
-    ) as error:
+    except (SafetensorError, ValueError, KeyError, OSError, RuntimeError, EOFError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnsupportedCheckpoint(f"{directory}: the weights cannot be read: {reason}") from None
-    raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")

@@ -5,25 +5,28 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.checkpoint.chunks import (
     OVERLAP_PART,
+    Chunk,
     ChunkedPair,
     LongTitles,
-    best_rows,
+    best_chunks,
     chunk_windows,
     encode_chunks,
 )
-from models.checkpoint.tokenizer import PairTokenizer
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.errors import ModelError
 from tests.checkpoints import write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 CHUNKS = LongTitles("chunks")
+SHORT = EncodedPair(np.zeros(4, np.int32), 1, 0, truncated=False)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +219,11 @@ def test_the_smallest_windows_end(tmp_path: Path, max_tokens: int) -> None:
 
 
 def test_the_first_of_equally_good_chunks_counts() -> None:
-    assert best_rows([1, 3, 3, 2, 5, 5], [3, 1, 2]) == [1, 3, 4]
+    spans = [(0, 5), (4, 9), (8, 12)]
+    pairs = [ChunkedPair([SHORT] * count, spans[:count], truncated=False) for count in (3, 1, 2)]
+    best, chunks = best_chunks([1, 3, 3, 2, 5, 5], pairs)
+    assert best == [1, 3, 4]
+    assert chunks == [Chunk(1, 3, 4, 9), Chunk(0, 1, 0, 5), Chunk(0, 2, 0, 5)]
 
 
 def test_a_wrong_overflow_is_named() -> None:
