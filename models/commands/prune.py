@@ -3,52 +3,38 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from models.commands.mask_option import FORMS, parse_mask
 from models.commands.options import AsJson, Model, NewDirectory
 
-Scales = Annotated[
-    Path | None,
-    typer.Option(
-        help="A study's scales.json, instead of --mask: heads of scale 0 are removed, others scaled."
-    ),
-]
-
 
 def command(
     out: NewDirectory,
-    mask: Annotated[str | None, typer.Option(help=f"Mask that says what to remove: {FORMS}.")] = None,
-    scales: Scales = None,
+    mask: Annotated[str, typer.Option(help=f"Mask that says what to remove: {FORMS}.")],
     model: Model = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask or
-    the scales. Its layers are numbered from 0.
+    """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask. Its
+    layers are numbered from 0.
 
     Example: headroom prune --mask @pruned30 --out ./smaller && headroom serve --model ./smaller
-
-    Example: headroom prune --scales study/scales.json --out ./smaller
     """
     import json
 
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
     from models.checkpoint.hub import locate
-    from models.compress.prune import prune, read_scales, transformers_refusal
+    from models.compress.prune import prune, transformers_refusal
 
-    if (mask is None) == (scales is None):
-        raise typer.BadParameter("give either --mask or --scales", param_hint="'--mask' / '--scales'")
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    weights = parse_mask(mask, config, read_stored_masks(source, config)) if mask is not None else None
-    removed = weights if weights is not None else read_scales(cast(Path, scales))
+    weights = parse_mask(mask, config, read_stored_masks(source, config))
     with new_directory(out) as draft:
-        pruned, dropped = prune(source, draft, removed)
+        pruned, dropped = prune(source, draft, weights)
     sizes = {
         "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
         "units": [sum(c.widths) for c in (config, pruned)],
@@ -59,8 +45,7 @@ def command(
     if as_json:
         document = {
             "out": str(out),
-            "head_mask": None if weights is None else {"id": weights.id, "spec": weights.spec},
-            "scales": None if scales is None else str(scales),
+            "head_mask": {"id": weights.id, "spec": weights.spec},
             **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
             "transformers": {"loads": refusal is None, "reason": refusal},
             "bytes": {"before": old_bytes, "after": new_bytes},

@@ -1,5 +1,4 @@
-"""Removes heads, feed-forward units and layers from a checkpoint: with a mask or tuned scales, it becomes a
-smaller one.
+"""Removes what a mask switches off from a checkpoint: heads, feed-forward units and layers.
 
 Without heads, the result has the layout that transformers 4 writes after `prune_heads`: `pruned_heads` in
 config.json and narrower projections; heads keep the numbering of the unpruned model. The layers that stay are
@@ -11,45 +10,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
 from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
-from models.errors import ModelError, reading_problem
-from models.files import read_text
+from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
 
-LARGEST_SCALE = 100.0
-"""Larger scales would leave the range of float16 checkpoints. Studies stay far below."""
 
+def prune(source: Path, target: Path, mask: HeadMask) -> tuple[ModelConfig, dict[str, str]]:
+    """Write the checkpoint in `source` to the directory `target` without what a mask switches off.
 
-def prune(
-    source: Path, target: Path, weights: HeadMask | npt.NDArray[np.floating] | Structure
-) -> tuple[ModelConfig, dict[str, str]]:
-    """Write the checkpoint in `source` to the directory `target` without the heads, units and layers that go.
-
-    weights: a mask, or scales of heads (layers, heads), or a structure; all finite and ≥ 0, scales may
-    exceed 1. Weights other than 1 are folded into the map that reads the part, so the result without a mask
-    scores as the source does with its parts weighted so.
+    Weights between 0 and 1 are folded into the map that reads the head, so the result without a mask scores
+    as the source does with it.
     The source's stored masks are copied, without the removed parts. A mask is dropped if it would switch off
     none, or all, of the remaining heads.
     Returns the new configuration, and for each dropped mask the reason.
-    Raises ModelError if `target` is not empty, if the weights do not fit the checkpoint, or if they keep no
+    Raises ModelError if `target` is not empty, if the mask does not fit the checkpoint, or if it keeps no
     head, because every pair would then get the same score.
     """
     config = read_config(source)
-    _check_shape(weights, config)
+    structure = _structure_of(mask, config)
     check_empty(target)
-    structure = weights if isinstance(weights, Structure) else structure_of(weights, config)
     check(structure, config)
     from models.checkpoint.tensors import read_tensors
     from models.compress.cutting import cut
@@ -57,8 +46,8 @@ def prune(
     tensors, smaller = cut(read_tensors(source, config), config, structure)
     masks, dropped = _mapped(read_stored_masks(source, config), structure, config, smaller)
     write_checkpoint(source, target, tensors, smaller)
-    for name, mask in masks.items():
-        _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", mask)
+    for name, stored in masks.items():
+        _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", stored)
     return smaller, dropped
 
 
@@ -105,36 +94,17 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     return None
 
 
-def structure_of(weights: HeadMask | npt.NDArray[np.floating], config: ModelConfig) -> Structure:
-    """Return the structure of a mask, or of scales of heads (layers, heads)."""
-    whole = Structure.whole(config)
-    if not isinstance(weights, HeadMask):
-        return replace(whole, heads=_scales(weights))
-    units = whole.units if weights.units_off is None else (~weights.units_off).astype(np.float32)
-    return Structure(weights.matrix, units, frozenset(weights.skipped))
-
-
-def _check_shape(weights: HeadMask | npt.NDArray[np.floating] | Structure, config: ModelConfig) -> None:
-    """Raise ModelError if the weights are for a model of another shape."""
-    name, unit_name = "scales are", "unit scales are"
-    units: npt.NDArray[Any] | None = None
-    if isinstance(weights, HeadMask):
-        name = unit_name = "mask is"
-        shape, units = weights.matrix.shape, weights.units_off
-    elif isinstance(weights, np.ndarray):
-        shape = _scales(weights).shape
-    else:
-        shape, units = weights.heads.shape, weights.units
-    if units is not None and units.shape != (config.num_layers, max(config.widths)):
-        raise ModelError(
-            f"the {unit_name} for {units.shape[0]} layers of {units.shape[1]} units; this checkpoint has "
-            f"{config.num_layers} of {max(config.widths)}"
-        )
-    if shape != (config.num_layers, config.num_heads):
-        raise ModelError(
-            f"the {name} for {shape[0]} layers of {shape[1]} heads; this checkpoint has {config.num_layers} "
-            f"of {config.num_heads}"
-        )
+def _structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
+    """Return what a mask keeps. Raises ModelError if the mask is for a model of another shape."""
+    shape, units = (config.num_layers, config.num_heads), (config.num_layers, max(config.widths))
+    for name, ours, theirs in (("units", mask.units_off, units), ("heads", mask.matrix, shape)):
+        if ours is not None and ours.shape != theirs:
+            raise ModelError(
+                f"the mask is for {ours.shape[0]} layers of {ours.shape[1]} {name}; this checkpoint has "
+                f"{theirs[0]} of {theirs[1]}"
+            )
+    on = np.ones(units, np.float32) if mask.units_off is None else (~mask.units_off).astype(np.float32)
+    return Structure(mask.matrix, on, frozenset(mask.skipped))
 
 
 def _mapped(
@@ -174,38 +144,6 @@ def _write_mask(source: Path, target: Path, mask: HeadMask) -> None:
         content["found_by"] = f"{original['found_by']}; mapped by headroom prune"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
-    """Return what `headroom study search` wrote: scales of heads, {"scales": [[…], …]}, (layers, heads); with
-    "unit_scales" (layers, units) and "skipped" (layers that go) a structure.
-
-    Raises ModelError, which names the file and says what is wrong with it.
-    """
-    try:
-        content = json.loads(read_text(file))
-        if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
-        heads = _scales(np.array(content["scales"], np.float64))
-        if "unit_scales" not in content:
-            return heads
-        units = _scales(np.array(content["unit_scales"], np.float64))
-        skipped = frozenset(content.get("skipped", ()))
-        if not skipped <= set(range(len(heads))):
-            raise ValueError(f"skipped names a layer outside 0 to {len(heads) - 1}")
-        return Structure(heads, units, skipped)
-    except (OSError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(reading_problem(file, error)) from None
-    except (ValueError, TypeError, ModelError) as error:
-        raise ModelError(f"{file} does not hold the scales of a study: {error}") from None
-
-
-def _scales(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    if values.ndim != 2 or values.size == 0:
-        raise ModelError(f"the scales have shape {values.shape}; the valid shape is (layers, heads)")
-    if not (np.isfinite(values) & (values >= 0) & (values <= LARGEST_SCALE)).all():
-        raise ModelError(f"a scale is outside the valid range, finite numbers from 0 to {LARGEST_SCALE:g}")
-    return values.astype(np.float32)
 
 
 def _pruned_heads(kept: tuple[tuple[int, ...], ...], heads: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The heads, feed-forward units and layers of a checkpoint that stay, with their scales.
+"""The heads, feed-forward units and layers of a checkpoint that stay, with their weights.
 
 A unit is one of the inner activations of a layer's feed-forward half: a row of the up map (and of the gate)
 and a column of the down map.
@@ -21,10 +21,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The scales that multiply each part's output; a part of scale 0 goes.
+    """The weights in [0, 1] that multiply each part's output; a part of weight 0 goes.
 
-    heads: (layers, heads), numbered as before pruning. units: (layers, units of the widest layer); what is
-    beyond a layer's own width is ignored. skipped: the layers that go whole: what enters them passes through.
+    heads: (layers, heads), numbered as before pruning. units: (layers, units of the widest layer), 0 or 1;
+    what is beyond a layer's own width is ignored. skipped: the layers that go whole: what enters them passes
+    through.
     """
 
     heads: Floats
@@ -50,11 +51,6 @@ class Structure:
         beyond = np.arange(self.units.shape[1]) >= np.array(config.widths)[:, None]
         return HeadMask(heads, tuple(sorted(self.skipped)), (self.units == 0) & ~beyond)
 
-    @property
-    def is_binary(self) -> bool:
-        """Return whether every weight is 0 or 1."""
-        return all(bool(((matrix == 0) | (matrix == 1)).all()) for matrix in (self.heads, self.units))
-
     def kept_heads(self, config: ModelConfig) -> tuple[tuple[int, ...], ...]:
         """Return the heads that stay, by layer of the source; none in a layer that goes."""
         return tuple(
@@ -73,22 +69,10 @@ class Structure:
 
 
 def check(structure: Structure, config: ModelConfig) -> None:
-    """Raise ModelError if no head would be left, or if the format cannot hold the result."""
+    """Raise ModelError if no head would be left, or if the family cannot be without one of the layers."""
     if not any(structure.kept_heads(config)):
         raise ModelError(
             f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
             "gets the same score; keep at least one"
         )
-    _check_int8(config, structure)
     FAMILIES[config.family].check_removable(structure.skipped)
-
-
-def _check_int8(config: ModelConfig, structure: Structure) -> None:
-    if not config.int8:
-        return
-    kept = [structure.units[layer, list(units)] for layer, units in enumerate(structure.kept_units(config))]
-    if structure.heads.max() > 1 or any((weights != 1).any() for weights in kept):
-        raise ModelError(
-            "the checkpoint is quantized, and its 8 bits leave no room for scales above 1, or of units; "
-            "prune the float checkpoint it was made from, then quantize the result"
-        )

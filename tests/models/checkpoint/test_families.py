@@ -180,9 +180,9 @@ def test_a_checkpoint_pruned_of_nothing_loads_in_transformers_and_a_pruned_one_i
     checkpoints: dict[str, Path], tmp_path: Path, family: str
 ) -> None:
     source = checkpoints[family]
-    scales = np.ones((3, 4), np.float32)
-    scales[1, 2] = 1.5
-    prune(source, tmp_path / "scaled", scales)
+    weights = np.ones((3, 4), np.float32)
+    weights[1, 2] = 0.5
+    prune(source, tmp_path / "scaled", HeadMask.from_matrix(weights))
     model = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "scaled", dtype=torch.float32
     ).eval()

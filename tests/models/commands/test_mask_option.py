@@ -148,7 +148,7 @@ def test_a_fifo_is_not_waited_for_whatever_it_is_given_as(
         ("score", "--input", fifo("in.csv"), "--output", str(tmp_path / "out.csv"), *options),
         ("condense", QUERY, "--titles", fifo("titles"), "--words", "1", *options),
         ("evaluate", "--data", fifo("pairs.csv"), *options),
-        ("prune", "--scales", fifo("scales.json"), "--out", str(tmp_path / "out"), *options[:2]),
+        ("prune", "--mask", fifo("pruned.json"), "--out", str(tmp_path / "out"), *options[:2]),
         ("serve", "--config", str(tmp_path / "serve.yaml")),
     ]
     for command in commands:

@@ -1,4 +1,4 @@
-"""`headroom prune`, as typed at a prompt: by a mask, by a study's mask file, by tuned scales."""
+"""`headroom prune`, as typed at a prompt: by a mask or by a study's mask file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.checkpoints import random_model, unusual_modes, write_checkpoint
 from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
-SCALES = [[1.0, 0.0, 2.5, 1.0], [0.5, 1.0, 1.0, 0.0], [1.0, 1.2, 1.0, 1.0]]
 
 
 def test_a_studys_mask_file_is_as_good_as_its_spec(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -35,57 +34,6 @@ def test_a_studys_mask_file_is_as_good_as_its_spec(run: Run, tiny_checkpoint: Pa
     mask = HeadMask.parse("0.1,2.3", layers=3, heads=4)
     whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)
-
-
-def test_tuned_scales_above_1_are_folded_in(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "scales.json").write_text(json.dumps({"scales": SCALES}))
-
-    output = run(
-        "prune",
-        *("--model", str(tiny_checkpoint), "--scales", str(tmp_path / "scales.json")),
-        *("--out", str(tmp_path / "pruned"), "--json"),
-    )
-
-    assert output.status == 0
-    assert json.loads(output.out)["heads"] == {"before": 12, "after": 10}
-    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
-    encoded = whole.tokenizer.encode(PAIRS)
-    expected = whole.forward(encoded, np.array(SCALES, np.float32))
-    np.testing.assert_allclose(pruned.forward(encoded), expected, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"scales": [[1, -1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]}', "finite numbers from 0 to 100"),
-        ('{"scales": [[1, 2], [3, 4]]}', "2 layers of 2 heads; this checkpoint has 3 of 4"),
-        ('{"scales": [1, 2]}', "the valid shape is (layers, heads)"),
-        ('{"mask": {}}', "scales.json has no key `scales`"),
-        ("scales", "scales.json is not valid JSON at line 1, column 1"),
-        ("[1]", "does not hold the scales of a study: it is no JSON object"),
-    ],
-)
-def test_wrong_scales_are_refused_in_a_sentence(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path, content: str, reason: str
-) -> None:
-    (tmp_path / "scales.json").write_text(content)
-
-    output = run(
-        "prune",
-        *("--model", str(tiny_checkpoint), "--scales", str(tmp_path / "scales.json")),
-        *("--out", str(tmp_path / "pruned")),
-    )
-
-    assert output.status == 1
-    assert reason in output.err
-    assert not (tmp_path / "pruned").exists()
-
-
-def test_mask_and_scales_together_are_wrong_usage(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for options in ([], ["--mask", "0.1", "--scales", "scales.json"]):
-        output = run("prune", "--model", str(tiny_checkpoint), "--out", str(tmp_path / "pruned"), *options)
-        assert output.status == 2
-        assert "give either --mask or --scales" in output.err
 
 
 def test_stored_masks_come_along_unless_the_smaller_model_has_no_use_for_them(
@@ -154,27 +102,6 @@ def test_units_and_layers_go_too_and_the_output_says_who_can_load_the_rest(
     content = json.loads(run(*command, "skip:2", "--out", str(tmp_path / "shorter"), "--json").out)
     assert content["layers"] == {"before": 3, "after": 2}
     assert content["transformers"] == {"loads": True, "reason": None}
-
-
-def test_scales_of_units_and_layers_that_go_are_read_from_one_file(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    units = np.ones((3, 64))
-    units[0, :16], units[2, 5] = 0, 1.5
-    content = {"scales": SCALES, "unit_scales": units.tolist(), "skipped": [1]}
-    (tmp_path / "scales.json").write_text(json.dumps(content))
-    arguments = ("prune", "--model", str(tiny_checkpoint), "--scales", str(tmp_path / "scales.json"))
-
-    output = run(*arguments, "--out", str(tmp_path / "pruned"), "--json")
-
-    assert output.status == 0, output.err
-    sizes = json.loads(output.out)
-    assert sizes["heads"]["after"] == 7
-    assert sizes["units"]["after"] == 48 + 64
-    (tmp_path / "scales.json").write_text(json.dumps(content | {"skipped": [3]}))
-    output = run(*arguments, "--out", str(tmp_path / "other"))
-    assert output.status == 1
-    assert "skipped names a layer outside 0 to 2" in output.err
 
 
 def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import HeadMask, ModelError
+from models import HeadMask
 from models.compress.prune import prune
 from models.ops import integer_products
 from models.ops.integer_products import input_bits
@@ -109,20 +109,12 @@ def test_an_int8_checkpoint_can_be_pruned(int8_checkpoint: Path, tmp_path: Path,
     np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
 
 
-def test_weights_between_0_and_1_are_folded_and_larger_ones_refused(
-    int8_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_weights_between_0_and_1_are_folded(int8_checkpoint: Path, tmp_path: Path) -> None:
     mask = HeadMask.parse({"weights": [[1, 0.5, 0, 1], [0.25, 0, 0, 0], [1, 1, 1, 0.125]]}, layers=3, heads=4)
     prune(int8_checkpoint, tmp_path / "pruned", mask)
     expected = load(int8_checkpoint).score(PAIRS, mask).logits
     pruned = load(tmp_path / "pruned").score(PAIRS).logits
     np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
-
-    scales = np.ones((3, 4), np.float32)
-    scales[1, 2] = 1.5
-    with pytest.raises(ModelError, match="scales above 1"):
-        prune(int8_checkpoint, tmp_path / "scaled", scales)
-    assert not (tmp_path / "scaled").exists()
 
 
 def test_a_pruned_checkpoint_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -13,11 +13,8 @@ from transformers import BertForSequenceClassification
 
 from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
-from models.checkpoint.tensors import read_tensors
-from models.compress.cutting import cut
 from models.compress.prune import prune, transformers_refusal
 from models.compress.quantize import quantize
-from models.compress.structure import Structure
 from tests.checkpoints import WORDS
 from tests.modernberts import write_modernbert
 
@@ -82,9 +79,6 @@ def test_int8_checkpoints_lose_units_and_layers_too(
     # 8 bits with a midpoint hold no exact 0, and that is what a run-time mask may write for a unit of these.
     tolerance = 3e-2 if gated else 2e-3
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=tolerance)
-    tuned = Structure(np.ones((layers, 4), np.float32), np.full((layers, units), 1.5, np.float32))
-    with pytest.raises(ModelError, match="no room for scales"):
-        prune(tmp_path / "int8", tmp_path / "scaled", tuned)
 
 
 def test_a_network_of_different_widths_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -134,23 +128,6 @@ def test_different_widths_are_said_in_config_json_and_checked_when_it_is_read(
         file.write_text(json.dumps(raw | {"headroom": {"intermediate_sizes": wrong}}))
         with pytest.raises(UnsupportedCheckpoint, match="must hold 3 numbers from 1 to 64"):
             read_config(tmp_path / "pruned")
-
-
-def test_scales_are_folded_into_the_maps_that_read_the_parts(tiny_checkpoint: Path) -> None:
-    config = read_config(tiny_checkpoint)
-    tensors = read_tensors(tiny_checkpoint, config)
-    structure = Structure.whole(config)
-    structure.heads[0, 1], structure.units[2, 5], structure.units[2, 6] = 2.5, 3.0, 0.0
-
-    smaller, shape = cut(tensors, config, structure)
-
-    prefix = "bert.encoder.layer."
-    output = f"{prefix}0.attention.output.dense.weight"
-    torch.testing.assert_close(smaller[output][:, 8:16], 2.5 * tensors[output][:, 8:16])
-    down = f"{prefix}2.output.dense.weight"
-    torch.testing.assert_close(smaller[down][:, 5], 3 * tensors[down][:, 5])
-    torch.testing.assert_close(smaller[down][:, 6], tensors[down][:, 7])
-    assert shape.widths == (64, 64, 63)
 
 
 def test_stored_masks_are_numbered_as_the_layers_and_units_that_stay(
