@@ -1,4 +1,4 @@
-"""The mask grammar: the worked cases of the contract, what is refused, and properties of every mask."""
+"""Masks of heads, layers and units: the worked cases, what is refused, and properties of every mask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from hypothesis.extra import numpy as hnp
 from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
 
-CASES = json.loads((Path(__file__).parents[2] / "cases" / "masks.json").read_text(encoding="utf-8"))
+FILES = [Path(__file__).parents[2] / "cases" / f"{name}.json" for name in ("masks", "structured_masks")]
+PLAIN, STRUCTURED = (json.loads(file.read_text(encoding="utf-8")) for file in FILES)
+UNITS = 5
 
 LOOSE_SPECS = [
     *("random:.5@1", "random:5.@1", "random:1e-1@1", "random:0_1@1", "random:+1@1", "random:٠@1"),
@@ -45,33 +47,63 @@ HUGE: list[Any] = [
 
 shapes = st.tuples(st.integers(1, 13), st.integers(1, 13))
 binary_masks = shapes.flatmap(lambda shape: hnp.arrays(np.bool_, shape)).map(HeadMask.from_matrix)
-weighted_masks = shapes.flatmap(
-    lambda shape: hnp.arrays(np.float32, shape, elements=st.floats(0, 1, width=32))
-).map(HeadMask.from_matrix)
+
+
+@st.composite
+def masks(draw: st.DrawFn, *, units: bool = True, fractions: bool = True) -> HeadMask:
+    layers, heads = draw(st.integers(1, 8)), draw(st.integers(1, 6))
+    return draw(masks_of(layers, heads, units=units, fractions=fractions))
+
+
+@st.composite
+def masks_of(
+    draw: st.DrawFn, layers: int, heads: int, *, units: bool = True, fractions: bool = True
+) -> HeadMask:
+    weights = st.floats(0, 1, width=32) if fractions else st.sampled_from([0.0, 1.0])
+    matrix = draw(hnp.arrays(np.float32, (layers, heads), elements=weights))
+    skipped = draw(st.lists(st.integers(0, layers - 1)))
+    off = draw(hnp.arrays(np.bool_, (layers, UNITS))) if units else None
+    return HeadMask(matrix, tuple(skipped), off)
 
 
 def parse(value: Any, layers: int = 12, heads: int = 12, **options: Any) -> HeadMask:
     return HeadMask.parse(value, layers=layers, heads=heads, **options)
 
 
-def refusal(value: Any, layers: int = 12, heads: int = 12) -> str:
+def refusal(value: Any, layers: int = 12, heads: int = 12, units: int | None = None) -> str:
     with pytest.raises(InvalidMask) as caught:
-        parse(value, layers, heads)
+        parse(value, layers, heads, units=units)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("case", CASES["valid"], ids=lambda case: str(case.get("spec", case.get("json"))))
+@pytest.mark.parametrize(
+    "case", PLAIN["valid"] + STRUCTURED["valid"], ids=lambda case: str(case.get("spec", case.get("json")))
+)
 def test_every_implementation_reads_the_worked_cases_alike(case: dict[str, Any]) -> None:
-    mask = parse(case.get("spec", case.get("json")), case["layers"], case["heads"])
+    value, units = case.get("spec", case.get("json")), case.get("units")
+    mask = parse(value, case["layers"], case["heads"], units=units)
 
-    assert mask.spec == case["canonical"]
-    assert mask.id == case["id"]
-    assert mask.off == tuple(tuple(head) for head in case["off"])
+    assert (mask.spec, mask.id) == (case["canonical"], case["id"])
+    if units is None:
+        assert mask.off == tuple(tuple(head) for head in case["off"])
+        return
+    counts = (mask.heads_on, mask.units_on(units), mask.layers_on)
+    assert counts == (case["heads_on"], case["units_on"], case["layers_on"])
+    assert list(mask.skipped) == case["skipped"]
+    units_off = [] if mask.units_off is None else np.argwhere(mask.units_off).tolist()
+    assert units_off == case["units_off"]
 
 
-@pytest.mark.parametrize("spec", CASES["wrong"]["specs"])
-def test_wrong_specs_are_refused_in_one_sentence(spec: str) -> None:
-    message = refusal(spec, CASES["wrong"]["layers"], CASES["wrong"]["heads"])
+WRONG = [
+    (value, cases["wrong"]["layers"], cases["wrong"]["heads"], cases["wrong"].get("units"))
+    for cases in (PLAIN, STRUCTURED)
+    for value in cases["wrong"]["specs"] + cases["wrong"].get("json", [])
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: str(wrong[0]))
+def test_wrong_masks_are_refused_in_one_sentence(wrong: Any) -> None:
+    message = refusal(*wrong)
 
     assert "\n" not in message
     assert 20 < len(message) < 200
@@ -91,6 +123,21 @@ def test_an_error_says_what_where_and_the_valid_range() -> None:
     assert "layers 0 to 11 and heads 0 to 11" in refusal("a.b")
     assert "'-0.1'" in refusal("random:-0.1@1")
     assert "'1.5'" in refusal("random:0.2@1.5")
+    assert refusal("skip:12") == "layer 12 does not exist; this model has layers 0 to 11"
+    assert refusal("2.3,skip:0-12") == (
+        "layer 12 does not exist; this model has layers 0 to 11 (item 2, 'skip:0-12')"
+    )
+    assert (
+        refusal("skip:1, 12.0") == "layer 12 does not exist; this model has layers 0 to 11 (item 2, '12.0')"
+    )
+    assert refusal("skip:a") == (
+        "'skip:a' is not skip:layers (such as skip:3 or skip:6-11); this model has layers 0 to 11"
+    )
+    assert refusal({"skip": [3, 12]}) == "layer 12 does not exist; this model has layers 0 to 11 (skip[1])"
+    assert refusal({"units": "0.3,1.8"}, units=8) == (
+        "units: unit 8 does not exist; this model has units 0 to 7 (item 2, '1.8')"
+    )
+    assert "layers 0 to 11 and units 0 to 7" in refusal({"units": "a.b"}, units=8)
 
 
 @pytest.mark.parametrize("spec", LOOSE_SPECS)
@@ -152,6 +199,11 @@ def test_long_decimals_within_the_limit_are_read_exactly_and_cheaply() -> None:
     assert min(seconds) < 0.5
 
 
+def test_a_request_cannot_bring_units_along() -> None:
+    assert refusal({"units": "0.3"}) == "'units' is allowed in stored masks only; name one as @name"
+    assert "stored mask (@name)" in refusal("skip:3,units:171215292f29")
+
+
 def test_stored_masks_are_found_by_name_and_only_alone() -> None:
     pruned = parse("0-5.*")
 
@@ -182,6 +234,14 @@ def test_a_mask_cannot_change_under_its_id() -> None:
     with pytest.raises(ValueError, match="read-only"):
         mask.matrix[0, 0] = 0
 
+    units = np.ones((2, UNITS), dtype=np.bool_)
+    structured = HeadMask(mask.matrix, (), units)
+    units[:] = False
+    assert structured.units_off is not None
+    assert structured.units_off.all()
+    with pytest.raises(ValueError, match="read-only"):
+        structured.units_off[0, 0] = False
+
 
 @pytest.mark.parametrize(
     "matrix", [[], [1.0], [[1.0], [1.0, 1.0]], [["a"]], [[2.0]], [[-0.5]], [[np.nan]], [[10**400]], 1.0]
@@ -191,24 +251,54 @@ def test_what_is_no_matrix_of_weights_is_refused(matrix: Any) -> None:
         HeadMask.from_matrix(matrix)
 
 
+@pytest.mark.parametrize(
+    ("skipped", "units_off"), [((2,), None), ((-1,), None), ((), [[1, 0]] * 2), ((), [[True]]), ((), [True])]
+)
+def test_what_does_not_fit_the_layers_is_refused(skipped: Any, units_off: Any) -> None:
+    with pytest.raises(InvalidMask):
+        HeadMask(np.ones((2, 3), np.float32), skipped, units_off)
+
+
 def test_masks_of_different_models_never_mix() -> None:
+    narrow, wide = (HeadMask(np.ones((2, 3), np.float32), (), np.ones((2, n), np.bool_)) for n in (4, 5))
+    with pytest.raises(InvalidMask, match="4 units"):
+        wide * narrow
     assert HeadMask.none(2, 3) != HeadMask.none(3, 2)
     with pytest.raises(InvalidMask):
         HeadMask.none(1, 3) * HeadMask.none(2, 3)
 
 
-@given(binary_masks)
+@given(masks(units=False, fractions=False))
 def test_the_canonical_spec_parses_back_to_the_same_mask(mask: HeadMask) -> None:
     again = parse(mask.spec, mask.layers, mask.heads)
 
     assert (again, again.id, again.spec) == (mask, mask.id, mask.spec)
 
 
-@given(binary_masks | weighted_masks)
-def test_the_json_form_survives_a_round_trip_over_the_wire(mask: HeadMask) -> None:
-    again = parse(json.loads(json.dumps(mask.to_json())), mask.layers, mask.heads)
+@given(masks())
+def test_the_json_form_survives_a_round_trip_through_a_file(mask: HeadMask) -> None:
+    again = parse(json.loads(json.dumps(mask.to_json())), mask.layers, mask.heads, units=UNITS)
 
     assert (again, again.id, hash(again)) == (mask, mask.id, hash(mask))
+
+
+@given(masks_of(3, 4), masks_of(3, 4))
+def test_masks_are_equal_if_and_only_if_their_ids_are(one: HeadMask, other: HeadMask) -> None:
+    assert (one == other) == (one.id == other.id)
+
+
+@given(masks_of(3, 4), masks_of(3, 4))
+def test_two_masks_combined_switch_off_what_either_does(one: HeadMask, other: HeadMask) -> None:
+    both = one * other
+
+    assert both == other * one
+    assert both * one.none(3, 4) == both
+    assert set(both.skipped) == {*one.skipped, *other.skipped}
+    assert set(both.off) >= {*one.off, *other.off}
+    off = [np.zeros((3, UNITS), np.bool_) if m.units_off is None else m.units_off for m in (one, other, both)]
+    kept = [layer for layer in range(3) if layer not in both.skipped]
+    assert np.array_equal((off[0] | off[1])[kept], off[2][kept])
+    assert both.units_on(UNITS) <= min(one.units_on(UNITS), other.units_on(UNITS))
 
 
 @given(binary_masks)
@@ -240,16 +330,7 @@ def test_random_draws_the_share_it_says_and_more_keeps_what_was_drawn(
     assert set(smaller.off) <= set(mask.off)
 
 
-@given(weighted_masks, st.data())
-def test_multiplying_masks_commutes_and_none_is_neutral(mask: HeadMask, data: st.DataObject) -> None:
-    weights = hnp.arrays(np.float32, mask.matrix.shape, elements=st.floats(0, 1, width=32))
-    other = HeadMask.from_matrix(data.draw(weights))
-
-    assert mask * other == other * mask
-    assert mask * HeadMask.none(mask.layers, mask.heads) == mask
-
-
-@given(st.text(alphabet="0123456789.-*,:@/ keprandomw", max_size=30))
+@given(st.text(alphabet="0123456789.-*,:@/ keprandomwsi", max_size=30))
 def test_any_text_gives_a_mask_or_a_refusal(spec: str) -> None:
     try:
         mask = parse(spec, 3, 4)
