@@ -160,32 +160,6 @@ def test_masks_of_one_row_never_touch_another() -> None:
     assert np.abs(after[3] - before[3]).max() > 1e-2
 
 
-def test_one_mask_for_all_rows_is_the_same_as_one_each() -> None:
-    rng = np.random.default_rng(6)
-    network = network_of(random_model(6))
-    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
-    mask = random_weights(rng, 1, 3, 4)[0]
-
-    shared = logits_of(network, pairs, mask)
-    each = logits_of(network, pairs, np.broadcast_to(mask, (8, 3, 4)).copy())
-
-    np.testing.assert_allclose(shared, each, atol=1e-5)
-
-
-def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero() -> None:
-    rng = np.random.default_rng(7)
-    network = network_of(random_model(7))
-    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
-    mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
-
-    multiplied = logits_of(network, pairs, mask)
-    assert network.selector.cache.nbytes == 0
-    cut = logits_of(network, pairs, mask)  # seen a second time
-
-    assert network.selector.cache.nbytes > 0
-    np.testing.assert_allclose(cut, multiplied, atol=1e-5)
-
-
 def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

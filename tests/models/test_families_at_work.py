@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification
 
 from models import Classifier, HeadMask
 from models.compress.prune import prune
@@ -98,25 +97,6 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     assert trained.max_tokens == 64
     names = load_file(checkpoint / "model.safetensors").keys()
     assert load_file(tmp_path / "mine" / "model.safetensors").keys() == names
-
-
-def test_attention_maps_are_those_of_transformers(checkpoint: Path) -> None:
-    clf = load(checkpoint)
-    pair = clf.tokenizer.encode([("steel bracket", "angle bracket, 12-gauge")])[0]
-    model = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    types = {}
-    if clf.config.type_vocab_size > 1:
-        row = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
-        types["token_type_ids"] = torch.tensor([row])
-    with torch.no_grad():
-        ids = torch.tensor(pair.ids[None].astype(np.int64))
-        theirs = model(input_ids=ids, output_attentions=True, **types).attentions
-
-    ours = clf.attention(pair, [(layer, head) for layer in range(3) for head in range(4)])
-
-    np.testing.assert_allclose(ours.reshape(3, 4, len(pair), -1), torch.cat(theirs).numpy(), atol=1e-5)
 
 
 def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None:

@@ -182,23 +182,6 @@ def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
     np.testing.assert_array_equal(together, alone)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero(pooling: str) -> None:
-    rng = np.random.default_rng(7)
-    network = network_of(random_modernbert(7, classifier_pooling=pooling))
-    pairs = [random_pair(rng, int(length), 300) for length in rng.integers(4, 60, 8)]
-    mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 1]], np.float32)
-
-    multiplied = logits_of(network, pairs, mask)
-    assert network.selector.cache.nbytes == 0
-    cut = logits_of(network, pairs, mask)  # seen a second time
-    sliced = network.forward(pack(pairs, device=CPU), mask, sliced=True)
-
-    assert network.selector.cache.nbytes > 0
-    np.testing.assert_allclose(cut, multiplied, atol=1e-5)
-    np.testing.assert_allclose(sliced, multiplied, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
     model = random_modernbert(8)

@@ -196,13 +196,3 @@ def test_a_checkpoint_pruned_of_nothing_loads_in_transformers_and_a_pruned_one_i
     np.testing.assert_allclose(pruned.score(PAIRS).logits, masked.logits, atol=1e-5)
     prefixes = {name.split(".")[0] for name in load_file(tmp_path / "pruned" / "model.safetensors")}
     assert prefixes == {name.split(".")[0] for name in load_file(source / "model.safetensors")}
-
-
-@every_family
-def test_slicing_scores_as_masking(checkpoints: dict[str, Path], family: str) -> None:
-    clf = load(checkpoints[family])
-    weights = HeadMask.parse("0.1,1.*", layers=3, heads=4).matrix
-    encoded = clf.tokenizer.encode(PAIRS)
-
-    sliced = clf.forward(encoded, weights, sliced=True)
-    np.testing.assert_allclose(sliced, clf.forward(encoded, weights), atol=1e-5)

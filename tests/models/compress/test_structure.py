@@ -22,29 +22,10 @@ PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
     ("usb lamp", "a lamp with a usb charger and a cable, in white and in black"),
 ]
-FORMS: list[dict[str, object]] = [
-    {"off": [[0, 1], [2, 0]], "skip": [1]},
-    {"units": "0.0-15,0.40-47,2.*", "skip": [1]},
-    {"off": [[0, 0], [0, 1]], "units": "0.0-31,1.32-63,2.8-39"},
-]
 
 
 def mask_of(form: dict[str, object], layers: int = 3, units: int = 64) -> HeadMask:
     return HeadMask.parse(form, layers=layers, heads=4, units=units)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_prune_then_score_is_mask_then_score(
-    tiny_checkpoint: Path, tmp_path: Path, form: dict[str, object]
-) -> None:
-    whole, mask = Classifier.load(tiny_checkpoint, "cpu", "float32"), mask_of(form)
-
-    prune(tiny_checkpoint, tmp_path / "pruned", mask)
-    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
-
-    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
-    assert pruned.num_layers == 3 - len(mask.skipped)
-    assert pruned.network.parameters < whole.network.parameters
 
 
 def test_modernbert_without_a_layer_keeps_the_windows_of_the_others(tmp_path: Path) -> None:
