@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.attention import MultiHeadAttention
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.shapes import layer_prefix
+from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer
 from models.masks.head_mask import HeadMask
@@ -57,21 +57,23 @@ class Weights(ABC):
         kept = len(self.config.kept_heads[number])
         if not kept:
             return None
-        maps = self.ops.attention_maps(tensors, layer_prefix(number), norm)
-        return MultiHeadAttention(kept, self.config.head_size, *maps)
+        prefix = layer_prefix(number)
+        projections = [f"{prefix}{name}" for name in PROJECTIONS]
+        projected = self.ops.map(tensors, *projections, reads=f"{prefix}attention.self")
+        output = self.ops.map(tensors, f"{prefix}attention.output.dense", norm=norm)
+        return MultiHeadAttention(kept, self.config.head_size, projected, output)
 
     def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:
         """Lay out the feed-forward units of a layer. norm: after the down map and the residual."""
-        prefix, activation = layer_prefix(number), self.config.activation
-        if self.config.gated:
-            up, gate, down = self.ops.gated_maps(tensors, prefix, activation)
-            self.part(f"{prefix}gate.dense", gate)
-            units = FeedForward(up, down, gate)
-        else:
-            units = FeedForward(*self.ops.feed_forward_maps(tensors, prefix, activation, norm))
-        self.part(f"{prefix}intermediate.dense", units.up)
-        self.part(f"{prefix}output.dense", units.down)
-        return units
+        up, gate, down = (
+            f"{layer_prefix(number)}{part}.dense" for part in ("intermediate", "gate", "output")
+        )
+        gated, activation = self.config.gated, self.config.activation
+        return FeedForward(
+            up=self.part(up, self.ops.map(tensors, up, activation=activation, feeds=None if gated else down)),
+            down=self.part(down, self.ops.map(tensors, down, norm=norm)),
+            gate=self.part(gate, self.ops.map(tensors, gate, reads=up)) if gated else None,
+        )
 
     def parameters_off(self, mask: HeadMask) -> int:
         """Return how many weights belong to the heads, units and layers that a mask switches off."""

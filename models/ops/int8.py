@@ -98,7 +98,6 @@ class Int8Linear(Linear):
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does; their input is quantized once."""
         assert isinstance(other, Int8Linear)
-        assert other.source is self.source
         quantized, not_finite = self.quantize(x)
         y = other._multiply(quantized).mul_(self._multiply(quantized))
         return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
@@ -272,48 +271,39 @@ class Int8Ops(TorchOps):
         """Return the level of our compiled kernels that computes attention; None if torch does."""
         return self._base.kernels
 
-    def attention_maps(
-        self, tensors: Tensors, prefix: str, norm: Norm | None = None
-    ) -> tuple[Linear, Linear]:
-        """Return a layer's W^Q, W^K and W^V as one map, and its W^O."""
-        parts = [
-            self._integers(tensors, f"{prefix}attention.self.{name}") for name in ("query", "key", "value")
-        ]
-        stacked = QuantizedMap(*(torch.cat(same) for same in zip(*parts, strict=True)))
-        output = self._integers(tensors, f"{prefix}attention.output.dense")
-        source = self._channel_scale(tensors, f"{prefix}attention.self")
-        return self._map(stacked, source=source), self._map(output, source=ChannelScale(), norm=norm)
-
-    def feed_forward_maps(
-        self, tensors: Tensors, prefix: str, activation: str, norm: Norm | None = None
-    ) -> tuple[Linear, Linear]:
-        """Return a layer's two feed-forward maps; what passes between them is quantized."""
-        up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
-        scale, zero_point = (tensors[f"{down}.input_{name}"].item() for name in ("scale", "zero_point"))
-        between = TensorScale(float(scale), int(zero_point))
-        source = self._channel_scale(tensors, up)
-        return (
-            self._map(self._integers(tensors, up), activation, source=source, target=between),
-            self._map(self._integers(tensors, down), source=between, norm=norm),
+    def map(
+        self,
+        tensors: Tensors,
+        *names: str,
+        activation: str = "none",
+        norm: Norm | None = None,
+        reads: str | None = None,
+        feeds: str | None = None,
+    ) -> Linear:
+        """Return an int8 checkpoint's affine map as `TorchOps.map` does."""
+        parts = [[tensors[f"{name}.{part}"] for name in names] for part in QuantizedMap._fields]
+        weight, scale, bias = (torch.cat(several).to(self.device) for several in parts)
+        target = None if feeds is None else self._quantization(tensors, feeds)
+        assert target is None or isinstance(target, TensorScale)
+        return Int8Linear(
+            QuantizedMap(weight, scale, bias.float()),
+            activation,
+            dtype=self.dtype,
+            source=self._quantization(tensors, reads or names[0]),
+            target=target,
+            norm=norm,
+            kernels=self._quantizing,
         )
 
-    def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
-        """Return the maps of a layer's gated linear unit; their product is quantized channel by channel."""
-        up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
-        source = self._channel_scale(tensors, up)
-        return (
-            self._map(self._integers(tensors, up), activation, source=source),
-            self._map(self._integers(tensors, gate), source=source),
-            self._map(self._integers(tensors, down), source=self._channel_scale(tensors, down)),
+    def _quantization(self, tensors: Tensors, name: str) -> ChannelScale | TensorScale:
+        """Return how the input of a map is quantized (`models.checkpoint.shapes.int8_shapes`)."""
+        scale, midpoint, zero_point = (
+            tensors.get(f"{name}.input_{part}") for part in ("scale", "offset", "zero_point")
         )
-
-    def _map(self, integers: QuantizedMap, activation: str = "none", **options: Any) -> Int8Linear:
-        return Int8Linear(integers, activation, dtype=self.dtype, kernels=self._quantizing, **options)
-
-    def _integers(self, tensors: Tensors, name: str) -> QuantizedMap:
-        weight, scale, bias = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)
-        return QuantizedMap(weight, scale, bias.float())
-
-    def _channel_scale(self, tensors: Tensors, name: str) -> ChannelScale:
-        names = (f"{name}.input_scale", f"{name}.input_offset")
-        return ChannelScale(*(tensors[name].to(self.device) for name in names))
+        if scale is None or midpoint is None:
+            return (
+                ChannelScale()
+                if scale is None or zero_point is None
+                else TensorScale(scale.item(), int(zero_point))
+            )
+        return ChannelScale(scale.to(self.device), midpoint.to(self.device))

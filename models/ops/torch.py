@@ -187,32 +187,24 @@ class TorchOps:
         """Return a layer normalisation for this device. weight, bias: (D,)."""
         return Norm(weight, bias, eps)
 
-    def attention_maps(
-        self, tensors: Tensors, prefix: str, norm: Norm | None = None
-    ) -> tuple[Linear, Linear]:
-        """Return a layer's W^Q, W^K and W^V as one map, and its W^O.
+    def map(
+        self,
+        tensors: Tensors,
+        *names: str,
+        activation: str = "none",
+        norm: Norm | None = None,
+        reads: str | None = None,  # noqa: ARG002 - for Int8Ops
+        feeds: str | None = None,  # noqa: ARG002
+    ) -> Linear:
+        """Return a checkpoint's affine map; several maps of one input become one, one below the other.
 
-        prefix: of the layer's tensor names. norm: of the residual stream after W^O.
+        norm: of the residual stream after the map. reads, feeds: under which names an int8 checkpoint says
+        how the map's input is quantized (default: its own name), and its output (default: it is not).
         """
-        names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
-        weight = torch.cat([self.get(tensors, f"{name}.weight") for name in names])
-        bias = torch.cat([self.get(tensors, f"{name}.bias") for name in names])
-        return self.linear(weight, bias), self._named(tensors, f"{prefix}attention.output.dense", norm=norm)
-
-    def feed_forward_maps(
-        self, tensors: Tensors, prefix: str, activation: str, norm: Norm | None = None
-    ) -> tuple[Linear, Linear]:
-        """Return a layer's two feed-forward maps, up (with the activation) and down.
-
-        norm: of the residual stream after the down map.
-        """
-        up = self._named(tensors, f"{prefix}intermediate.dense", activation)
-        return up, self._named(tensors, f"{prefix}output.dense", norm=norm)
-
-    def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
-        """Return the maps of a layer's gated linear unit: up (with the activation), gate and down."""
-        up, down = self.feed_forward_maps(tensors, prefix, activation)
-        return up, self._named(tensors, f"{prefix}gate.dense"), down
+        weight, bias = (
+            torch.cat([self.get(tensors, f"{name}.{part}") for name in names]) for part in ("weight", "bias")
+        )
+        return self.linear(weight, bias, activation, norm)
 
     def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
@@ -268,12 +260,6 @@ class TorchOps:
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""
         return attention_probabilities(query, key, bias) @ value
-
-    def _named(
-        self, tensors: Tensors, name: str, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
-        weight, bias = (self.get(tensors, f"{name}.{part}") for part in ("weight", "bias"))
-        return self.linear(weight, bias, activation, norm)
 
 
 def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
