@@ -9,7 +9,7 @@ SMALLEST = 1e-9
 
 
 def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
-    """Return a number with so many significant digits, all digits before the point, and no zeros at its end.
+    """Return a number with `digits` significant digits, all digits before the point, and no zeros at its end.
 
     sign: a number above 0 gets a plus.
     """
@@ -26,7 +26,7 @@ def percent(share: float, *, digits: int = 2, sign: bool = False) -> str:
 
 
 def fixed(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
-    """Return a number with so many decimals; a dash if it is undefined or has no bound.
+    """Return a number with `digits` decimals; a dash if it is undefined or has no bound.
 
     sign: a number above 0 gets a plus. What is rounded to 0 has no sign.
     """

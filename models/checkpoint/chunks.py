@@ -87,7 +87,7 @@ class ChunkedPair:
         return sum(row.unknown_tokens for row in self.rows)
 
     def chunk(self, row: int) -> Chunk | None:
-        """Return the place of a row's chunk; None if the title is not cut up."""
+        """Return the chunk of a row; None if the title is not cut up."""
         return Chunk(row, len(self.rows), *self.spans[row]) if self.spans else None
 
     def __len__(self) -> int:
@@ -186,6 +186,6 @@ def best_chunks(
     return best, chunks
 
 
-def _last_word_start(word_starts: Sequence[int], place: int, *, after: int) -> int:
-    """Return the last word start in (after, place]; `place` if there is none."""
-    return next((at for at in range(place, after, -1) if word_starts[at]), place)
+def _last_word_start(word_starts: Sequence[int], index: int, *, after: int) -> int:
+    """Return the last word start in (after, index]; `index` if there is none."""
+    return next((at for at in range(index, after, -1) if word_starts[at]), index)

@@ -1,6 +1,6 @@
 """Reads a long text part by part, as far as it is wanted; the tokens are those of the whole text.
 
-Where a word surely ends, a text may be cut (`cut_pattern`). A text without such a place, such as one of
+Where a word surely ends, a text may be cut (`cut_pattern`). A text that cannot be cut, such as one of
 Chinese for a byte-level tokenizer, is read in pieces that overlap. Two pieces are joined in the middle of
 what they share, where tokens of both begin at the same character; if they do so nowhere, the piece grows.
 """
@@ -103,7 +103,7 @@ def _read_word(
 ) -> Generator[Portion, None, int]:
     """Yield the tokens up to the end of the word that begins in the next `size` characters; return its end.
 
-    Of a word of letters, as many are encoded as make it unknown to WordPiece.
+    Only so many letters of a longer word are encoded that WordPiece takes it for unknown.
     """
     known = end = start + size + LONG_WORD
     if _LETTERS.fullmatch(text, start + size, known):
@@ -139,7 +139,7 @@ def _next_cut(text: str, cut: re.Pattern[str] | None, start: int, end: int) -> i
 def _read_overlapping(
     text: str, start: int, encode: Encode, cut: re.Pattern[str] | None, size: int
 ) -> Generator[Portion, None, int]:
-    """Yield the tokens from `start` to the next cut that a piece reaches; return the place of that cut."""
+    """Yield the tokens from `start` to the next cut that a piece reaches; return where that cut is."""
     begin, end = start, start + 2 * size  # of the piece
     piece, yielded = encode(begin, end), start
     while True:

@@ -15,7 +15,7 @@ class OtherReading(PairTokenizer):
 
     keep_end: of texts that do not fit into the window together, keep the ends; `longest_first`, as of the
     beginnings.
-    alone: the pairs, by their place in `join`, whose title is empty and whose query is encoded by itself: as
+    alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself: as
     [CLS] query [SEP], or whatever tokens begin and end the model's pairs.
 
     It caches no text. To keep the ends, it reads each text to its end.
@@ -38,15 +38,15 @@ class OtherReading(PairTokenizer):
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
-        for place, (query_text, title_text) in enumerate(pairs):
+        for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
-            if place in self._alone:
+            if index in self._alone:
                 kept = min(query.tokens, self._window + self._special_tokens - 2), 0
             else:
                 kept = kept_tokens(query.tokens, title.tokens, self._window)
             parts = {"query": self._part(query, kept[0]), "title": self._part(title, kept[1])}
             pair = super().join([("query", "title")], parts)[0]
-            if place in self._alone:
+            if index in self._alone:
                 pair.ids = np.concatenate((pair.ids[: 1 + kept[0]], pair.ids[-1:]))
             pair.truncated = sum(kept) < query.tokens + title.tokens
             encoded.append(pair)

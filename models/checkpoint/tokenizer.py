@@ -209,12 +209,12 @@ class PairTokenizer:
             with without_panics(TokenizerFailed, FAILED):
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
-            kept = [place for place, id_ in enumerate(ids) if id_ >= 0]
+            kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
             offsets, words = encoding.offsets, encoding.word_ids
             return Portion(
-                [ids[place] for place in kept],
-                [start + offsets[place][0] for place in kept],
-                [place == 0 or words[place] != words[place - 1] for place in kept],
+                [ids[index] for index in kept],
+                [start + offsets[index][0] for index in kept],
+                [index == 0 or words[index] != words[index - 1] for index in kept],
             )
 
         return read_long(text, encode, self._cut, self._segment_characters, word_piece=self._word_piece)

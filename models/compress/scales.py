@@ -9,7 +9,7 @@ from torch import Tensor
 from models.ops.quantized import ZERO_POINT, QuantizedMap
 
 SEARCHED = 1_024
-"""The search for the best scales looks at so many of these tokens; the extremes are those of all tokens."""
+"""Tokens that the search for the best scales looks at; the extremes are those of all tokens."""
 
 COVERED = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Shares of the range around the midpoint that the scales may cover; values beyond are clamped."""

@@ -50,7 +50,7 @@ def _has_vnni() -> bool:
 
 
 def works(bits: int) -> bool:
-    """Return whether the products of inputs of so many bits are exact and agree with float products."""
+    """Return whether the products of inputs of `bits` bits are exact and agree with float products."""
     try:
         return _is_exact(bits) and _agrees(bits)
     except (RuntimeError, AttributeError):
