@@ -82,16 +82,6 @@ NEEDS = {
 }
 """What it would take to load a checkpoint of another model_type."""
 
-_ARCHITECTURES = {
-    "Bert": "bert",
-    "Roberta": "roberta",
-    "XLMRoberta": "xlm-roberta",
-    "Camembert": "camembert",
-    "Electra": "electra",
-    "DistilBert": "distilbert",
-}
-_ARCHITECTURE = re.compile("|".join(f"({name})(For|Model).*" for name in _ARCHITECTURES))
-
 
 def family_of(raw: Mapping[str, Any]) -> str:
     """Return the family of a parsed config.json. Raises UnsupportedCheckpoint if it is none of FAMILIES.
@@ -114,14 +104,16 @@ def family_of(raw: Mapping[str, Any]) -> str:
 
 def _family_without_type(raw: Mapping[str, Any]) -> str:
     architectures = raw.get("architectures") or ["BertModel"]
-    found = _ARCHITECTURE.fullmatch(str(architectures[0])) if isinstance(architectures, list) else None
-    if found is None:
+    first = str(architectures[0]) if isinstance(architectures, list) else ""
+    class_names = {name.replace("-", ""): name for name in FAMILIES}  # XLMRobertaForSequenceClassification
+    family = class_names.get(re.split("For|Model", first)[0].lower())
+    if family is None:
         raise UnsupportedCheckpoint(
             f"config.json: there is no model_type, and architectures is {architectures!r}; "
             f"supported: {', '.join(FAMILIES)}"
         )
     _refuse_forks(raw)
-    return next(_ARCHITECTURES[name] for name in found.groups() if name in _ARCHITECTURES)
+    return family
 
 
 def _refuse_forks(raw: Mapping[str, Any]) -> None:
