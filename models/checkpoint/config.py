@@ -93,15 +93,12 @@ class ModelConfig:
         return self.attention_bias if ".attention." in module else self.mlp_bias
 
     def of_layers(self, layers: Sequence[int]) -> ModelConfig:
-        """Return the shape of a network of only these layers."""
-
-        def chosen(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[layer] for layer in layers) if values else ()
-
+        """Return the shape of a network of only these layers; `kept_heads` and `widths` stay as they are."""
         return replace(
             self,
             num_layers=len(layers),
-            **{name: chosen(getattr(self, name)) for name in ("windows", "thetas", "kept_heads", "widths")},
+            windows=tuple(self.windows[layer] for layer in layers) if self.windows else (),
+            thetas=tuple(self.thetas[layer] for layer in layers) if self.thetas else (),
         )
 
     @property
