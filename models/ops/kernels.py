@@ -183,8 +183,8 @@ class Kernels:
     ) -> Tensor:
         """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), or with `other` added or multiplied.
 
-        x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up
-            with zeros as W is; finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
+        x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up with zeros as W is;
+            finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
         norm: of the result, as by `layer_norm`.
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
@@ -222,9 +222,9 @@ class Kernels:
     ) -> Tensor:
         """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
 
-        x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as
-            `to_tiles` lays it out; factors: start, int32, scale and bias, float32, filled up
-            as W is; finish, other, norm: as for `affine`.
+        x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as `to_tiles` lays it out;
+            factors: start, int32, scale and bias, float32, filled up as W is; finish, other, norm: as for
+            `affine`.
         target: multiplier and shift of `quantize_gelu`, whose result this is for the quantized finishes.
         source: multiplier, shift and middle of `quantize` for an x of bfloat16, whose width is a multiple of
             SIZE_MULTIPLE. Rows of it that hold NaN or an infinity become NaN, unless the result is quantized.
@@ -247,19 +247,8 @@ class Kernels:
         kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
         out = torch.empty(rows, outputs, dtype=kind)
         out_of_memory = self._affine_int8(
-            *(
-                of_x,
-                is_quantized,
-                rows,
-                inputs,
-                of_multiplier,
-                of_shift,
-                middle,
-                of_tiles,
-                start,
-                scale,
-                bias,
-            ),
+            *(of_x, is_quantized, rows, inputs, of_multiplier, of_shift, middle),
+            *(of_tiles, start, scale, bias),
             *(outputs, FINISHES.index(finish), other_, *target, *of_norm, 0.0 if norm is None else norm[2]),
             *(out.data_ptr(), torch.get_num_threads()),
         )
