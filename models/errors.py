@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -26,17 +24,6 @@ class UnsupportedCheckpoint(ModelError):
 
 class TokenizerFailed(ModelError):
     """The tokenizers library failed on a text."""
-
-
-@contextmanager
-def without_panics(kind: type[ModelError], what: str) -> Iterator[None]:
-    """Raise `kind` where a library in Rust panics: a panic is no Exception, and handlers would miss it."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as panic:
-        raise kind(f"{what}: {panic}") from panic
 
 
 def how_to_install(extra: str) -> str:

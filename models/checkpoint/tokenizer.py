@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from models.checkpoint.long_text import BERT_CHINESE_CUT, BERT_CUT, LONG_WORD, P
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
 from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
-from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint, without_panics
+from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 
 FAILED = "the tokenizer failed on a text"
 
@@ -296,6 +297,17 @@ class PairTokenizer:
         if self._unknown_bytes not in ids and whole.tokens <= self._budget:  # nearly always
             return whole
         return self.part(whole, 0, min(whole.tokens, self._budget))._replace(tokens=whole.tokens)
+
+
+@contextmanager
+def without_panics(kind: type[ModelError], what: str) -> Iterator[None]:
+    """Raise `kind` where a library in Rust panics: a panic is no Exception, and handlers would miss it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:
+        raise kind(f"{what}: {panic}") from panic
 
 
 def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
