@@ -68,7 +68,7 @@ class Int8Linear(Linear):
         self._largest = 256 // self._merged - 1
         self._multiplier, self._shift = self._factors(weight.shape[1])
         self._shape = weight.shape
-        self._of_tiles: tuple[Tensor, ...] = ()
+        self._of_tiles: tuple[Tensor, Tensor, Tensor] | None = None
         """Start, scale and bias of the sums on tiles."""
         if self._tiled:
             input_scale, zero_point = self._input
@@ -113,7 +113,7 @@ class Int8Linear(Linear):
     def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
         themselves."""
-        if self._kernels is None or not self._tiled:
+        if self._kernels is None or self._of_tiles is None:
             y = self._product(x, residual)
             return y if residual is None else normed(y, self.norm)
         source = AS_IT_IS if x.dtype == torch.uint8 else (self._multiplier, self._shift, MIDDLE)
@@ -204,7 +204,7 @@ class Int8Linear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight, scales and bias."""
-        parts = self._weight, self._scale, self._bias, self._multiplier, self._shift, *self._of_tiles
+        parts = self._weight, self._scale, self._bias, self._multiplier, self._shift, *(self._of_tiles or ())
         return nbytes(*parts)
 
     def rows(self, index: Tensor) -> Int8Linear:
