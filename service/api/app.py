@@ -21,7 +21,7 @@ from service.config.keys import KeyRing
 from service.config.settings import Settings
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
 from service.observe.metrics import Metrics
-from service.observe.telemetry import Telemetry
+from service.observe.record import Telemetry
 
 API_VERSION = "1"
 
@@ -36,7 +36,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
 
     Set `app.state.backend` to a `service.api.Backend` when the replica is up, and back to None when it no
     longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own. At the end,
-    close `app.state.telemetry`, unless it is None; that may block for seconds.
+    close `app.state.telemetry`; that may block for seconds.
     """
     app = _App(
         title="headroom",
@@ -52,7 +52,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.metrics = metrics
     app.state.backend = None
     app.state.keys = KeyRing(settings.api_keys)
-    app.state.telemetry = Telemetry.of(settings)
+    app.state.telemetry = Telemetry(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
     app.add_middleware(KeyMiddleware, keys=app.state.keys, origins=settings.cors_origins)

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.api import pages
 from service.config.keys import KeyRing
 from service.errors import Forbidden
-from service.observe.followed import current
+from service.observe.record import current
 
 OPEN_PATHS = pages.PATHS | {
     "/health",
@@ -91,8 +91,7 @@ class KeyMiddleware:
             else:
                 given = headers.get("authorization")
                 key = self.keys.authenticate(None if given is None else given.encode("latin-1"))
-                if (followed := current.get()) is not None:
-                    followed.key = key.name
+                current().key = key.name
                 self.keys.spend(key)
                 scope["state"]["key"] = key
         await self.app(scope, receive, send)

@@ -15,9 +15,8 @@ from service.api.edge import SAFE_REQUEST_ID
 from service.api.errors import error_response
 from service.api.keys import OPEN_PATHS
 from service.errors import BodyTooLarge, InternalError, ShedReason, as_service_error
-from service.observe.followed import Followed
 from service.observe.metrics import Metrics
-from service.observe.telemetry import Telemetry
+from service.observe.record import Record, Telemetry
 
 logger = logging.getLogger("headroom.api")
 
@@ -35,7 +34,7 @@ class RequestMiddleware:
     not the caller's fault are logged with the request id.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, telemetry: Telemetry | None) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, telemetry: Telemetry) -> None:
         self.app = app
         self.metrics = metrics
         self.telemetry = telemetry
@@ -45,9 +44,8 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
-        if self.telemetry is not None:
-            is_traced = scope["path"] not in _UNTRACED_PATHS
-            exchange.followed = self.telemetry.begin(scope, exchange.request_id, is_traced=is_traced)
+        is_traced = scope["path"] not in _UNTRACED_PATHS
+        exchange.record = self.telemetry.begin(scope, exchange.request_id, is_traced=is_traced)
         try:
             try:
                 await self.app(exchange.scope, receive, exchange.send)
@@ -71,8 +69,7 @@ class RequestMiddleware:
         finally:
             route, status, seconds = exchange.route(), exchange.status or 500, exchange.seconds()
             self.metrics.request(route, status, seconds)
-            if self.telemetry is not None and exchange.followed is not None:
-                self.telemetry.end(exchange.followed, route=route, status=status, seconds=seconds)
+            self.telemetry.end(exchange.record, route=route, status=status, seconds=seconds)
 
     def _count(self, error: BaseException, exchange: _Exchange) -> None:
         known = as_service_error(error)
@@ -83,12 +80,13 @@ class RequestMiddleware:
 
     def _shed(self, reason: ShedReason, exchange: _Exchange) -> None:
         self.metrics.shed(reason)
-        if exchange.followed is not None:
-            exchange.followed.shed = reason
+        exchange.record.shed = reason
 
 
 class _Exchange:
     """One request and what is known of its answer so far."""
+
+    record: Record
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._arrived = time.monotonic()
@@ -97,7 +95,6 @@ class _Exchange:
         self.scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
         self.scope.setdefault("state", {})["arrived"] = self._arrived
         self.request_id = _request_id(scope)
-        self.followed: Followed | None = None
         self.status = 0
 
     def seconds(self) -> float:

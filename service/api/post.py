@@ -29,7 +29,7 @@ from service.config.keys import ApiKey, KeyRing
 from service.config.settings import Settings
 from service.engine.deadline import Deadline
 from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
-from service.observe.followed import current
+from service.observe.record import current
 from service.schemas.responses import Timing, to_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -280,8 +280,7 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
         timing = getattr(value, "timing_ms", None)
     if timing is None:
         return json_response(value)
-    if (followed := current.get()) is not None:
-        followed.responds(timing.queue, timing.inference)
+    current().responds(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
     content = value if isinstance(value, bytes) else to_json(value)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import quote
 
-from service.observe.followed import Followed
+from service.observe.record import Record
 
 PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 """Variable that names the pipe to `headroom serve`. Without it, lines go to the replica's standard output."""
@@ -36,9 +36,9 @@ class AccessLog:
     """Writes lines of one form, from one process."""
 
     def __init__(self, form: Literal["console", "json"]) -> None:
-        self._line: Callable[[Followed], str] = json_line if form == "json" else console_line
+        self._line: Callable[[Record], str] = json_line if form == "json" else console_line
         self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
-        self._waiting: deque[Followed] = deque()
+        self._waiting: deque[Record] = deque()
         self._lost = 0
         self._lost_told = 0
         self._wake = threading.Event()
@@ -48,7 +48,7 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
 
-    def write(self, request: Followed) -> None:
+    def write(self, request: Record) -> None:
         """Queue a request's line. Never blocks."""
         if len(self._waiting) >= MAX_WAITING_LINES:
             self._lost += 1
@@ -89,10 +89,10 @@ class AccessLog:
             write_all(self._out, chunk)
 
 
-def json_line(request: Followed) -> str:
+def json_line(request: Record) -> str:
     """Return a JSON object. Members that do not apply are null; `query` is left out unless it is wanted."""
     members = {
-        "time": _time(request.time),
+        "time": _time(request.came),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
         "key": request.key,
@@ -112,10 +112,10 @@ def json_line(request: Followed) -> str:
     return json.dumps(members) + "\n"
 
 
-def console_line(request: Followed) -> str:
+def console_line(request: Record) -> str:
     """Return the same for people; what does not apply is left out."""
     words = [
-        _time(request.time),
+        _time(request.came),
         str(request.status),
         _plain(request.method.encode()),
         _plain(request.path),

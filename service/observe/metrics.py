@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -40,20 +40,59 @@ _SECONDS = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
     *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
 )
-_STAGE_SECONDS = (0.00005, 0.0001, 0.0002, *_SECONDS)
-_BUILD = ("version", "torch", "model", "device", "dtype")
-_PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_PAIRS = tuple(2**power for power in range(12))
+_TOKENS = tuple(2**power for power in range(4, 17))
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _STEPS = 2.0**24
 _PAIR_STEPS = 2.0**14
-_STAGES = ("tokenize", "queue", "inference", "respond")
-M = TypeVar("M", Counter, Histogram)
-_Labels = Sequence[str]
+
+_COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the labels
+    "requests_total": ("Requests answered.", ["route", "status"]),
+    "pairs_total": ("Pairs scored.", ["variant", "arm"]),
+    "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
+    "cascade_pairs_total": ("Pairs scored by a stage of a cascade.", ["variant", "stage"]),
+    "degraded_total": (
+        "Requests answered by the variant of `degrade`, or by a cascade without its later stages.",
+        [],
+    ),
+    "cache_total": ("Rows looked up in the score cache, by result.", ["result"]),
+    "truncated_total": ("Pairs cut to the model's window.", []),
+    "grade_total": ("Pairs by the grade they got.", ["variant", "grade"]),
+    "device_failures_total": ("Failures of the device.", ["kind"]),
+    "out_of_memory_total": ("Batches too large for the device's memory.", []),
+}
+_HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets
+    "request_seconds": ("From a request's first byte to its answer's last.", ["route"], _SECONDS),
+    "pair_seconds": ("A pair's time from admission to result.", ["variant", "arm"], _SECONDS),
+    "stage_seconds": ("A request's time by stage.", ["stage"], (0.00005, 0.0001, 0.0002, *_SECONDS)),
+    "batch_pairs": ("Pairs of a batch.", [], _PAIRS),
+    "batch_tokens": ("Tokens of a batch.", [], _TOKENS),
+    "batch_fill_ratio": ("A batch's tokens over the token budget.", [], _RATIOS),
+}
 _Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
-"""How the values of a node's live processes become one."""
-_CONFIG_REFUSED = ("config_refused", "1 while the last edit of the live config is refused, else 0.")
-_SHED: tuple[ShedReason, ...] = ("queue_full", "deadline", "disconnect", "draining", "rate")
+_GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's values become one
+    "queue_tokens": ("Tokens waiting.", [], "livesum"),
+    "queue_oldest_seconds": ("Age of the oldest waiting pair.", [], "livemax"),
+    "in_flight_pairs": ("Pairs on the device.", [], "livesum"),
+    "unread_characters": ("Characters of texts waiting to be tokenized.", [], "livesum"),
+    "ready": ("Replicas that take requests, of those on this node.", [], "livesum"),
+    # Each replica shows its own version, so that different values reveal an unfinished roll-out.
+    "config_version": ("The live config's version, its hexadecimal digits read as a number.", [], "liveall"),
+    "config_refused": ("1 while the last edit of the live config is refused, else 0.", [], "livemax"),
+    "heads_on": ("Attention heads that a variant keeps.", ["variant"], "livemostrecent"),
+    "build_info": (
+        "1, with what runs as labels.",
+        ["version", "torch", "model", "device", "dtype"],
+        "livemax",
+    ),
+}
+_FROM_THE_START: Mapping[str, Sequence[str]] = {
+    "shed_total": ("queue_full", "deadline", "disconnect", "draining", "rate"),
+    "cache_total": ("hit", "miss"),
+    "stage_seconds": ("tokenize", "queue", "inference", "respond"),
+    "device_failures_total": ("cuda",),
+}
+"""Series that exist from the start, at 0: Prometheus sees no increase if the first value is already 1."""
 
 
 class Metrics:
@@ -68,85 +107,45 @@ class Metrics:
         self._directory = node_directory()
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
-        self._children: dict[tuple[object, ...], object] = {}
+        self._series: dict[tuple[str, ...], Any] = {}
         self.experiments = ExperimentMetrics(own)
+        self._metrics: dict[str, Counter | Histogram | Gauge] = {}
+        for name, (text, labels) in _COUNTERS.items():
+            self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=own)
+        for name, (text, labels, buckets) in _HISTOGRAMS.items():
+            self._metrics[name] = Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
+        for name, (text, labels, mode) in _GAUGES.items():
+            self._metrics[name] = Gauge(
+                f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode
+            )
+        for name, labels in _FROM_THE_START.items():
+            for label in labels:
+                self._of(name, label)
 
-        def counter(name: str, text: str, labels: _Labels = ()) -> Counter:
-            return Counter(f"headroom_{name}", text, labels, registry=own)
-
-        def histogram(name: str, text: str, buckets: Sequence[float], labels: _Labels = ()) -> Histogram:
-            return Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
-
-        def gauge(name: str, text: str, mode: _Mode, labels: _Labels = ()) -> Gauge:
-            return Gauge(f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode)
-
-        self._requests = counter("requests_total", "Requests answered.", ["route", "status"])
-        self._request_seconds = histogram(
-            "request_seconds", "From a request's first byte to its answer's last.", _SECONDS, ["route"]
-        )
-        self._pairs = counter("pairs_total", "Pairs scored.", ["variant", "arm"])
-        self._pair_seconds = histogram(
-            "pair_seconds", "A pair's time from admission to result.", _SECONDS, ["variant", "arm"]
-        )
-        stage_seconds = histogram("stage_seconds", "A request's time by stage.", _STAGE_SECONDS, ["stage"])
-        self._stages = {stage: stage_seconds.labels(stage) for stage in _STAGES}
-        self._batch_pairs = histogram("batch_pairs", "Pairs of a batch.", _PAIRS)
-        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", _TOKENS)
-        self._batch_fill = histogram("batch_fill_ratio", "A batch's tokens over the token budget.", _RATIOS)
-        shed = counter("shed_total", "Requests not answered with a result, by reason.", ["reason"])
-        self._shed = {reason: shed.labels(reason) for reason in _SHED}
-        self._cascade_pairs = counter(
-            "cascade_pairs_total", "Pairs scored by a stage of a cascade.", ["variant", "stage"]
-        )
-        self._degraded = counter(
-            "degraded_total",
-            "Requests answered by the variant of `degrade`, or by a cascade without its later stages.",
-        )
-        lookups = counter("cache_total", "Rows looked up in the score cache, by result.", ["result"])
-        self._lookups = {result: lookups.labels(result) for result in ("hit", "miss")}
-        self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
-        self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
-        self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
-        # Exists from the start, at 0: Prometheus sees no increase in a series whose first value is already 1.
-        self._device_failures.labels("cuda")
-        self._out_of_memory = counter("out_of_memory_total", "Batches too large for the device's memory.")
-
-        self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
-        self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")
-        self._in_flight = gauge("in_flight_pairs", "Pairs on the device.", "livesum")
-        self._unread = gauge("unread_characters", "Characters of texts waiting to be tokenized.", "livesum")
-        self._ready = gauge("ready", "Replicas that take requests, of those on this node.", "livesum")
-        # Each replica shows its own version, so that different values reveal an unfinished roll-out.
-        self._config_version = gauge(
-            "config_version", "The live config's version, its hexadecimal digits read as a number.", "liveall"
-        )
-        self._config_refused = gauge(*_CONFIG_REFUSED, "livemax")
-        self._heads_on = gauge(
-            "heads_on", "Attention heads that a variant keeps.", "livemostrecent", ["variant"]
-        )
-        self._build_info = gauge("build_info", "1, with what runs as labels.", "livemax", _BUILD)
+    def _of(self, name: str, *labels: str) -> Any:
+        """Return the series of a metric with these labels, without the library's checks and lock."""
+        key = (name, *labels)
+        series = self._series.get(key)
+        if series is None:
+            metric = self._metrics[name]
+            series = self._series[key] = metric.labels(*labels) if labels else metric
+        return series
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""
-        self._child(self._requests, route, str(status)).inc()
-        _observe(self._child(self._request_seconds, route), seconds)
-
-    def _child(self, metric: M, *labels: str) -> M:
-        """Return the series of a metric with these labels, without the library's checks and lock."""
-        key = (metric, *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return cast(M, child)
+        self._of("requests_total", route, str(status)).inc()
+        _observe(self._of("request_seconds", route), seconds)
 
     def shed(self, reason: ShedReason) -> None:
         """Count one request that got no result because of load, time, or its client."""
-        self._shed[reason].inc()
+        self._of("shed_total", reason).inc()
 
     def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
-        for stage, seconds in zip(_STAGES, (tokenize, queue, inference, respond), strict=True):
-            _observe(self._stages[stage], seconds)
+        _observe(self._of("stage_seconds", "tokenize"), tokenize)
+        _observe(self._of("stage_seconds", "queue"), queue)
+        _observe(self._of("stage_seconds", "inference"), inference)
+        _observe(self._of("stage_seconds", "respond"), respond)
 
     def scored(
         self,
@@ -167,55 +166,55 @@ class Metrics:
         """
         if pairs == 0:
             return
-        self._child(self._pairs, variant, arm).inc(pairs)
+        self._of("pairs_total", variant, arm).inc(pairs)
         if timed := pairs - cached:
-            _observe(self._child(self._pair_seconds, variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
+            _observe(self._of("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
         for grade, count in enumerate(grades):
             if count:
-                self._child(self._grades, variant, str(grade)).inc(count)
+                self._of("grade_total", variant, str(grade)).inc(count)
         if truncated:
-            self._truncated.inc(truncated)
+            self._of("truncated_total").inc(truncated)
 
     def cascade(self, variant: str, pairs_by_stage: Mapping[str, int]) -> None:
         """Record what a cascade's stages scored of one request."""
         for stage, pairs in pairs_by_stage.items():
-            self._cascade_pairs.labels(variant, stage).inc(pairs)
+            self._of("cascade_pairs_total", variant, stage).inc(pairs)
 
     def degraded(self) -> None:
         """Count one request that was answered by less than it would be without load."""
-        self._degraded.inc()
+        self._of("degraded_total").inc()
 
     def looked_up(self, *, hits: int, misses: int) -> None:
         """Count the rows of one request that the score cache had, and those that it lacked."""
-        self._lookups["hit"].inc(hits)
-        self._lookups["miss"].inc(misses)
+        self._of("cache_total", "hit").inc(hits)
+        self._of("cache_total", "miss").inc(misses)
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
-        _observe(self._batch_pairs, pairs)
-        _observe(self._batch_tokens, tokens)
-        _observe(self._batch_fill, tokens / budget)
+        _observe(self._of("batch_pairs"), pairs)
+        _observe(self._of("batch_tokens"), tokens)
+        _observe(self._of("batch_fill_ratio"), tokens / budget)
 
     def queue(
         self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int, unread_characters: int
     ) -> None:
         """Record the current state of the scheduler, and of the tokenizer's thread before it."""
-        self._queue_tokens.set(tokens)
-        self._queue_oldest.set(oldest_seconds)
-        self._in_flight.set(in_flight_pairs)
-        self._unread.set(unread_characters)
+        self._of("queue_tokens").set(tokens)
+        self._of("queue_oldest_seconds").set(oldest_seconds)
+        self._of("in_flight_pairs").set(in_flight_pairs)
+        self._of("unread_characters").set(unread_characters)
 
     def device_failure(self, kind: str) -> None:
         """Count a failure of the device; `kind` is `cuda`."""
-        self._device_failures.labels(kind).inc()
+        self._of("device_failures_total", kind).inc()
 
     def out_of_memory(self) -> None:
         """Count a batch that did not fit into the device's memory."""
-        self._out_of_memory.inc()
+        self._of("out_of_memory_total").inc()
 
     def ready(self, is_ready: bool) -> None:
         """Record whether this replica takes requests."""
-        self._ready.set(1 if is_ready else 0)
+        self._of("ready").set(is_ready)
 
     def config(self, version: str, heads_on: Mapping[str, int]) -> None:
         """Record a new live config.
@@ -225,20 +224,20 @@ class Metrics:
             heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
                 multi-process mode cannot remove a series.
         """
-        self._config_version.set(int(version, 16))
+        self._of("config_version").set(int(version, 16))
         for removed in self._variants - heads_on.keys():
-            self._heads_on.labels(removed).set(math.nan)
+            self._of("heads_on", removed).set(math.nan)
         for variant, count in heads_on.items():
-            self._heads_on.labels(variant).set(count)
+            self._of("heads_on", variant).set(count)
         self._variants |= heads_on.keys()
 
     def config_refused(self, is_refused: bool) -> None:
         """Record whether this replica refused the last edit of the live config."""
-        self._config_refused.set(1 if is_refused else 0)
+        self._of("config_refused").set(is_refused)
 
     def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
         """Record what this replica runs."""
-        self._build_info.labels(version, torch, model, device, dtype).set(1)
+        self._of("build_info", version, torch, model, device, dtype).set(1)
 
     async def scrape(self) -> bytes:
         """Call `render` in a thread, one call at a time, because it is slow with many replicas."""
@@ -253,8 +252,7 @@ class Metrics:
 
 def refused_edits(directory: Path) -> NodeGauge:
     """Return the gauge `headroom_config_refused` for the process that checks edits before the replicas do."""
-    name, text = _CONFIG_REFUSED
-    return NodeGauge(directory, f"headroom_{name}", text)
+    return NodeGauge(directory, "headroom_config_refused", _GAUGES["config_refused"][0])
 
 
 def node_directory() -> Path | None:

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.observe.followed import Followed
+from service.observe.record import Record
 
 _HEADERS = {b"traceparent": "traceparent", b"tracestate": "tracestate"}
 _SCOPE = "headroom"
@@ -49,23 +49,23 @@ class Tracing:
         self._batch_tracer = self._batches.get_tracer(_SCOPE, version("headroom"))
         self._parents = TraceContextTextMapPropagator()
 
-    def begin(self, followed: Followed, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def begin(self, record: Record, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Begin a request's trace, or continue its caller's: the request gets its `trace_id` and `trace`."""
         given = {_HEADERS[name]: value.decode("latin-1") for name, value in headers if name in _HEADERS}
         now = time.time_ns()
         clock_ns = now - time.monotonic_ns()
         span = self._tracer.start_span(
-            followed.method,
+            record.method,
             context=self._parents.extract(given),
             kind=SpanKind.SERVER,
-            attributes={"http.request.method": followed.method},
+            attributes={"http.request.method": record.method},
             start_time=now,
         )
         context = span.get_span_context()
         if context.is_valid:
-            followed.trace_id = f"{context.trace_id:032x}"
+            record.trace_id = f"{context.trace_id:032x}"
         if span.is_recording():
-            followed.trace = RequestTrace(span, self._tracer, self._batch_tracer, clock_ns)
+            record.trace = RequestTrace(span, self._tracer, self._batch_tracer, clock_ns)
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, for up to so many seconds."""
@@ -125,15 +125,15 @@ class RequestTrace:
         finally:
             batch.end()
 
-    def end(self, followed: Followed) -> None:
+    def end(self, record: Record) -> None:
         """End the request's span, with all that is known of the request."""
         now = time.monotonic()
         self.ends(now)
-        if followed.responding is not None:
-            self.stage("respond", followed.responding, now)
-        self._span.update_name(f"{followed.method} {followed.route}")
-        self._span.set_attributes(_attributes(followed))
-        if followed.status >= 500:
+        if record.responding is not None:
+            self.stage("respond", record.responding, now)
+        self._span.update_name(f"{record.method} {record.route}")
+        self._span.set_attributes(_attributes(record))
+        if record.status >= 500:
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end(self._ns(now))
 
@@ -141,16 +141,16 @@ class RequestTrace:
         return int(seconds * 1e9) + self._clock_ns
 
 
-def _attributes(followed: Followed) -> Mapping[str, str | int]:
+def _attributes(record: Record) -> Mapping[str, str | int]:
     attributes: dict[str, str | int | None] = {
-        "http.route": followed.route,
-        "http.response.status_code": followed.status,
-        "headroom.request_id": followed.request_id,
-        "headroom.variant": followed.variant,
-        "headroom.mask": followed.mask,
-        "headroom.pairs": followed.pairs or None,
-        "headroom.shed": followed.shed,
-        "headroom.query": followed.query,
+        "http.route": record.route,
+        "http.response.status_code": record.status,
+        "headroom.request_id": record.request_id,
+        "headroom.variant": record.variant,
+        "headroom.mask": record.mask,
+        "headroom.pairs": record.pairs or None,
+        "headroom.shed": record.shed,
+        "headroom.query": record.query,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

@@ -20,7 +20,7 @@ from service.config.settings import Settings
 from service.engine.deadline import Deadline
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest
-from service.observe.followed import note_stage
+from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
 from service.scoring.catalog import Catalog, Variant
@@ -137,7 +137,7 @@ class _Run:
         started = time.monotonic()
         pairs = await self._off_loop(self._titles.encode, queries)
         ended = time.monotonic()
-        note_stage("tokenize", started, ended)
+        current().stage("tokenize", started, ended)
         self._total.tokenize_s += ended - started
         if queries[0] == self._request.query and not pairs[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")

@@ -16,8 +16,8 @@ from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest
 from service.experiments.assignment import Assigned
-from service.observe.followed import current, note_stage, trace
 from service.observe.metrics import Metrics
+from service.observe.record import current
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
@@ -184,7 +184,7 @@ class Scorer:
                 param = f"pairs[{number}][0]" if in_pairs else "query"
                 raise InvalidRequest("holds no character that the model can read", param=param)
         ended = time.monotonic()
-        note_stage("tokenize", started, ended)
+        current().stage("tokenize", started, ended)
         computed.tokenize_s += ended - started
         return pairs
 
@@ -202,7 +202,7 @@ class Scorer:
             deadline=deadline.expires,
             admitted=computed.is_admitted,
             background=background,
-            trace=trace(),
+            trace=current().trace,
         )
         computed.is_admitted = True
         await self._scheduler.result(submission)
@@ -255,9 +255,7 @@ class Scorer:
 
 
 def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
-    """Note in the log line and the trace of a request what it asks for, if it has them."""
-    if (followed := current.get()) is None:
-        return
+    """Note in the log line and the trace of a request what it asks for."""
     if isinstance(request, AttentionRequest):
         query, pairs = request.query, 1
     elif isinstance(request, CondenseRequest):
@@ -265,7 +263,7 @@ def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
     else:
         texts = request.texts()
         query, pairs = texts[0][0], len(texts)
-    followed.asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
+    current().asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
 
 
 def _assignment(assigned: Assigned, variant: Variant) -> Assignment:

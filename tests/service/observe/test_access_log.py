@@ -16,7 +16,7 @@ import pytest
 
 from service.observe import access_log
 from service.observe.access_log import AccessLog, console_line, json_line
-from service.observe.followed import Followed
+from service.observe.record import Record
 from tests.service.in_process import QUERY, TITLES, Service, serve
 from tests.service.observe.collector import PATIENCE_S
 
@@ -129,16 +129,16 @@ async def test_the_query_is_written_only_if_the_operator_says_so(
 
 
 @pytest.mark.parametrize("line_of", [json_line, console_line])
-def test_no_request_can_forge_a_line_or_move_the_cursor(line_of: Callable[[Followed], str]) -> None:
+def test_no_request_can_forge_a_line_or_move_the_cursor(line_of: Callable[[Record], str]) -> None:
     for text in HOSTILE:
-        request = Followed("id", "GET" + text, b"/" + text.encode() + b"\xff\xfe", keeps_query=True)
+        request = Record("id", "GET" + text, b"/" + text.encode() + b"\xff\xfe", keeps_query=True)
         request.asks_for([("full", "20e5ffaa4b14")], 1, text * 100)
         line = line_of(request)
         assert line.endswith("\n")
         assert re.fullmatch(r"[ -~]*", line[:-1]), text
         assert " status=200 " not in line.partition("query")[0]
         assert len(line) < access_log.CHUNK_BYTES
-    long = Followed("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000, keeps_query=True)
+    long = Record("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000, keeps_query=True)
     long.asks_for([("v" * 64, "0" * 12)] * 64, 1, "\u2028" * 1000)
     assert len(line_of(long)) < access_log.CHUNK_BYTES
 
@@ -151,12 +151,12 @@ def test_no_line_is_lost_that_came_while_the_last_one_was_written(
 
     def slow(out: int, data: bytes) -> None:
         monkeypatch.setattr(access_log, "write_all", write_all)
-        log.write(Followed("second", "GET", b"/", keeps_query=False))
+        log.write(Record("second", "GET", b"/"))
         log._closing.set()
         write_all(out, data)
 
     monkeypatch.setattr(access_log, "write_all", slow)
-    log.write(Followed("first", "GET", b"/", keeps_query=False))
+    log.write(Record("first", "GET", b"/"))
     log._thread.join(PATIENCE_S)
     assert [json.loads(line)["request_id"] for line in lines()] == ["first", "second"]
 
@@ -166,7 +166,7 @@ async def test_lines_that_nobody_reads_are_counted_and_hold_up_nobody(
 ) -> None:
     monkeypatch.setattr(access_log, "MAX_WAITING_LINES", 100)
     log = AccessLog("json")
-    request = Followed("id", "GET", b"/x", keeps_query=False)
+    request = Record("id", "GET", b"/x")
     for _ in range(100_000):
         log.write(request)
     closing = asyncio.create_task(asyncio.to_thread(log.close, PATIENCE_S))

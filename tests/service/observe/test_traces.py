@@ -19,7 +19,7 @@ from service.engine.request import Row
 from service.engine.runner import Batch
 from service.engine.scheduler import Scheduler
 from service.errors import OutOfMemory
-from service.observe.followed import Followed
+from service.observe.record import Record
 from service.observe.tracing import Tracing
 from tests.service.in_process import QUERY, TITLES, Service, serve
 from tests.service.observe.collector import Collector, Spanned, collecting
@@ -94,7 +94,7 @@ async def test_a_batch_is_a_span_that_names_its_requests_and_they_name_it(
 
 async def test_two_requests_in_one_batch_and_a_batch_that_is_tried_again(collector: Collector) -> None:
     tracing = Tracing()
-    requests = [Followed(str(number), "POST", b"/", keeps_query=False) for number in range(2)]
+    requests = [Record(str(number), "POST", b"/") for number in range(2)]
     for request in requests:
         tracing.begin(request, [])
         request.route, request.status = "/", 200
@@ -195,13 +195,13 @@ def test_what_is_missing_for_traces_is_named(monkeypatch: pytest.MonkeyPatch) ->
         Settings(tracing=True)
 
 
-def test_without_tracing_no_exporter_is_imported_and_no_request_is_followed() -> None:
+def test_without_tracing_no_exporter_is_imported() -> None:
     code = """
 import sys
 from service.api import create_app
 from service.observe.metrics import Metrics
 from service.config.settings import Settings
-assert create_app(Settings(), Metrics()).state.telemetry is None
+create_app(Settings(), Metrics())
 assert "service.observe.tracing" not in sys.modules
 assert not [name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
 """

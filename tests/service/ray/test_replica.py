@@ -153,7 +153,9 @@ async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncItera
 
     close_port = ServesReplica._stop_accepting_direct_ingress
     replica._replica = None
-    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None, telemetry=None))
+    replica._app = SimpleNamespace(
+        state=SimpleNamespace(backend=None, telemetry=SimpleNamespace(close=lambda: None))
+    )
     database = f"sqlite:///{directory}/experiments.db"
     replica._settings = Settings(model=str(checkpoint), device="cpu", database_url=database)
     thresholds = gc.get_threshold()

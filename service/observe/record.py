@@ -1,0 +1,143 @@
+"""The record of a request: what its line of the access log and its trace say of it.
+
+`Telemetry` begins and ends the records of a process; who learns something about a request adds it to
+`current`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from service.config.settings import Settings
+
+if TYPE_CHECKING:
+    from service.observe.access_log import AccessLog
+    from service.observe.tracing import RequestTrace, Tracing
+
+MAX_QUERY_CHARS = 200
+"""How many characters of a query are written."""
+
+CLOSE_SECONDS = 2.0
+"""How long a replica that stops waits for the reader of its access log, and for the traces' collector."""
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one request.
+
+    path: as the client sent it, in percent encoding, without its query string. keeps_query: whether the
+    operator wants queries written. came: seconds since 1970. key: the name of its API key. trace_id: 32 hex
+    digits. trace: None if the request's trace is not recorded. pairs: 0 if it was refused before they were
+    counted. variant, mask: a name and an id, or up to four of each, joined by commas.
+    queue_ms, inference_ms: as in the answer. responding: when its answer was begun, on the monotonic clock.
+    shed: why it got no result, in the words of the metric.
+    """
+
+    request_id: str
+    method: str
+    path: bytes
+    keeps_query: bool = False
+    came: float = field(default_factory=time.time)
+    key: str | None = None
+    trace_id: str | None = None
+    trace: RequestTrace | None = None
+    pairs: int = 0
+    variant: str | None = None
+    mask: str | None = None
+    query: str | None = None
+    queue_ms: float | None = None
+    inference_ms: float | None = None
+    responding: float | None = None
+    shed: str | None = None
+    route: str = ""
+    status: int = 0
+    seconds: float = 0.0
+
+    def asks_for(self, columns: Sequence[tuple[str, str]], pairs: int, query: str) -> None:
+        """Note what is to be scored: the variant's name and the mask's id of each column."""
+        self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
+        self.pairs = pairs
+        if self.keeps_query:
+            self.query = query[:MAX_QUERY_CHARS]
+
+    def stage(self, name: str, began: float, ended: float) -> None:
+        """Add a stage that is over to the trace, if there is one; monotonic seconds."""
+        if self.trace is not None:
+            self.trace.stage(name, began, ended)
+
+    def responds(self, queue_ms: float, inference_ms: float) -> None:
+        """Note that the result is there, and is written out from now on."""
+        self.queue_ms = round(queue_ms, 3)
+        self.inference_ms = round(inference_ms, 3)
+        self.responding = time.monotonic()
+
+
+_current: ContextVar[Record] = ContextVar("record")
+
+
+def current() -> Record:
+    """Return the record of the request that this task answers; outside of any, one that nobody reads."""
+    return _current.get(None) or Record("", "", b"")
+
+
+class Telemetry:
+    """The access log and the traces of one process, as far as the settings ask for them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._access_log: AccessLog | None = None
+        self._tracing: Tracing | None = None
+        self._keeps_query = settings.log_queries
+        if settings.access_log != "off":
+            from service.observe.access_log import AccessLog
+
+            self._access_log = AccessLog(settings.access_log)
+        if settings.tracing:
+            from service.observe.tracing import Tracing
+
+            self._tracing = Tracing()
+
+    def begin(self, scope: Mapping[str, Any], request_id: str, *, is_traced: bool) -> Record:
+        """Begin the record of the request that this task answers. is_traced: whether it may have spans."""
+        path = scope.get("raw_path") or quote(scope["path"]).encode()
+        record = Record(request_id, scope["method"], path, self._keeps_query)
+        if self._tracing is not None and is_traced:
+            self._tracing.begin(record, scope["headers"])
+        elif self._access_log is not None:
+            record.trace_id = _trace_of_caller(scope)
+        _current.set(record)
+        return record
+
+    def end(self, record: Record, *, route: str, status: int, seconds: float) -> None:
+        """Write the line and the trace of a request that is answered, or given up."""
+        record.route, record.status, record.seconds = route, status, seconds
+        if record.trace is not None:
+            record.trace.end(record)
+        if self._access_log is not None:
+            self._access_log.write(record)
+
+    def close(self) -> None:
+        """Write and send what is left; blocks for seconds at most."""
+        if self._access_log is not None:
+            self._access_log.close(CLOSE_SECONDS)
+        if self._tracing is not None:
+            self._tracing.close(CLOSE_SECONDS)
+
+
+def _trace_of_caller(scope: Mapping[str, Any]) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"traceparent" and (match := _TRACEPARENT.fullmatch(value)):
+            return str(match[1], "ascii")
+    return None
+
+
+def _joined(names: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return ",".join(distinct if len(distinct) <= 4 else [*distinct[:4], "..."])
