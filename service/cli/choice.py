@@ -82,7 +82,8 @@ def resolve(network: Network) -> Variant:
     setup = read_setup(network.model, network.config, network.device, network.dtype)
     live = setup.only([network.variant or setup.live.default_variant])
     for entry in live.variants:
-        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, form)
+        if entry.cascade is None:
+            check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, form)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
@@ -107,16 +108,13 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None)
     from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.config.masks import resolve_masks, resolve_variant
+    from service.config.masks import left_out, resolve_masks
 
     directory = locate(checkpoint)
     own = read_config(directory)
-    shape = {"layers": own.num_layers, "heads": own.num_heads}
     stored = read_stored_masks(directory, own)
-    only = live.variants[0]
-    masks = resolve_masks(
-        live, **shape, units=own.intermediate_size, stored=stored, checkpoint=only.checkpoint
-    )
-    resolve_variant(live, only, **shape, masks=masks)
+    masks, of_variant = resolve_masks(live, own, stored, live.variants[0].checkpoint)
+    left_out(live, of_variant)
     if mask is not None:
-        HeadMask.parse(mask, **shape, units=own.intermediate_size, stored=masks)
+        shape = {"layers": own.num_layers, "heads": own.num_heads, "units": own.intermediate_size}
+        HeadMask.parse(mask, **shape, stored=masks)

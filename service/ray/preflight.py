@@ -166,26 +166,11 @@ def _check_limits(config: ConfigFile) -> None:
 def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
+    from service.config.masks import left_out, resolve_masks
 
     directory = locate(config.settings.model)
     model = read_config(directory)
-    layers, heads = model.num_layers, model.num_heads
-    stored = read_stored_masks(directory, model)
-    masks = resolve_masks(
-        config.live, layers=layers, heads=heads, units=model.intermediate_size, stored=stored
-    )
-    present: set[str] = set()
-    for variant in sorted(config.live.variants, key=lambda each: each.cascade is not None):
-        if variant.cascade is not None:
-            is_there = check_cascade(config.live, variant, present)
-        elif variant.checkpoint is not None:
-            is_there = True
-        else:
-            is_there = (
-                resolve_variant(config.live, variant, layers=layers, heads=heads, masks=masks) is not None
-            )
-        if is_there:
-            present.add(variant.name)
-        else:
-            say(f"variant {variant.name} is left out: {left_out_because(variant)}")
+    _, of_variants = resolve_masks(config.live, model, read_stored_masks(directory, model))
+    elsewhere = {entry.name for entry in config.live.variants if entry.checkpoint is not None}
+    for name, reason in left_out(config.live, of_variants.keys() | elsewhere).items():
+        say(f"variant {name} is left out: {reason}")

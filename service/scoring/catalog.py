@@ -11,12 +11,13 @@ from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
-from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
+from service.config.masks import left_out, resolve_masks
 from service.config.settings import InvalidConfig, LiveConfig
 from service.config.variants import CUSTOM, MaskForm
 from service.engine.threads import Lane
 from service.errors import InvalidRequest
 from service.experiments.assignment import Assigner
+from service.schemas.responses import HeadMaskInfo
 from service.scoring.cascade import Keep
 
 logger = logging.getLogger("headroom.variants")
@@ -139,6 +140,21 @@ class Catalog:
         return replace(variant, mask=mask, sliced=False, configured=variant)
 
 
+def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
+    """Return how answers name a mask of a model."""
+    widths = classifier.widths
+    return HeadMaskInfo(
+        id=mask.id,
+        spec=mask.spec,
+        heads_on=mask.heads_on,
+        heads=mask.layers * mask.heads,
+        units_on=mask.units_on(widths),
+        units=sum(widths),
+        layers_on=mask.layers_on,
+        layers=mask.layers,
+    )
+
+
 def build_catalog(
     config: LiveConfig, loaded: Mapping[str, Classifier], load: Callable[[str], Classifier]
 ) -> Catalog:
@@ -151,38 +167,32 @@ def build_catalog(
     classifiers = {BASE: loaded[BASE]}
     classifiers |= {key: one for key, one in loaded.items() if config.digests.get(key) in (None, one.digest)}
     _check_content(config, BASE, classifiers[BASE])
-    masks = {BASE: _masks_of(config, classifiers[BASE])}
+    masks: dict[str, Mapping[str, HeadMask]] = {}
     variants: dict[str, Variant] = {}
+    users: dict[str, str] = {}  # of each checkpoint, the first variant that has it
     for entry in config.variants:
-        if entry.cascade is not None:
-            continue
-        key = entry.checkpoint or BASE
-        if key not in classifiers:
-            try:
-                classifiers[key] = _same(key, classifiers.values()) or load(key)
-            except ModelError as error:
-                raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
-        classifier = classifiers[key]
+        if entry.cascade is None:
+            users.setdefault(entry.checkpoint or BASE, entry.name)
+    for key in dict.fromkeys((BASE, *users)):
         try:
-            _check_content(config, key, classifier)
-        except InvalidConfig as error:
-            raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from None
-        if key not in masks:
-            masks[key] = _masks_of(config, classifier, key)
-        mask = resolve_variant(
-            config,
-            entry,
-            layers=classifier.num_layers,
-            heads=classifier.num_heads,
-            masks=masks[key],
+            if key not in classifiers:
+                classifiers[key] = _same(key, classifiers.values()) or load(key)
+            _check_content(config, key, classifiers[key])
+        except (ModelError, InvalidConfig) as error:
+            raise InvalidConfig(f"variants.{users[key]}.checkpoint: {error}") from error
+        classifier = classifiers[key]
+        masks[key], of_variants = resolve_masks(
+            config, classifier.config, classifier.stored_masks, key or None
         )
-        if mask is not None:
-            variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
+        for entry in config.variants:
+            if entry.name in of_variants:
+                variants[entry.name] = Variant(
+                    entry.name, key, classifier, of_variants[entry.name], entry.sliced
+                )
+    for name, reason in left_out(config, variants).items():
+        logger.warning("variant %s is left out: %s", name, reason)
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
-    for entry in config.variants:
-        if entry.name not in variants:
-            logger.warning("variant %s is left out: %s", entry.name, left_out_because(entry))
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, classifiers[BASE], in_order, masks)
 
@@ -204,9 +214,9 @@ def _same(checkpoint: str, loaded: Iterable[Classifier]) -> Classifier | None:
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
-    """Add the cascades whose stages are all there. Raises InvalidConfig."""
+    """Add the cascades whose stages are all there. Raises InvalidConfig if those give different scores."""
     for number, entry in enumerate(config.variants):
-        if entry.cascade is None or not check_cascade(config, entry, variants):
+        if entry.cascade is None or any(stage.variant not in variants for stage in entry.cascade):
             continue
         stages = tuple(variants[stage.variant] for stage in entry.cascade)
         keeps = tuple(stage.keep for stage in entry.cascade if stage.keep is not None)
@@ -240,19 +250,6 @@ def _kind_of_score(variant: Variant) -> str:
     if config.is_graded:
         return f"the grades {', '.join(config.labels)}"
     return f"one score by {config.score_activation}"
-
-
-def _masks_of(
-    config: LiveConfig, classifier: Classifier, checkpoint: str | None = None
-) -> dict[str, HeadMask]:
-    return resolve_masks(
-        config,
-        layers=classifier.num_layers,
-        heads=classifier.num_heads,
-        units=classifier.config.intermediate_size,
-        stored=classifier.stored_masks,
-        checkpoint=checkpoint,
-    )
 
 
 def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:

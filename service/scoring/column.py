@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,8 @@ from models.classifier import Classifier
 from service.engine.threads import PairRow, RowScore
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
-from service.scoring.catalog import Variant
-from service.scoring.listings import mask_info
+from service.scoring.catalog import Variant, mask_info
 from service.scoring.tokens import Pair, rows_of
-
-
-class _Scoring(NamedTuple):
-    """The pairs, by index, that a stage scores in one round, and the rows of each."""
-
-    stage: int
-    indices: Sequence[int]
-    rows: Sequence[Sequence[PairRow]]
 
 
 class ScoredColumn:
@@ -35,7 +26,7 @@ class ScoredColumn:
     encoded: the pairs by classifier, for those of all stages.
     shared: whether masks of sliced variants are multiplied, so that their rows share other columns' batches.
     due: the rows to compute next.
-    usage: what was scored so far; a pair counts once per stage. seconds: what it took.
+    seconds: what it took so far.
     """
 
     def __init__(
@@ -47,8 +38,8 @@ class ScoredColumn:
         shared: bool,
     ) -> None:
         self.variant = variant
-        self.usage = Usage(0, 0)
         self.seconds = 0.0
+        self._tokens = 0
         self._stages = variant.stages or (variant,)
         self._pairs = [encoded[stage.classifier] for stage in self._stages]
         self._lanes = [stage.lane(shared=shared) for stage in self._stages]
@@ -56,8 +47,18 @@ class ScoredColumn:
         self._rows: list[Sequence[PairRow]] = [()] * len(queries)  # of each pair, from its last stage
         self._pairs_scored = [0] * len(self._stages)
         self.due: list[PairRow] = []
-        self._round: list[_Scoring] = []
+        self._round: list[tuple[Due, list[list[PairRow]]]] = []  # what is due, with the rows of each pair
         self._begin_round(self._course.due if self._course else [Due(0, range(len(queries)))])
+
+    @property
+    def usage(self) -> Usage:
+        """What was scored so far; a pair counts once per stage."""
+        return Usage(sum(self._pairs_scored), self._tokens)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether later stages of a cascade were left out."""
+        return bool(self.due)
 
     @property
     def later_tokens(self) -> int:
@@ -70,19 +71,19 @@ class ScoredColumn:
 
     def advance(self) -> None:
         """Take the results of the rows that were due, and choose the rows of the next round."""
-        self.usage.tokens += sum([row.tokens for row in self.due])
+        self._tokens += sum([row.tokens for row in self.due])
         self.seconds += sum([row.seconds for row in self.due])
-        raw_scores = []
-        for part in self._round:
-            for index, rows in zip(part.indices, part.rows, strict=True):
+        for due, rows_of_pairs in self._round:
+            self._pairs_scored[due.stage] += len(due.pairs)
+            for index, rows in zip(due.pairs, rows_of_pairs, strict=True):
                 self._rows[index] = rows
-            self._pairs_scored[part.stage] += len(part.indices)
-            self.usage.pairs += len(part.indices)
-            if self._course is not None:
-                raw_scores.append([self._raw_score(part.stage, index) for index in part.indices])
-        if self._course is not None:
-            self._course.advance(raw_scores)
-        self._begin_round([] if self._course is None else self._course.due)
+        if self._course is None:
+            self._begin_round([])
+        else:
+            self._course.advance(
+                [[self._raw_score(due.stage, index) for index in due.pairs] for due, _ in self._round]
+            )
+            self._begin_round(self._course.due)
 
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
@@ -114,12 +115,12 @@ class ScoredColumn:
 
     def _begin_round(self, due_by_stage: Sequence[Due]) -> None:
         """Make the rows of the pairs that are due."""
-        self.due, self._round = [], []
-        for stage, indices in due_by_stage:
-            mask, lane, pairs = self._stages[stage].mask, self._lanes[stage], self._pairs[stage]
-            rows = [[PairRow(row, mask, lane) for row in rows_of(pairs[index])] for index in indices]
-            self.due += [row for rows_of_pair in rows for row in rows_of_pair]
-            self._round.append(_Scoring(stage, indices, rows))
+        self._round = []
+        for due in due_by_stage:
+            mask, lane, pairs = self._stages[due.stage].mask, self._lanes[due.stage], self._pairs[due.stage]
+            rows = [[PairRow(row, mask, lane) for row in rows_of(pairs[index])] for index in due.pairs]
+            self._round.append((due, rows))
+        self.due = [row for _, rows in self._round for rows_of_pair in rows for row in rows_of_pair]
 
     def _raw_score(self, stage: int, index: int) -> float:
         """Return the raw score of a pair: of several chunks, the best one's."""

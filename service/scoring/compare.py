@@ -12,8 +12,7 @@ from service.errors import InvalidRequest
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
-from service.scoring.catalog import Catalog, Variant
-from service.scoring.listings import mask_info
+from service.scoring.catalog import Catalog, Variant, mask_info
 from service.scoring.score import Computed, Scorer, asks_for
 from service.scoring.tokens import rows_of
 
@@ -33,10 +32,10 @@ async def compare(
     for column in columns:
         variant, results, stages = column.variant, column.results(), column.stages()
         scorer.count(variant, results, computed, stages=stages)
-        if column.due:
+        if column.is_cut_short:
             scorer.metrics.degraded()
         mask = mask_info(variant.mask, variant.classifier)
-        answers.append(responses.Column(mask, variant.name, results, stages, bool(column.due)))
+        answers.append(responses.Column(mask, variant.name, results, stages, column.is_cut_short))
     usage = Usage(
         pairs=sum(column.usage.pairs for column in columns),
         tokens=sum(column.usage.tokens for column in columns),

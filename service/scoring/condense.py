@@ -6,25 +6,24 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from models.checkpoint.tokenizer import EncodedPair
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
 from models.condense.titles import Titles, with_unknown
 from models.condense.words import read_words
 from service.config.settings import Settings
 from service.engine.deadline import Deadline
-from service.engine.threads import PairRow
+from service.engine.threads import PairRow, RowScore
 from service.errors import InvalidRequest
 from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
-from service.scoring.catalog import Catalog, Variant
-from service.scoring.listings import mask_info
+from service.scoring.catalog import Catalog, Variant, mask_info
 from service.scoring.score import Computed, Scorer, asks_for
 from service.scoring.tokens import Encoder
 
@@ -63,53 +62,44 @@ class Condenser:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
 
+@dataclass
 class _Run:
     """One request on its way through the steps of the search."""
 
-    def __init__(
-        self,
-        condenser: Condenser,
-        request: CondenseRequest,
-        variant: Variant,
-        deadline: Deadline,
-        count_pairs: Callable[[int], None],
-    ) -> None:
-        self._scorer = condenser.scorer
-        self._encoder = condenser.encoder
-        self._off_loop = condenser.off_loop
-        self._request = request
-        self._variant = variant
-        self._classifier = variant.classifier
-        self._deadline = deadline
-        self._count_pairs = count_pairs
-        self._titles = Titles(self._classifier.tokenizer, request.titles)
-        self._total = Computed()
-        self._usage = Usage(0, 0)
+    condenser: Condenser
+    request: CondenseRequest
+    variant: Variant
+    deadline: Deadline
+    count_pairs: Callable[[int], None]
 
     async def answer(self) -> CondenseResponse:
         """Drive the search to its end, and build the answer."""
-        request, classifier = self._request, self._classifier
+        request, classifier, off_loop = self.request, self.variant.classifier, self.condenser.off_loop
+        self.total, self.usage = Computed(), Usage(0, 0)
+        self.titles = Titles(classifier.tokenizer, request.titles)
         task = Task(
             request.query,
-            await self._off_loop(read_words, request.query),
+            await off_loop(read_words, request.query),
             request.method,
             None if request.grades is None else tuple(request.grades),
             request.max_words,
             request.max_loss,
         )
         started = time.monotonic()
-        self._titles.encoded = await self._encoder.encode_texts(classifier.tokenizer, self._titles.distinct)
-        self._total.tokenize_s += time.monotonic() - started
+        self.titles.encoded = await self.condenser.encoder.encode_texts(
+            classifier.tokenizer, self.titles.distinct
+        )
+        self.total.tokenize_s += time.monotonic() - started
         steps = search(task)
-        step = await self._off_loop(_advance, steps, None)
+        step = await off_loop(_advance, steps, None)
         while not isinstance(step, Condensed):
-            step = await self._off_loop(_advance, steps, await self._judge(step))
-        condensed = await self._off_loop(with_unknown, classifier.tokenizer, task.query, step)
+            step = await off_loop(_advance, steps, await self._judge(step))
+        condensed = await off_loop(with_unknown, classifier.tokenizer, task.query, step)
         columns = zip(task.words, condensed.kept, condensed.importance, strict=True)
         return CondenseResponse(
             model=classifier.name,
-            variant=self._variant.name,
-            head_mask=mask_info(self._variant.mask, classifier),
+            variant=self.variant.name,
+            head_mask=mask_info(self.variant.mask, classifier),
             method=task.method,
             measure=task.measure,
             condensed=condensed.query,
@@ -120,49 +110,40 @@ class _Run:
                 for length in condensed.path
             ],
             note=condensed.note,
-            usage=self._usage,
-            timing_ms=self._total.timing(self._deadline),
+            usage=self.usage,
+            timing_ms=self.total.timing(self.deadline),
         )
 
     async def _judge(self, queries: Sequence[str]) -> Floats:
-        """Return the distributions over the grades, (queries, titles, grades)."""
-        pairs = await self._pairs(queries)
-        lane, mask = self._variant.lane(), self._variant.mask
-        results = await self._results([PairRow(pair, mask, lane) for pair in pairs])
-        logits = np.array([result.logits for result in results])
-        return self._titles.spread(distributions(self._classifier.scores(logits)), len(queries))
+        """Score each query with each distinct title, and return the distributions over the grades.
 
-    async def _pairs(self, queries: Sequence[str]) -> list[EncodedPair]:
-        """Return each query with each distinct title. Raises InvalidRequest if the query has no token."""
+        (queries, titles, grades). Raises InvalidRequest if the query has no token, else the first error among
+        the results. What was computed is counted, whatever ends the wait for the rest.
+        """
         started = time.monotonic()
-        pairs = await self._off_loop(self._titles.encode, queries)
+        pairs = await self.condenser.off_loop(self.titles.encode, queries)
         ended = time.monotonic()
         current().stage("tokenize", started, ended)
-        self._total.tokenize_s += ended - started
-        if queries[0] == self._request.query and not pairs[0].query_tokens:
+        self.total.tokenize_s += ended - started
+        if queries[0] == self.request.query and not pairs[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
-        return pairs
-
-    async def _results(self, rows: Sequence[PairRow]) -> list[Any]:
-        """Return what the network makes of rows, in their order. Raises the first error among the results.
-
-        What was computed is counted, whatever ends the wait for the rest.
-        """
-        for portion in _portions(rows, self._scorer.settings):
+        lane, mask, scorer = self.variant.lane(), self.variant.mask, self.condenser.scorer
+        rows = [PairRow(pair, mask, lane) for pair in pairs]
+        for portion in _portions(rows, scorer.settings):
             computed = Computed()
             try:
-                await self._scorer.run(portion, self._deadline, computed)
+                await scorer.run(portion, self.deadline, computed)
             finally:
-                self._count_pairs(
-                    sum(row.result is not None and not isinstance(row.result, Exception) for row in portion)
-                )
-            self._total.queue_s += computed.queue_s
-            self._total.inference_s += computed.inference_s
+                self.count_pairs(sum(isinstance(row.result, RowScore) for row in portion))
+            self.total.queue_s += computed.queue_s
+            self.total.inference_s += computed.inference_s
             seconds = computed.queue_s + computed.inference_s
-            self._scorer.metrics.scored(self._variant.label, pairs=len(portion), seconds=seconds)
-        self._usage.pairs += len(rows)
-        self._usage.tokens += sum(row.tokens for row in rows)
-        return [row.result for row in rows]
+            scorer.metrics.scored(self.variant.label, pairs=len(portion), seconds=seconds)
+        self.usage.pairs += len(rows)
+        self.usage.tokens += sum(row.tokens for row in rows)
+        logits = np.array([row.result.logits for row in rows])
+        judged = distributions(self.variant.classifier.scores(logits))
+        return self.titles.spread(judged, len(queries))
 
 
 def _portions(rows: Sequence[PairRow], settings: Settings) -> Iterator[Sequence[PairRow]]:

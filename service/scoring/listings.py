@@ -7,7 +7,6 @@ from itertools import zip_longest
 
 from models.classifier import Classifier
 from models.device import describe, processor_features
-from models.masks.head_mask import HeadMask
 from models.ops.integer_products import input_bits
 from models.ops.kernel_library import choice
 from service.schemas.listings import (
@@ -20,23 +19,7 @@ from service.schemas.listings import (
     VariantInfo,
     VariantsResponse,
 )
-from service.schemas.responses import HeadMaskInfo
-from service.scoring.catalog import BASE, Catalog
-
-
-def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
-    """Return how answers name a mask of a model."""
-    widths = classifier.widths
-    return HeadMaskInfo(
-        id=mask.id,
-        spec=mask.spec,
-        heads_on=mask.heads_on,
-        heads=mask.layers * mask.heads,
-        units_on=mask.units_on(widths),
-        units=sum(widths),
-        layers_on=mask.layers_on,
-        layers=mask.layers,
-    )
+from service.scoring.catalog import BASE, Catalog, mask_info
 
 
 def model(classifier: Classifier) -> ModelInfo:

@@ -22,9 +22,8 @@ from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
 from service.scoring.cache import ScoreCache
-from service.scoring.catalog import Variant
+from service.scoring.catalog import Variant, mask_info
 from service.scoring.column import ScoredColumn
-from service.scoring.listings import mask_info
 from service.scoring.tokens import Encoder, Pair, check_whole, tokenizer_for
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest | CondenseRequest
@@ -35,17 +34,14 @@ class Computed:
     """The costs of the rows of one request so far.
 
     is_admitted: whether some of them were let into the queue.
-    is_cut_short: whether later stages of a cascade were left out because of the deadline.
-    hits, misses: how many rows the score cache had and lacked, if it was asked.
+    misses: how many rows the score cache lacked; None if it was not asked.
     """
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     inference_s: float = 0.0
     is_admitted: bool = False
-    is_cut_short: bool = False
-    hits: int = 0
-    misses: int = 0
+    misses: int | None = None
 
     def timing(self, deadline: Deadline) -> Timing:
         """Return the times as answers hold them."""
@@ -92,14 +88,20 @@ class Scorer:
         (column,), computed = await self.columns(request, [variant], deadline, use_cache=assigned is None)
         results, stages = column.results(), column.stages()
         self.count(variant, results, computed, "" if assigned is None else assigned.arm, stages)
-        degraded = degraded or computed.is_cut_short
-        if degraded:
+        if degraded := degraded or column.is_cut_short:
             self.metrics.degraded()
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
             head_mask=mask_info(variant.mask, variant.classifier),
-            assignment=None if assigned is None else _assignment(assigned, variant),
+            assignment=None
+            if assigned is None
+            else Assignment(
+                experiment=assigned.experiment,
+                arm=assigned.arm,
+                bucket=assigned.bucket,
+                fallback=variant.name != assigned.variant,
+            ),
             degraded=degraded,
             results=results,
             usage=column.usage,
@@ -139,27 +141,29 @@ class Scorer:
         rows = [
             row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
         ]
-        self._check_rows(rows, len(columns) * len(texts), request)
-        self.check_tokens(sum([row.tokens for row in rows]) + sum(c.later_tokens for c in columns), request)
-        cache = self._cache if use_cache else None
+        limit = self.settings.max_compare_rows
+        if len(rows) > limit and len(rows) > len(columns) * len(texts):
+            raise InvalidRequest(
+                f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
+                param=_texts_field(request),
+            )
+        tokens = sum([row.tokens for row in rows])
+        self.check_tokens(tokens + sum(column.later_tokens for column in columns), request)
         while rows:
-            tokens = sum([row.tokens for row in rows])
             if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
-                computed.is_cut_short = True
                 break
-            if cache is None:
-                await self.run(rows, deadline, computed, background=background)
-            else:
-                missing = cache.recall(rows)
+            if use_cache and self._cache is not None:
+                missing = self._cache.recall(rows)
                 await self.run([row for _, row in missing], deadline, computed)
-                cache.keep(missing)
-                computed.hits += len(rows) - len(missing)
-                computed.misses += len(missing)
+                self._cache.keep(missing)
+                computed.misses = (computed.misses or 0) + len(missing)
+                self.metrics.looked_up(hits=len(rows) - len(missing), misses=len(missing))
+            else:
+                await self.run(rows, deadline, computed, background=background)
             for column in columns:
                 column.advance()
             rows = [row for column in columns for row in column.due]
-        if cache is not None:
-            self.metrics.looked_up(hits=computed.hits, misses=computed.misses)
+            tokens = sum([row.tokens for row in rows])
         return columns, computed
 
     async def encode(
@@ -237,21 +241,10 @@ class Scorer:
             arm=arm,
             grades=[pairs_by_grade[grade] for grade in range(len(variant.classifier.grades))],
             truncated=[result.truncated for result in results].count(True),
-            cached=max(0, len(results) - computed.misses) if computed.hits else 0,
+            cached=0 if computed.misses is None else max(0, len(results) - computed.misses),
         )
         if stages is not None:
             self.metrics.cascade(variant.label, {stage.variant: stage.pairs for stage in stages})
-
-    def _check_rows(
-        self, rows: Sequence[PairRow], pairs: int, request: ScoreRequest | CompareRequest
-    ) -> None:
-        """Raise InvalidRequest if chunks make more rows of a request than one may have."""
-        limit = self.settings.max_compare_rows
-        if len(rows) > limit and len(rows) > pairs:
-            raise InvalidRequest(
-                f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
-                param=_texts_field(request),
-            )
 
 
 def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
@@ -264,15 +257,6 @@ def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
         texts = request.texts()
         query, pairs = texts[0][0], len(texts)
     current().asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
-
-
-def _assignment(assigned: Assigned, variant: Variant) -> Assignment:
-    return Assignment(
-        experiment=assigned.experiment,
-        arm=assigned.arm,
-        bucket=assigned.bucket,
-        fallback=variant.name != assigned.variant,
-    )
 
 
 def _texts_field(request: AnyRequest) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from models.checkpoint.config import ModelConfig
 from models.masks.head_mask import HeadMask
 from service.api.strict_json import MAX_DEPTH
-from service.config.masks import resolve_masks, resolve_variant
+from service.config.masks import left_out, resolve_masks
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.schemas.limits import MAX_COLUMNS
 
@@ -149,46 +150,67 @@ def test_the_version_follows_the_content_and_nothing_else() -> None:
     assert LiveConfig.model_validate({**CONFIG, "masks": {"lower": "0-4.*"}}).version != version
 
 
+def model(layers: int = 12, heads: int = 12) -> ModelConfig:
+    """The config of a model of this shape."""
+    return ModelConfig(
+        vocab_size=10,
+        hidden_size=4 * heads,
+        embedding_size=4 * heads,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=8,
+        max_positions=16,
+        layer_norm_eps=1e-12,
+        activation="gelu",
+        type_vocab_size=2,
+    )
+
+
+TUNED = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+OPTIONAL: Any = {"name": "x", "head_mask": "@tuned", "optional": True}
+
+
 def test_masks_resolve_against_the_models_shape_and_stored_masks() -> None:
-    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
     config = LiveConfig.model_validate(
         {"masks": {"a": "0.0", "b": "@a"}, "variants": [{"name": "x", "head_mask": "@tuned"}, {"name": "y"}]}
     )
-    masks = resolve_masks(config, layers=12, heads=12, stored=stored)
+    masks, of_variants = resolve_masks(config, model(), TUNED)
     assert {name: mask.spec for name, mask in masks.items()} == {"tuned": "1.1", "a": "0.0", "b": "0.0"}
-    tuned, plain = config.variants
-    assert resolve_variant(config, tuned, layers=12, heads=12, masks=masks).spec == "1.1"
-    assert resolve_variant(config, plain, layers=12, heads=12, masks=masks).is_none
+    assert of_variants["x"].spec == "1.1"
+    assert of_variants["y"].is_none
 
 
 def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
+    stages = [{"variant": "x", "keep": 1}, {"variant": "full"}]
     config = LiveConfig.model_validate(
-        {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
+        {"variants": [{"name": "full"}, OPTIONAL, {"name": "both", "optional": True, "cascade": stages}]}
     )
-    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
-    optional = config.variants[1]
-    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
-    assert resolve_variant(config, optional, layers=12, heads=12, masks={}) is None
+    _, found = resolve_masks(config, model(), TUNED)
+    assert found["x"] == TUNED["tuned"]
+    assert left_out(config, found) == {}
+    _, found = resolve_masks(config, model(), {})
+    assert found.keys() == {"full"}
+    assert left_out(config, found) == {
+        "x": "the model has no mask @tuned",
+        "both": "a stage of it is left out",
+    }
 
 
 @pytest.mark.parametrize(
     ("change", "place"),
     [
         ({"default": "x"}, "default is x"),
-        ({"variants": [{"name": "x", "head_mask": "@tuned", "optional": True}]}, "default is x"),
+        ({"variants": [OPTIONAL]}, "default is x"),
         ({"experiments": [experiment("full", "x")]}, r"experiments\[0\]\.arms\[1\]\.variant is x"),
     ],
 )
 def test_a_model_without_the_mask_is_refused_where_an_optional_variant_is_needed(
     change: dict[str, object], place: str
 ) -> None:
-    variants = [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]
-    config = LiveConfig.model_validate({"variants": variants, **change})
-    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
-    optional = config.variants[-1]
-    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
+    config = LiveConfig.model_validate({"variants": [{"name": "full"}, OPTIONAL], **change})
+    assert left_out(config, resolve_masks(config, model(), TUNED)[1]) == {}
     with pytest.raises(InvalidConfig, match=f"{place}, but the model has no mask @tuned"):
-        resolve_variant(config, optional, layers=12, heads=12, masks={})
+        left_out(config, resolve_masks(config, model(), {})[1])
 
 
 def test_optional_is_for_masks_that_are_stored_with_models() -> None:
@@ -199,19 +221,19 @@ def test_optional_is_for_masks_that_are_stored_with_models() -> None:
 def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
     config = LiveConfig.model_validate(CONFIG)
     with pytest.raises(InvalidConfig, match=r"^masks\.lower: .*3"):
-        resolve_masks(config, layers=4, heads=4)
+        resolve_masks(config, model(4, 4), {})
     bad = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "x", "head_mask": "@nobody"}]})
     with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: .*nobody"):
-        resolve_variant(bad, bad.variants[1], layers=12, heads=12, masks={})
+        resolve_masks(bad, model(), {})
 
 
 @pytest.mark.parametrize("spec", ["@upper", " @upper", "@alias"])
 def test_a_mask_that_a_variants_own_checkpoint_cannot_have_is_named_with_that_checkpoint(spec: str) -> None:
     variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": spec}]
     config = LiveConfig.model_validate({"masks": {"upper": "11.*", "alias": "@upper"}, "variants": variants})
-    assert list(resolve_masks(config, layers=12, heads=12)) == ["upper", "alias"]
+    assert list(resolve_masks(config, model(), {})[0]) == ["upper", "alias"]
     with pytest.raises(InvalidConfig) as refused:
-        resolve_masks(config, layers=2, heads=12, checkpoint="/m/small")
+        resolve_masks(config, model(2), {}, "/m/small")
     reason = "masks.upper: layer 11 does not exist; this model has layers 0 to 1"
     assert str(refused.value) == f"{reason} (the checkpoint /m/small)"
 
@@ -219,7 +241,7 @@ def test_a_mask_that_a_variants_own_checkpoint_cannot_have_is_named_with_that_ch
 def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
     variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": "none"}]
     config = LiveConfig.model_validate({"masks": {"none": "11.*"}, "variants": variants})
-    assert resolve_masks(config, layers=2, heads=12, checkpoint="/m/small") == {}
+    assert resolve_masks(config, model(2), {}, "/m/small")[0] == {}
 
 
 @pytest.mark.parametrize("own", [{}, {"checkpoint": "/m/small"}])
@@ -227,6 +249,5 @@ def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
 def test_a_spec_that_is_too_long_is_refused_with_its_place(spec: str, own: dict[str, str]) -> None:
     variants = [{"name": "full"}, {"name": "x", "head_mask": spec, **own}]
     config = LiveConfig.model_validate({"variants": variants})
-    masks = resolve_masks(config, layers=2, heads=2, checkpoint=own.get("checkpoint"))
     with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: the spec has 40,00. characters"):
-        resolve_variant(config, config.variants[1], layers=2, heads=2, masks=masks)
+        resolve_masks(config, model(2, 2), {}, own.get("checkpoint"))

@@ -103,7 +103,7 @@ def test_weights_that_a_mask_cuts_out_are_counted(checkpoint: Path) -> None:
 )
 def test_a_wrong_stored_mask_is_refused_by_its_place(checkpoint: Path, mask: Any, message: str) -> None:
     with pytest.raises(InvalidConfig, match=rf"^masks\.m: {message}"):
-        resolve_masks(LiveConfig.model_validate({"masks": {"m": mask}}), **SHAPE)
+        resolve_masks(LiveConfig.model_validate({"masks": {"m": mask}}), read_config(checkpoint), {})
     file = checkpoint / "masks" / "m.json"
     file.write_text(json.dumps({"mask": mask}))
     with pytest.raises(
