@@ -28,7 +28,7 @@ from service.config.file import ConfigFile
 from service.observe.metrics import refused_edits
 from service.observe.node_metrics import NodeGauge
 from service.ray import autoscaling, environment, machine
-from service.ray.limited import start, within
+from service.ray.limited import start
 from service.ray.processes import deaf_children, kill_family, named
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
@@ -129,14 +129,14 @@ class Cluster:
         """
         said, slow_from = "", time.monotonic() + SLOW_START_S
         while not is_stopping():
-            application = _call(serve.status).applications.get(self._application)
-            if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
+            application = self._status()
+            if application.status == ApplicationStatus.DEPLOY_FAILED:
                 raise DeployError(_start_error(application))
-            if application is not None and application.status == ApplicationStatus.RUNNING:
+            if application.status == ApplicationStatus.RUNNING:
                 _call(self._client.wait_for_proxies_serving)
                 self._handle = _call(serve.get_app_handle, self._application)
                 return True
-            waits_for = "" if application is None else _waits_for(application)
+            waits_for = _waits_for(application)
             if waits_for not in ("", said) and time.monotonic() > slow_from:
                 said = waits_for
                 say(f"still waiting for the replicas: {waits_for}")
@@ -195,9 +195,10 @@ class Cluster:
         best, replicas, deadline = -1, 0, 0.0
         while not is_stopping():
             try:
-                is_settled = self._is_settled()
+                application = self._status()
                 verdicts = self._ask_all(is_stopping, "verdict", config.live.version)
-                running = self._running()
+                is_settled = application.status == ApplicationStatus.RUNNING
+                running = _running(self._status())
             except Exception:  # a replica or Serve's controller died: another one is started
                 is_settled, verdicts, running = False, [], 0
             replicas = len(verdicts) or replicas
@@ -216,21 +217,9 @@ class Cluster:
             time.sleep(POLL_S)
         return "the service stops before every replica has it"
 
-    def _is_settled(self) -> bool:
-        """Return whether Serve has finished the last deployment.
-
-        `serve.status()` says so too, but pickles the class that chooses replicas every time.
-        """
-        status = _call(self._client.get_serve_status, self._application).app_status.status
-        return bool(status == ApplicationStatus.RUNNING)
-
-    def _running(self) -> int:
-        """Return the number of serving replicas."""
-        application = _call(serve.status).applications.get(self._application)
-        deployments = [] if application is None else application.deployments.values()
-        return sum(
-            each.replica_states.get(kind, 0) for each in deployments for kind in ("RUNNING", "UPDATING")
-        )
+    def _status(self) -> Any:
+        """Return what Serve says about the application that was deployed."""
+        return _call(serve.status).applications[self._application]
 
     def _ask_all(
         self,
@@ -288,8 +277,7 @@ class Cluster:
                 front.send_signal(signal.SIGUSR1)
         psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
         if not fronts:  # Serve's Python proxies
-            with contextlib.suppress(Exception):
-                within(CLOSE_S, serve.shutdown)
+            wait([start(serve.shutdown)], CLOSE_S)
 
     def end(self) -> None:
         """End every process of this cluster.
@@ -338,6 +326,12 @@ def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Resul
     if not wait([done], CALL_S).done:
         raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
     return done.result()
+
+
+def _running(application: Any) -> int:
+    """Return the number of serving replicas."""
+    states = [deployment.replica_states for deployment in application.deployments.values()]
+    return sum(each.get(kind, 0) for each in states for kind in ("RUNNING", "UPDATING"))
 
 
 def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:

@@ -11,14 +11,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def within(seconds: float, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what the call returns, or raise what it raises.
-
-    Raises TimeoutError if it takes longer: then its thread is left behind.
-    """
-    return start(call, *arguments, **options).result(seconds)
-
-
 def start(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> Future[T]:
     """Run the call in a thread of its own, which does not keep the process from ending."""
     done: Future[T] = Future()

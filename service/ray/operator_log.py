@@ -13,14 +13,7 @@ from collections.abc import Callable
 
 from service.ray.environment import tell
 
-LOGGERS = {
-    "headroom": logging.WARNING,
-    "models": logging.WARNING,
-    "service": logging.WARNING,
-    "headroom.variants": logging.CRITICAL,  # it names optional variants that are left out, at every start
-    "ray.serve": logging.ERROR,
-}
-"""From which level on a record is shown, by the name of its logger; the longest name decides."""
+LOGGERS = ("headroom", "models", "service", "ray.serve")
 
 MAX_RECORDS = 20
 WINDOW_S = 60.0
@@ -30,7 +23,7 @@ MAX_LINES = 60
 
 
 class OperatorHandler(logging.Handler):
-    """Hands log records to `tell`.
+    """Hands log records from WARNING on to `tell`, Serve's from ERROR on.
 
     write: takes one line. clock: seconds that never go backwards.
     """
@@ -38,7 +31,8 @@ class OperatorHandler(logging.Handler):
     def __init__(
         self, write: Callable[[str], None] = tell, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
+        self.addFilter(lambda record: record.levelno >= logging.ERROR or not record.name.startswith("ray."))
         self.setFormatter(logging.Formatter(f"replica {os.getpid()}: %(levelname)s %(name)s: %(message)s"))
         self._write = write
         self._clock = clock
@@ -47,11 +41,6 @@ class OperatorHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record and its traceback, or count it if there were too many. Raises nothing."""
-        name = max(
-            (name for name in LOGGERS if f"{record.name}.".startswith(f"{name}.")), key=len, default=""
-        )
-        if record.levelno < LOGGERS.get(name, logging.WARNING):
-            return
         try:
             if self._is_shown():
                 for line in self.format(record).splitlines()[:MAX_LINES]:
@@ -73,5 +62,4 @@ def show_to_operator() -> None:
     """Show this process's log to the operator from now on. Once per process."""
     handler = OperatorHandler()
     for name in LOGGERS:
-        if not any(name.startswith(f"{other}.") for other in LOGGERS):  # records go up to the parents
-            logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).addHandler(handler)

@@ -190,7 +190,7 @@ def build_catalog(
                     entry.name, key, classifier, of_variants[entry.name], entry.sliced
                 )
     for name, reason in left_out(config, variants).items():
-        logger.warning("variant %s is left out: %s", name, reason)
+        logger.info("variant %s is left out: %s", name, reason)
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}

@@ -22,6 +22,12 @@ def record(
     return logging.LogRecord(name, level, __file__, 1, message, None, error)
 
 
+def hand_over(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Give a handler a record as its logger does."""
+    if record.levelno >= handler.level:
+        handler.handle(record)
+
+
 def test_a_traceback_is_shown_line_by_line() -> None:
     lines: list[str] = []
     OperatorHandler(lines.append).emit(record("a pass failed", exc_info=True))
@@ -35,11 +41,10 @@ def test_what_is_no_trouble_is_not_shown() -> None:
     handler = OperatorHandler(lines.append)
     for name, level in (
         ("headroom.engine", logging.INFO),
-        ("headroom.variants", logging.WARNING),
         ("ray.serve", logging.WARNING),
     ):
-        handler.emit(record("quiet", name=name, level=level))
-    handler.emit(record("loud", name="service.experiments.writer", level=logging.WARNING))
+        hand_over(handler, record("quiet", name=name, level=level))
+    hand_over(handler, record("loud", name="service.experiments.writer", level=logging.WARNING))
     assert lines == [f"{NAME}: WARNING service.experiments.writer: loud"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def test_an_optional_variant_is_left_out_where_the_model_has_no_such_mask(
     config = LiveConfig.model_validate(
         {"variants": [{"name": "full"}, {"name": "tuned", "head_mask": "@tuned", "optional": True}]}
     )
-    found = build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
+    with caplog.at_level(logging.INFO, "headroom.variants"):
+        found = build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
     assert list(found.variants) == ["full"]
     assert "tuned is left out" in caplog.text
     with pytest.raises(InvalidRequest, match=r"there are full$"):
