@@ -16,8 +16,8 @@ import torch
 
 from models.device import describe
 from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.engine.deadline import Deadline
 from service.engine.free_memory import give_back_for_ever
+from service.engine.request import Deadline
 from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
 from service.engine.threads import Engine
 from service.errors import Draining

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.experiments.steering import Decide

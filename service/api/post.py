@@ -27,7 +27,7 @@ from service.api.openapi import POST_ERRORS, errors
 from service.api.waiting import answer
 from service.config.keys import ApiKey, KeyRing
 from service.config.settings import Settings
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
 from service.observe.record import current
 from service.schemas.responses import Timing, to_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from service.engine.queue import FairQueue
-from service.engine.rate import TokenRate
+from service.engine.sizing import TokenRate
 from service.errors import QueueFull
 
 TOO_LATE = "The queue is too long for this request's deadline; try again later."

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.engine.rate import TokenRate
 from service.engine.request import Row
-from service.engine.sizing import TokenBudget
+from service.engine.sizing import TokenBudget, TokenRate
 from service.errors import DeviceFailed, OutOfMemory
-
-_NOT_TRACED = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class BatchRunner:
         the budget is halved and the batch tried again in halves; after any other error it is tried again in
         halves until the rows that cause the error are alone. DeviceFailed is the result of every row.
     deliver: told which rows have their results.
-    traces: whether any request so far is traced.
     in_flight_tokens: of the rows that users wait for: background work is not counted.
     """
 
@@ -62,7 +58,6 @@ class BatchRunner:
         self.busy_slots = 0
         self.in_flight_rows = 0
         self.in_flight_tokens = 0
-        self.traces = False
         self._forward = forward
         self._deliver = deliver
         self._budget = budget
@@ -75,7 +70,7 @@ class BatchRunner:
 
         Rows of a request that was given up are not tried again.
         """
-        tokens = 0 if rows[0].submission.is_background else _tokens(rows)
+        tokens = 0 if rows[0].submission.is_background else sum([row.tokens for row in rows])
         self.busy_slots += 1
         self.in_flight_rows += len(rows)
         self.in_flight_tokens += tokens
@@ -93,7 +88,7 @@ class BatchRunner:
 
     async def _attempt(self, rows: list[Row], *, alone: bool) -> bool:
         """Run one forward pass. Return False if the rows must be tried again in two halves."""
-        batch = Batch(rows[0].lane, rows, _tokens(rows), alone)
+        batch = Batch(rows[0].lane, rows, sum([row.tokens for row in rows]), alone)
         budget = self._budget.tokens
         is_single = len(rows) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
@@ -103,9 +98,10 @@ class BatchRunner:
         if self._observer is not None and is_measured:
             self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
+        traces = [trace for trace in {row.submission.trace: None for row in rows} if trace is not None]
         mark = self._rate.begin(self._clock())
         try:
-            with self._traced(batch) if self.traces else _NOT_TRACED:
+            with traces[0].in_batch(traces, rows=len(rows), tokens=batch.tokens) if traces else nullcontext():
                 results = await self._forward(batch)
             if len(results) != len(rows):
                 raise RuntimeError(f"{len(results)} results for a batch of {len(rows)} rows")
@@ -137,15 +133,3 @@ class BatchRunner:
             row.seconds = seconds / len(rows)
         self._deliver(rows)
         return True
-
-    def _traced(self, batch: Batch) -> AbstractContextManager[object]:
-        """Return what follows a forward pass for the traced requests in it."""
-        submissions = dict.fromkeys(row.submission for row in batch.rows)
-        traces = [submission.trace for submission in submissions if submission.trace is not None]
-        if not traces:
-            return _NOT_TRACED
-        return traces[0].in_batch(traces, rows=len(batch.rows), tokens=batch.tokens)
-
-
-def _tokens(rows: Sequence[Row]) -> int:
-    return sum([row.tokens for row in rows])

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from service.engine.admission import Admission
 from service.engine.queue import FairQueue
-from service.engine.rate import TokenRate
 from service.engine.request import Row, Submission
 from service.engine.runner import Batch, BatchRunner, Observer
-from service.engine.sizing import Sizing, TokenBudget
+from service.engine.sizing import Sizing, TokenBudget, TokenRate
 from service.errors import DeadlineExceeded, Draining
 
 if TYPE_CHECKING:
@@ -145,9 +144,7 @@ class Scheduler:
                     seconds_left=deadline - now,
                 )
             self._sizing.admit(submission, now)
-        if trace is not None:
-            self._runner.traces = True
-        self._queue_of(submission).push(submission, rows)
+        (self._background if background else self._queue).push(submission, rows)
         self._requests.add(submission)
         self._work.set()
         return submission
@@ -250,8 +247,5 @@ class Scheduler:
         """Take what waits of a request out of the queue, and wake its waiter with the results or an error."""
         self._requests.discard(submission)
         self._sizing.forget(submission)
-        self._queue_of(submission).remove(submission)
+        (self._background if submission.is_background else self._queue).remove(submission)
         submission.close(self._clock(), error)
-
-    def _queue_of(self, submission: Submission) -> FairQueue:
-        return self._background if submission.is_background else self._queue

@@ -16,7 +16,6 @@ from service.config.settings import InvalidConfig, LiveConfig
 from service.config.variants import CUSTOM, MaskForm
 from service.engine.threads import Lane
 from service.errors import InvalidRequest
-from service.experiments.assignment import Assigner
 from service.schemas.responses import HeadMaskInfo
 from service.scoring.cascade import Keep
 
@@ -76,27 +75,18 @@ class Variant:
 class Catalog:
     """A live config in force: immutable, so that a request sees one config from start to end.
 
-    base: the service's own checkpoint.
+    base: the service's own checkpoint. default: the variant of requests that name none.
     masks: stored masks of each checkpoint, by the checkpoint's key.
     """
 
     config: LiveConfig
     base: Classifier
+    default: Variant
     variants: Mapping[str, Variant]
     masks: Mapping[str, Mapping[str, HeadMask]]
     _chosen: dict[tuple[str, str], Variant] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-
-    @property
-    def assigner(self) -> Assigner:
-        """Return the assigner, which says who gets which arm of the experiments."""
-        return self.config.assigner
-
-    @property
-    def default(self) -> Variant:
-        """The variant of requests that name none."""
-        return self.variants[self.config.default_variant]
 
     @property
     def classifiers(self) -> dict[str, Classifier]:
@@ -194,7 +184,7 @@ def build_catalog(
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
-    return Catalog(config, classifiers[BASE], in_order, masks)
+    return Catalog(config, classifiers[BASE], variants[config.default_variant], in_order, masks)
 
 
 def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None:

@@ -6,7 +6,7 @@ from models.classifier import Classifier
 from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
 from service.config.variants import MaskForm
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.engine.threads import Lane, PairRow
 from service.errors import InvalidRequest
 from service.schemas import responses

@@ -17,7 +17,7 @@ from models.condense.search import Condensed, Steps, Task, search
 from models.condense.titles import Titles, with_unknown
 from models.condense.words import read_words
 from service.config.settings import Settings
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.engine.threads import PairRow, RowScore
 from service.errors import InvalidRequest
 from service.observe.record import current

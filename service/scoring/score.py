@@ -11,7 +11,7 @@ from itertools import zip_longest
 from models.checkpoint.chunks import LongTitles
 from models.classifier import Classifier
 from service.config.settings import Settings
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest

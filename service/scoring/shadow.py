@@ -19,7 +19,7 @@ from math import inf
 
 import numpy as np
 
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.errors import Draining
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import ShadowResult
@@ -67,7 +67,7 @@ class Shadow:
 
     def offer(self, catalog: Catalog, request: ScoreRequest, attributes: Mapping[str, Attribute]) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for config in catalog.assigner.shadowed(attributes, self._experiments.ledger.standings):
+        for config in catalog.config.assigner.shadowed(attributes, self._experiments.ledger.standings):
             if self._draw() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._jobs.append(Job(config, catalog, request, chars))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
 from service.experiments.live import LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
@@ -49,7 +49,7 @@ class Treatment:
             variant = catalog.choose(request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
         attributes = request.attributes or {}
-        route = self._experiments.route(catalog.assigner, request.unit, attributes)
+        route = self._experiments.route(catalog.config.assigner, request.unit, attributes)
         if route.assigned is None:
             variant = catalog.choose(route.variant, None)
             stand_in = self._stand_in(catalog, variant)
@@ -58,7 +58,7 @@ class Treatment:
             )
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
-        if catalog.assigner.experiments:
+        if catalog.config.assigner.experiments:
             self._shadow.offer(catalog, request, attributes)
         return answer
 

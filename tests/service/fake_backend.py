@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from models.masks.head_mask import HeadMask
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView

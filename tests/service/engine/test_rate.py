@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.rate import TokenRate
 from service.engine.runner import Batch
+from service.engine.sizing import TokenRate
 from tests.service.engine.stage import Stage, rows, settle, stage
 
 DEVICE = 20_000.0

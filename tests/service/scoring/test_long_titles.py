@@ -12,7 +12,7 @@ import pytest
 
 from models import Classifier, HeadMask
 from models.checkpoint.chunks import LongTitles, encode_chunks
-from service.engine.deadline import Deadline
+from service.engine.request import Deadline
 from service.schemas.documents import DocumentsRequest
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
