@@ -198,7 +198,7 @@ class Cluster:
                 application = self._status()
                 verdicts = self._ask_all(is_stopping, "verdict", config.live.version)
                 is_settled = application.status == ApplicationStatus.RUNNING
-                running = _running(self._status())
+                running = _running(application)
             except Exception:  # a replica or Serve's controller died: another one is started
                 is_settled, verdicts, running = False, [], 0
             replicas = len(verdicts) or replicas

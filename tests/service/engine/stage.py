@@ -152,6 +152,19 @@ class Stage:
         """The tokens per second by which the scheduler admits requests."""
         return self.scheduler._rate.per_second
 
+    async def busy(self) -> None:
+        """Give a slot one row to run."""
+        self.submit(rows("busy"))
+        await settle()
+
+    async def run(self, titles: int, seconds: float, *, times: int = 1) -> None:
+        """Run requests of so many titles, one after the other, in so many seconds each."""
+        for _ in range(times):
+            self.submit(rows(*range(titles)))
+            await settle()
+            self.clock.advance(seconds)
+            await self.finish_all()
+
     async def finish_all(self) -> None:
         await settle()
         while self.device.running:

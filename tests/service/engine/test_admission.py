@@ -16,13 +16,8 @@ from tests.service.engine.stage import Stage, rows, settle, stage
 
 async def test_a_full_queue_says_when_to_come_back() -> None:
     async with stage(max_queue_tokens=500) as s:
-        for _ in range(20):  # 50 tokens a second
-            s.submit(rows(*range(10)))
-            await settle()
-            s.clock.advance(2.0)
-            await s.finish_all()
-        s.submit(rows("busy"))
-        await settle()
+        await s.run(10, 2.0, times=20)  # 50 tokens a second
+        await s.busy()
         s.submit(rows(*range(70)))
         with pytest.raises(QueueFull) as refused:
             s.submit(rows(*range(70)))
@@ -37,11 +32,7 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
 
 async def test_batches_that_run_side_by_side_count_as_twice_the_speed() -> None:
     async with stage(max_queue_tokens=500, slots=2) as s:
-        for _ in range(20):  # 100 tokens a second
-            s.submit(rows(*range(20)))
-            await settle()
-            s.clock.advance(2.0)
-            await s.finish_all()
+        await s.run(20, 2.0, times=20)  # 100 tokens a second
         s.submit(rows(*range(20)))
         await settle()
         s.submit(rows(*range(80)))
@@ -89,8 +80,7 @@ def test_no_crowd_of_long_requests_shuts_out_a_short_one_or_fills_the_memory(
 
 async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
     async with stage(max_wait_s=2.0, tokens_per_second=100.0) as s:
-        s.submit(rows("busy"))
-        await settle()
+        await s.busy()
         s.submit(rows(*range(20)))
         with pytest.raises(QueueFull) as refused:
             s.submit(rows(*range(30)))
@@ -102,11 +92,7 @@ async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
 
 async def test_the_limit_on_the_wait_follows_the_measured_rate() -> None:
     async with stage(max_wait_s=2.0, tokens_per_second=1000.0) as s:
-        for _ in range(3):  # it does 50 tokens a second
-            s.submit(rows(*range(10)))
-            await settle()
-            s.clock.advance(2.0)
-            await s.finish_all()
+        await s.run(10, 2.0, times=3)  # it does 50 tokens a second
         assert s.measured_rate == pytest.approx(50)
         s.submit(rows(*range(10)))
         await settle()
@@ -118,8 +104,7 @@ async def test_the_limit_on_the_wait_follows_the_measured_rate() -> None:
 async def test_a_long_request_is_taken_beside_short_ones_that_never_stop() -> None:
     """It would wait for little, whatever its own size: only what is before it counts."""
     async with stage(max_wait_s=1.0, tokens_per_second=100.0) as s:
-        s.submit(rows("busy"))
-        await settle()
+        await s.busy()
         s.submit(rows("short"))
         ticket = s.submit(rows(*range(500)))
         await s.finish_all()
@@ -146,21 +131,15 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
 async def test_small_batches_do_not_make_the_device_look_slow() -> None:
     """An idle hour of single titles must not be what the first rush is judged by."""
     async with stage() as s:
-        for titles, seconds in ((10, 1.0), *[(1, 0.9)] * 50):
-            s.submit(rows(*range(titles)))
-            await settle()
-            s.clock.advance(seconds)
-            await s.finish_all()
+        await s.run(10, 1.0)
+        await s.run(1, 0.9, times=50)
         assert s.measured_rate == pytest.approx(100)
 
 
 async def test_small_batches_side_by_side_do_not_make_the_device_look_fast() -> None:
     """The second of two that end together adds no time."""
     async with stage(slots=2) as s:
-        s.submit(rows(*range(10)))
-        await settle()
-        s.clock.advance(1.0)
-        await s.finish_all()
+        await s.run(10, 1.0)
         for _ in range(50):
             for _ in range(2):
                 s.submit(rows("one title"))
@@ -198,8 +177,7 @@ async def test_after_a_stall_of_a_minute_single_titles_are_let_in_again() -> Non
 async def test_a_request_larger_than_was_expected_is_let_in_while_others_wait() -> None:
     """Requests to a variant with a longer window than the base's got 429 as long as anything waited."""
     async with stage(max_queue_tokens=1000, max_request_tokens=500) as s:
-        s.submit(rows("busy"))
-        await settle()
+        await s.busy()
         s.submit(rows("one that waits"))
         ticket = s.submit(rows(*range(400)))
         await s.finish_all()

@@ -27,17 +27,6 @@ async def test_one_bad_item_fails_alone() -> None:
         assert set(s.device.budgets) == {100}
 
 
-async def test_an_item_given_up_between_two_tries_is_not_tried_again() -> None:
-    async with stage() as s:
-        gone, stays = s.submit(rows("gone")), s.submit(rows("stays"))
-        await settle()
-        gone.cancel()
-        s.device.fail(ValueError("one of them"))
-        await s.finish_all()
-        assert s.device.names == [["gone", "stays"], ["stays"]]
-        assert await stays.result() == [result_of("stays")]
-
-
 async def test_an_error_the_device_reports_for_one_item_stays_with_it() -> None:
     async with stage() as s:
         ticket = s.submit(rows("good", "bad"))

