@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the fields of the settings: `python -m service.config.reference`."""
+"""Writes docs/settings.md from the fields of the settings: `python -m website.settings`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from service.config.settings import LiveConfig, Settings
 from service.config.variants import DegradeConfig, StageConfig, VariantConfig
 from service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig, Metric
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 INTRODUCTION = """\
 # Settings
 
-`.venv/bin/python -m service.config.reference` writes this page from the code. Do not edit it by hand.
+`.venv/bin/python -m website.settings` writes this page from the code. Do not edit it by hand.
 
 ## At the start
 

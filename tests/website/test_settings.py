@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from service.config.reference import PAGE, page
 from service.config.settings import LiveConfig, Settings
 from service.config.variants import VariantConfig
+from website.settings import PAGE, page
 
 
 def test_the_page_is_what_the_code_says() -> None:
-    command = ".venv/bin/python -m service.config.reference"
+    command = ".venv/bin/python -m website.settings"
     assert command in page()
     assert PAGE.read_text(encoding="utf-8") == page(), f"docs/settings.md is stale; write it again: {command}"
 
