@@ -55,7 +55,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.telemetry = Telemetry(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
-    app.add_middleware(KeyMiddleware, keys=app.state.keys, origins=settings.cors_origins)
+    app.add_middleware(KeyMiddleware, keys=app.state.keys or None, origins=settings.cors_origins)
     app.add_middleware(RequestMiddleware, metrics=metrics, telemetry=app.state.telemetry)
     if settings.cors_origins:
         app.add_middleware(OriginsMiddleware, origins=settings.cors_origins)

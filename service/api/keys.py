@@ -78,7 +78,7 @@ class KeyMiddleware:
     origins: those whose pages may call a service without keys, besides its own.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing, origins: Sequence[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, keys: KeyRing | None, origins: Sequence[str] = ()) -> None:
         self.app = app
         self.keys = keys
         self.origins = origins
@@ -86,7 +86,7 @@ class KeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not is_open(scope["method"], scope["path"]):
             headers = Headers(scope=scope)
-            if not self.keys:
+            if self.keys is None:
                 check_keyless(headers, self.origins)
             else:
                 given = headers.get("authorization")

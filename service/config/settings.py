@@ -216,7 +216,7 @@ class Settings(BaseSettings):
             raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
         return self
 
-    @property
+    @cached_property
     def max_json_parts(self) -> int:
         """The most arrays, objects and keys of a body: enough for `max_pairs` documents of 60 fields.
 

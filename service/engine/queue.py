@@ -149,7 +149,8 @@ class FairQueue:
         submission.waiting_rows = submission.waiting_tokens = 0
         for part in list(submission.parts):
             self._leave(part)
-        self._clear_sharing_if_empty()
+        if not self.rows:
+            self.sharing.clear()
 
     def ahead_of(self, tokens: int) -> float:
         """Return how many waiting tokens, at most, would be served before a new request of `tokens`.
@@ -196,7 +197,8 @@ class FairQueue:
         self._owed_by_age = max(-float(budget), min(float(budget), owed))
         self._batches += 1
         self.sharing.advance(budget - room)
-        self._clear_sharing_if_empty()
+        if not self.rows:  # forget what the imagined sharing owes
+            self.sharing.clear()
         return batch
 
     def _choose_lane(self, is_aged: bool) -> WaitingLane:
@@ -242,8 +244,3 @@ class FairQueue:
         lane.remove(part)
         if not lane.parts:
             del self._lanes[part.lane]
-
-    def _clear_sharing_if_empty(self) -> None:
-        """Forget what the imagined sharing owes if nothing waits."""
-        if not self.rows:
-            self.sharing.clear()

@@ -142,8 +142,6 @@ class LiveExperiments:
 
     def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
-        if not assigner.experiments:
-            return UNROUTED
         standings = self.ledger.standings
         if unit is not None:
             assigned = assigner.assign(unit, attributes, standings)

@@ -114,27 +114,22 @@ def json_line(request: Record) -> str:
 
 def console_line(request: Record) -> str:
     """Return the same for people; what does not apply is left out."""
-    words = [
-        _time(request.came),
-        str(request.status),
-        _plain(request.method.encode()),
-        _plain(request.path),
-        f"{request.seconds * 1000:.1f}ms",
-        f"id={request.request_id}",
-    ]
-    if request.trace_id is not None:
-        words.append(f"trace={request.trace_id}")
-    if request.key is not None:
-        words.append(f"key={request.key}")
-    if request.variant is not None:
-        words.append(f"pairs={request.pairs} variant={_plain(request.variant.encode())} mask={request.mask}")
-    if request.queue_ms is not None:
-        words.append(f"queue={request.queue_ms:.1f}ms inference={request.inference_ms:.1f}ms")
-    if request.shed is not None:
-        words.append(f"shed={request.shed}")
-    if request.query is not None:
-        words.append(f"query={json.dumps(request.query)}")
-    return " ".join(words) + "\n"
+    is_judged, is_answered = request.variant is not None, request.queue_ms is not None
+    words = {
+        "id": request.request_id,
+        "trace": request.trace_id,
+        "key": request.key,
+        "pairs": str(request.pairs) if is_judged else None,
+        "variant": _plain((request.variant or "").encode()) if is_judged else None,
+        "mask": request.mask,
+        "queue": f"{request.queue_ms:.1f}ms" if is_answered else None,
+        "inference": f"{request.inference_ms:.1f}ms" if is_answered else None,
+        "shed": request.shed,
+        "query": None if request.query is None else json.dumps(request.query),
+    }
+    method, path = _plain(request.method.encode()), _plain(request.path)
+    head = f"{_time(request.came)} {request.status} {method} {path} {request.seconds * 1000:.1f}ms"
+    return " ".join([head, *(f"{name}={word}" for name, word in words.items() if word is not None)]) + "\n"
 
 
 def _time(seconds: float) -> str:

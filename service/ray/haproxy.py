@@ -21,14 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.serve._private import controller, haproxy, proxy_state
 from ray.serve._private.constants import RAY_SERVE_HAPROXY_BINARY_PATH, SERVE_LOGGER_NAME
-from ray.serve._private.haproxy import BackendConfig, HAProxyConfig, HAProxyManager
+from ray.serve._private.haproxy import BackendConfig, HAProxyConfig, HAProxyManager, ServerConfig
 
 from service.ray.environment import tell
 
@@ -57,16 +56,6 @@ def use_our_template(pages: Path) -> None:
     HAProxyConfig.headroom = Listed(sorted(pages.glob("*.http")))
 
 
-@dataclass(frozen=True)
-class Server:
-    """A replica in HAProxy's configuration. A backup is used only if no other server is up."""
-
-    name: str
-    host: str
-    port: int
-    is_backup: bool = False
-
-
 class Listed:
     """Values that our template needs beyond Serve's own values. pages: files with HAProxy's error answers.
 
@@ -76,24 +65,20 @@ class Listed:
 
     def __init__(self, pages: Sequence[Path]) -> None:
         self.pages = pages
-        self._lists: dict[
-            str, tuple[list[Server], list[Server]]
-        ] = {}  # by backend: the last, and the one before
+        self._lists: dict[str, tuple[list[ServerConfig], list[ServerConfig]]] = {}  # the last two, by backend
 
-    def servers(self, backend: BackendConfig) -> list[Server]:
+    def servers(self, backend: BackendConfig) -> tuple[list[ServerConfig], list[ServerConfig]]:
         """Return the listed servers, and as backups those of the list before.
 
         If none is listed now, return the last list.
         """
-        listed = [Server(each.name, each.host, each.port) for each in backend.servers]
         last, before = self._lists.get(backend.name, ([], []))
-        if not listed:
-            return last
+        if not (listed := list(backend.servers)):
+            return last, []
         if listed != last:
             self._lists[backend.name] = listed, before = listed, last
         taken = {(server.host, server.port) for server in listed}
-        backups = [server for server in before if (server.host, server.port) not in taken]
-        return listed + [Server(each.name, each.host, each.port, is_backup=True) for each in backups]
+        return listed, [server for server in before if (server.host, server.port) not in taken]
 
 
 # An actor's class cannot be inherited from, so this is the plain class that Serve made the actor from.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.engine.request import Deadline
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
-from service.experiments.live import LiveExperiments, Route
+from service.experiments.live import UNROUTED, LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
 from service.scoring.catalog import Catalog, Variant
@@ -48,8 +48,10 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = catalog.choose(request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        attributes = request.attributes or {}
-        route = self._experiments.route(catalog.config.assigner, request.unit, attributes)
+        attributes, assigner = request.attributes or {}, catalog.config.assigner
+        route = UNROUTED
+        if assigner.experiments:
+            route = self._experiments.route(assigner, request.unit, attributes)
         if route.assigned is None:
             variant = catalog.choose(route.variant, None)
             stand_in = self._stand_in(catalog, variant)
@@ -58,7 +60,7 @@ class Treatment:
             )
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
-        if catalog.config.assigner.experiments:
+        if assigner.experiments:
             self._shadow.offer(catalog, request, attributes)
         return answer
 
