@@ -126,32 +126,61 @@ async def test_steps_are_cut_to_what_one_request_may_have(tiny_checkpoint: Path,
         assert error["message"] == "titles: 64 tokens are more than the 30 of one request"
 
 
+class Gate:
+    """Lets the device run so many batches, and holds up the others until it is opened."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch, batches: int = 0) -> None:
+        self.waits, self.open = asyncio.Event(), asyncio.Event()
+        self.batches = self.scored = 0
+        run = service.replica.engine.run
+
+        async def held(batch: Batch) -> Any:
+            self.batches += 1
+            if self.batches > batches:
+                self.waits.set()
+                await self.open.wait()
+            results = await run(batch)
+            self.scored += len(results)
+            return results
+
+        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+
+
+def ask(service: Service, headers: dict[str, str] | None = None, **body: Any) -> Exchange:
+    """Ask for a condensed query, as a client that can hang up."""
+    message = chunk(orjson.dumps({"query": QUERY, "titles": TITLES} | body), more=False)
+    return Exchange(service.app, "POST", "/v1/condense", list((headers or {}).items()), [message])
+
+
+async def hang_up(exchange: Exchange, gate: Gate) -> None:
+    """Hang up once the gate holds up a batch."""
+    async with asyncio.timeout(60):
+        await gate.waits.wait()
+        exchange.incoming.put_nowait(DISCONNECT)
+        await exchange.task
+
+
+BEARER = {"Authorization": "Bearer slow"}
+
+
+async def check_pairs_left(service: Service, pairs: int) -> None:
+    """Check that the key may have exactly so many pairs more."""
+    for titles, status in ((pairs + 1, 429), (pairs, 200)):
+        score = {"query": "angle", "titles": ["lamp"] * titles}
+        answer = await service.http.post("/v1/score", json=score, headers=BEARER)
+        assert answer.status_code == status
+
+
 async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    run = service.replica.engine.run
-    batches = 0
-
-    async def held(batch: Batch) -> Any:
-        nonlocal batches
-        batches += 1
-        begun.set()
-        await go_on.wait()
-        return await run(batch)
-
-    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
-    body = orjson.dumps({"query": QUERY, "titles": TITLES})
-    exchange = Exchange(service.app, path="/v1/condense", messages=[chunk(body, more=False)])
-    async with asyncio.timeout(60):
-        await begun.wait()
-        exchange.incoming.put_nowait(DISCONNECT)
-        await exchange.task
-        go_on.set()
-        # The next request is served, and nothing of the dropped one with it.
-        before = batches
-        await service.post("/v1/score", query="angle", titles=["lamp"])
-    assert batches == before + 1
+    gate = Gate(service, monkeypatch)
+    await hang_up(ask(service), gate)
+    gate.open.set()
+    # The next request is served, and nothing of the dropped one with it.
+    before = gate.batches
+    await service.post("/v1/score", query="angle", titles=["lamp"])
+    assert gate.batches == before + 1
     assert service.replica.scheduler.queued_tokens == 0
 
 
@@ -161,32 +190,10 @@ async def test_what_was_scored_counts_against_the_keys_rate_of_pairs_if_the_clie
     scored = 3 * len(TITLES)  # in three portions
     keys = f"slow;pairs=0.001;burst={scored + 2}"
     async with serve(tiny_checkpoint, max_compare_rows=len(TITLES), api_keys=keys) as service:
-        run = service.replica.engine.run
-        waits, go_on = asyncio.Event(), asyncio.Event()
-        batches = 0
-
-        async def held(batch: Batch) -> Any:
-            nonlocal batches
-            batches += 1
-            if batches > 3:
-                waits.set()
-                await go_on.wait()
-            return await run(batch)
-
-        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
-        body = orjson.dumps({"query": QUERY, "titles": TITLES})
-        bearer = {"Authorization": "Bearer slow"}
-        headers = list(bearer.items())
-        exchange = Exchange(service.app, "POST", "/v1/condense", headers, [chunk(body, more=False)])
-        async with asyncio.timeout(60):
-            await waits.wait()
-            exchange.incoming.put_nowait(DISCONNECT)
-            await exchange.task
-        go_on.set()
-        for titles, status in ((3, 429), (2, 200)):
-            score = {"query": "angle", "titles": ["lamp"] * titles}
-            answer = await service.http.post("/v1/score", json=score, headers=bearer)
-            assert answer.status_code == status
+        gate = Gate(service, monkeypatch, batches=3)
+        await hang_up(ask(service, BEARER), gate)
+        gate.open.set()
+        await check_pairs_left(service, 2)
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
@@ -195,47 +202,19 @@ async def test_what_was_scored_of_a_portion_counts_too(
 ) -> None:
     """Else a key gets thousands of pairs for one: a portion has as many as a whole compare."""
     async with serve(tiny_checkpoint, max_batch_tokens=64, api_keys="slow;pairs=0.001;burst=100") as service:
-        run = service.replica.engine.run
-        waits, go_on = asyncio.Event(), asyncio.Event()
-        batches = scored = 0
-
-        async def held(batch: Batch) -> Any:
-            nonlocal batches, scored
-            batches += 1
-            if batches > 8:
-                waits.set()
-                await go_on.wait()
-            results = await run(batch)
-            scored += len(results)
-            return results
-
-        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
-        body = {"query": QUERY, "titles": TITLES} | ({} if hangs_up else {"deadline_ms": 4000})
-        headers = {"Authorization": "Bearer slow"}
-        message = chunk(orjson.dumps(body), more=False)
-        exchange = Exchange(service.app, "POST", "/v1/condense", list(headers.items()), [message])
-        async with asyncio.timeout(60):
-            if hangs_up:
-                await waits.wait()
-                exchange.incoming.put_nowait(DISCONNECT)
-            await exchange.task
-        left = 100 - scored
+        gate = Gate(service, monkeypatch, batches=8)
+        if hangs_up:
+            await hang_up(ask(service, BEARER), gate)
+        else:
+            await asyncio.wait_for(ask(service, BEARER, deadline_ms=4000).task, 60)
+        left = 100 - gate.scored
         assert left < 100 - len(TITLES)
-        go_on.set()
-        for titles, status in ((left + 1, 429), (left, 200)):
-            score = {"query": "angle", "titles": ["lamp"] * titles}
-            answer = await service.http.post("/v1/score", json=score, headers=headers)
-            assert answer.status_code == status
+        gate.open.set()
+        await check_pairs_left(service, left)
 
 
 async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = asyncio.Event()
-
-    async def held(_: Batch) -> list[Any]:
-        await never.wait()
-        return []
-
-    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+    gate = Gate(service, monkeypatch)
     error = await service.refused("/v1/condense", 504, query=QUERY, titles=TITLES, deadline_ms=20)
     assert error["type"] == "deadline_exceeded"
-    never.set()
+    gate.open.set()
