@@ -54,14 +54,6 @@ class Collector:
             time.sleep(0.05)
         raise AssertionError(f"not after {PATIENCE_S:g} s: {[span.name for span in self.spans]}")
 
-    def trace(self, trace: str) -> dict[str, Spanned]:
-        """Wait for a request's own span, which is sent last; return its trace by the names of the spans."""
-        spans = self.wait_for(lambda spans: any(s.trace == trace and s.kind == 2 for s in spans))
-        mine = [span for span in spans if span.trace == trace]
-        named = {span.name: span for span in mine}
-        assert len(named) == len(mine), "two spans of one name"
-        return named
-
     def take(self, body: bytes) -> None:
         self.bodies.append(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
