@@ -125,7 +125,7 @@ def _serve(
     _say("starting Ray")
     adopt_orphans()
     guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
-    stop.before_end = guard.dismiss
+    stop.before_end = guard.close
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.ray.cluster import Cluster

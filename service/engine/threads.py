@@ -254,19 +254,11 @@ def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadP
 
 def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Exception]:
     """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
-    scores = classifier.scores(logits)
-    raw_scores = scores.raw_score.tolist()
-    results: list[RowScore | Exception]
+    scores, nothing = classifier.scores(logits), [None] * len(logits)
+    columns: list[Any] = [scores.score, scores.raw_score.tolist(), nothing, nothing, nothing, scores.logits]
     if classifier.config.is_graded:
-        columns = zip(
-            *(scores.score, raw_scores, scores.grade.tolist(), scores.expected_grade, scores.probabilities),
-            scores.logits,
-            strict=True,
-        )
-        results = [RowScore(*column) for column in columns]
-    else:
-        pairs = zip(scores.score, raw_scores, scores.logits, strict=True)
-        results = [RowScore(score, raw_score, None, None, None, row) for score, raw_score, row in pairs]
+        columns[2:5] = scores.grade.tolist(), scores.expected_grade, scores.probabilities
+    results: list[RowScore | Exception] = [RowScore(*row) for row in zip(*columns, strict=True)]
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
         results[index] = InferenceFailed()
     return results

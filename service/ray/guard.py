@@ -43,34 +43,28 @@ class Guard:
         self._stop_s = stop_s
         self._vital: dict[psutil.Process, str] = {}
         self._closed = threading.Event()
-        self._lock = threading.Lock()
-        threading.Thread(target=self._run, name="guard", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """Stop watching, before Ray is ended on purpose. A look that has begun is finished first."""
-        with self._lock:
-            self._closed.set()
-
-    def dismiss(self) -> None:
-        """Stop watching, and wait for nothing: for a signal handler, which may interrupt `close`."""
+        """Stop watching, before Ray is ended on purpose. A signal handler may call it; it never waits."""
         self._closed.set()
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for the main thread
         stopping_since = math.inf
         while not self._closed.wait(LOOK_S):
-            with self._lock:
-                if self._closed.is_set():
-                    return
-                if self._is_stopping():
-                    stopping_since = min(stopping_since, time.monotonic())
-                if time.monotonic() - stopping_since > self._stop_s:
-                    self._end(f"the stop has taken more than {self._stop_s:g} s")
-                if len(self._vital) < len(VITAL):
-                    self._vital |= named(VITAL)
-                ended = sorted(name for process, name in self._vital.items() if has_ended(process))
-                if ended and not self._closed.is_set():  # else `dismiss` came before they were killed
-                    self._end(f"{' and '.join(ended)} ended, and Ray cannot go on without it")
+            if self._is_stopping():
+                stopping_since = min(stopping_since, time.monotonic())
+            if len(self._vital) < len(VITAL):
+                self._vital |= named(VITAL)
+            ended = sorted(name for process, name in self._vital.items() if has_ended(process))
+            if self._closed.is_set():  # what has ended may have been killed after `close`
+                return
+            if ended:
+                self._end(f"{' and '.join(ended)} ended, and Ray cannot go on without it")
+            if time.monotonic() - stopping_since > self._stop_s:
+                self._end(f"the stop has taken more than {self._stop_s:g} s")
 
 
 def end_run(directory: RunDirectory, reason: str) -> None:

@@ -80,26 +80,16 @@ def test_a_stop_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) ->
     assert reasons == ["the stop has taken more than 0.05 s"]
 
 
-def test_nothing_is_ended_that_was_ended_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "LOOK_S", 0.01)
-    reasons: list[str] = []
-    watching = Guard(reasons.append, lambda: True, 0.05)
-    watching.close()
-    time.sleep(0.1)
-    assert reasons == []
-
-
 def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second Ctrl-C kills Ray's processes in the middle of a look, and ends with its own status."""
     reasons: list[str] = []
-    made, looked = threading.Event(), threading.Event()
+    made = threading.Event()
 
     def killed_meanwhile(_: psutil.Process) -> bool:
         made.wait(PATIENCE_S)
-        watching.dismiss()
-        looked.set()
+        watching.close()
         return True
 
     monkeypatch.setattr(guard, "LOOK_S", 0.01)
@@ -107,6 +97,5 @@ def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
     monkeypatch.setattr(guard, "has_ended", killed_meanwhile)
     watching = Guard(reasons.append)
     made.set()
-    assert looked.wait(PATIENCE_S)
-    watching.close()  # waits for the end of the look
+    watching._thread.join(PATIENCE_S)
     assert reasons == []
