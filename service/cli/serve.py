@@ -131,13 +131,13 @@ def _serve(
         from service.ray.cluster import Cluster
 
         preflight.check_schema(path, config)
-        cluster = Cluster(run)
+        cluster = Cluster(run, stop.is_set)
         status = 1
         try:
             cluster.start()
             _say("loading the model")
             cluster.deploy(config)
-            if cluster.wait_until_running(stop.is_set, _say):
+            if cluster.wait_until_running(_say):
                 _print(f"headroom is ready at {config.url}", sys.__stdout__)
                 if lines is not None:
                     lines.start()
@@ -185,7 +185,7 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     except InvalidConfig as error:
         return str(error)
     environment.share_checkpoints(directory)
-    return cluster.apply(config, stop.is_set)
+    return cluster.apply(config)
 
 
 def _say(line: str) -> None:

@@ -74,10 +74,12 @@ class Cluster:
 
     Args:
         run: the directory that was given to `environment.prepare`.
+        is_stopping: whether the service was asked to stop; then nothing is waited for.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, is_stopping: Callable[[], bool] = lambda: False) -> None:
         self._run = run
+        self._is_stopping = is_stopping
         self._client: Any = None
         self._application = ""
         self._handle: Any = None
@@ -121,14 +123,14 @@ class Cluster:
         _call(self._client.deploy_apps, schema)
         self._deployed = config
 
-    def wait_until_running(self, is_stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:
+    def wait_until_running(self, say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
 
         say: shows one line to the operator: what Serve waits for, if that takes long.
-        Returns False if `is_stopping` became true first. Raises DeployError if the application cannot run.
+        Returns False if the service stops first. Raises DeployError if the application cannot run.
         """
         said, slow_from = "", time.monotonic() + SLOW_START_S
-        while not is_stopping():
+        while not self._is_stopping():
             application = self._status()
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 raise DeployError(_start_error(application))
@@ -143,7 +145,7 @@ class Cluster:
             time.sleep(POLL_S)
         return False
 
-    def apply(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+    def apply(self, config: ConfigFile) -> str | None:
         """Apply a changed `user_config` to all running replicas, or to none.
 
         Returns why a replica refuses it, or None. If a replica refuses only while it applies the config, all
@@ -152,10 +154,10 @@ class Cluster:
         previous = self._deployed
         assert previous is not None
         try:
-            reason = self._refusal(config, is_stopping)
+            reason = self._refusal(config)
         except TimeoutError:
             # The replicas go on, and keep what they have loaded for the next attempt.
-            if is_stopping():
+            if self._is_stopping():
                 return "the service stops before every replica has checked it"
             return (
                 f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
@@ -164,39 +166,39 @@ class Cluster:
         if reason is not None:
             with contextlib.suppress(TimeoutError):
                 # So that no replica keeps checkpoints that only the refused config needs.
-                self._refusal(previous, is_stopping)
+                self._refusal(previous)
             return reason
         self.deploy(config)
-        reason = self._wait_until_applied(config, is_stopping)
+        reason = self._wait_until_applied(config)
         if reason is None:
             with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
-                self._ask_all(is_stopping, "begin", config.live.version)
-        if reason is None or is_stopping():
+                self._ask_all("begin", config.live.version)
+        if reason is None or self._is_stopping():
             return reason
         self.deploy(previous)
-        problem = self._wait_until_applied(previous, is_stopping)
+        problem = self._wait_until_applied(previous)
         return reason if problem is None else f"{reason}; back to the config before: {problem}"
 
-    def _refusal(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+    def _refusal(self, config: ConfigFile) -> str | None:
         """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
 
         Raises TimeoutError as `_ask_all` does.
         """
         try:
-            answers = self._ask_all(is_stopping, "refusal", config.live.model_dump(mode="json"))
+            answers = self._ask_all("refusal", config.live.model_dump(mode="json"))
         except TimeoutError:
             raise
         except Exception as error:  # no replica answers, or one died meanwhile
             return f"not every replica could check it ({type(error).__name__}); save it again"
         return _refused_by([answer for answer in answers if answer is not None], len(answers))
 
-    def _wait_until_applied(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+    def _wait_until_applied(self, config: ConfigFile) -> str | None:
         """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
         best, replicas, deadline = -1, 0, 0.0
-        while not is_stopping():
+        while not self._is_stopping():
             try:
                 application = self._status()
-                verdicts = self._ask_all(is_stopping, "verdict", config.live.version)
+                verdicts = self._ask_all("verdict", config.live.version)
                 is_settled = application.status == ApplicationStatus.RUNNING
                 running = _running(application)
             except Exception:  # a replica or Serve's controller died: another one is started
@@ -221,17 +223,11 @@ class Cluster:
         """Return what Serve says about the application that was deployed."""
         return _call(serve.status).applications[self._application]
 
-    def _ask_all(
-        self,
-        is_stopping: Callable[[], bool],
-        method: str,
-        *arguments: Any,
-        limit_s: float | None = None,
-    ) -> list[Any]:
+    def _ask_all(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Return the answer of each running replica.
 
-        Raises the first error that a replica raises, or TimeoutError if not all answer within the limit
-        (default: CHECK_TIMEOUT_S) or before the service stops.
+        Raises the first error that a replica raises, or TimeoutError if not all answer within the limit; by
+        default within CHECK_TIMEOUT_S and before the service stops.
         """
         deadline = time.monotonic() + (CHECK_TIMEOUT_S if limit_s is None else limit_s)
         asked = _call(self._handle.broadcast, method, *arguments)
@@ -239,7 +235,7 @@ class Cluster:
             try:
                 answers: list[Any] = _call(asked.results, timeout_s=CHECK_POLL_S)
             except TimeoutError:
-                if is_stopping() or time.monotonic() > deadline:
+                if (limit_s is None and self._is_stopping()) or time.monotonic() > deadline:
                     raise
             else:
                 return answers
@@ -270,7 +266,7 @@ class Cluster:
             return
         deadline = time.monotonic() + drain_timeout_s
         with contextlib.suppress(Exception):  # HAProxy then waits for the answers
-            self._ask_all(lambda: False, "drain", limit_s=drain_timeout_s + WRITE_S)
+            self._ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
         fronts = named(("haproxy",))
         for front in fronts:
             with contextlib.suppress(psutil.Error):

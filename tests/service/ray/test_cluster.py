@@ -136,10 +136,6 @@ def refuse(reason: str) -> Callable[[], None]:
     return raise_it
 
 
-def never() -> bool:
-    return False
-
-
 def versions(serve: Serve) -> set[str]:
     return {replica._replica.config_version for replica in serve.replicas}
 
@@ -147,14 +143,14 @@ def versions(serve: Serve) -> set[str]:
 def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(), replica())
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited, never) is None
+    assert found.apply(edited) is None
     assert versions(serve) == {edited.live.version}
 
 
 def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
     before = versions(serve)
-    reason = found.apply(config(tmp_path, EDITED), never)
+    reason = found.apply(config(tmp_path, EDITED))
     assert reason == "1 of 3 replicas refused it: masks.a: no"
     assert (versions(serve), serve.deployed) == (before, 1)
 
@@ -162,12 +158,12 @@ def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_pa
 def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
     before = versions(serve)
-    assert found.apply(config(tmp_path, EDITED), never) == "1 of 3 replicas refused it: no memory is left"
+    assert found.apply(config(tmp_path, EDITED)) == "1 of 3 replicas refused it: no memory is left"
     assert versions(serve) == before
     # It is asked again the next time, not remembered.
     serve.replicas[1]._replica._applies = None
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited, never) is None
+    assert found.apply(edited) is None
     assert versions(serve) == {edited.live.version}
 
 
@@ -177,7 +173,7 @@ def test_an_unexpected_error_of_a_replica_is_a_refusal_too(running: Any, tmp_pat
 
     found, serve = running(replica(checks=fail))
     before = versions(serve)
-    assert found.apply(config(tmp_path, EDITED), never) == "OSError: the disk is gone"
+    assert found.apply(config(tmp_path, EDITED)) == "OSError: the disk is gone"
     assert versions(serve) == before
 
 
@@ -193,7 +189,7 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
         pass
 
     monkeypatch.setattr(stuck, "reconfigure", hang)
-    reason = found.apply(config(tmp_path, EDITED), never)
+    reason = found.apply(config(tmp_path, EDITED))
     assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
     assert versions(serve) == before
 
@@ -206,7 +202,7 @@ def test_an_edit_outlives_a_dead_controller_and_a_long_check(
     found, serve = running(replica(), replica())
     vars(serve).update(trouble)
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited, never) is None
+    assert found.apply(edited) is None
     assert versions(serve) == {edited.live.version}
 
 
@@ -218,17 +214,16 @@ def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
     monkeypatch.setattr(cluster, "CHECK_TIMEOUT_S", -1.0)
     serve.unanswered = 1
     edited = config(tmp_path, EDITED)
-    assert "save it again to wait longer" in found.apply(edited, never)
+    assert "save it again to wait longer" in found.apply(edited)
     assert serve.asked == [("refusal", edited.live.model_dump(mode="json"))]
-    assert found.apply(edited, never) is None
+    assert found.apply(edited) is None
 
 
 def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica())
     serve.unanswered = 1_000_000
-    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
-        "the service stops before every replica has checked it"
-    )
+    found._is_stopping = lambda: True
+    assert found.apply(config(tmp_path, EDITED)) == ("the service stops before every replica has checked it")
     assert serve.deployed == 1
 
 
@@ -250,7 +245,8 @@ def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytes
 
     monkeypatch.setattr(serve, "status", status)
     said: list[str] = []
-    assert not found.wait_until_running(lambda: not messages, said.append)
+    found._is_stopping = lambda: not messages
+    assert not found.wait_until_running(said.append)
     waits = "still waiting for the replicas"
     assert said == [f"{waits}: {needs}", f"{waits}: A replica failed."]
 
@@ -297,9 +293,8 @@ def test_serve_kills_no_replica_before_its_drain_timeout(
 
 def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
     found, _ = running(replica(), replica())
-    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
-        "the service stops before every replica has it"
-    )
+    found._is_stopping = lambda: True
+    assert found.apply(config(tmp_path, EDITED)) == ("the service stops before every replica has it")
 
 
 @pytest.mark.parametrize("call", ["deploy_apps", "status", "broadcast"])
@@ -314,7 +309,7 @@ def test_an_edit_is_refused_if_ray_never_answers(
     monkeypatch.setattr(serve, call, lambda *_: ended.wait())
     try:
         with suppress(cluster.NoAnswer):  # LiveEdits takes what is raised for a refusal, too
-            assert found.apply(config(tmp_path, EDITED), never)
+            assert found.apply(config(tmp_path, EDITED))
     finally:
         ended.set()
 
