@@ -31,7 +31,7 @@ _SENTENCES = {
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
     DEVICE_PATTERN: "should be auto, cpu, cuda or cuda:N",
 }
-"""What is said in place of pydantic's message, by the type of the error or the pattern that was missed."""
+"""Our sentence instead of pydantic's, by the type of the error or by the pattern that was missed."""
 
 
 class ConfigFileError(Exception):
@@ -179,11 +179,10 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     arguments = application["args"] = _mapping(application, "args", path)
     deployment = _deployment(merged)
     deployment["user_config"] = _mapping(deployment, "user_config", path)
-    place = deployment
+    parent = deployment
     for name in ("ray_actor_options", "runtime_env", "env_vars"):
-        if name in place:
-            place[name] = _mapping(place, name, path)
-            place = place[name]
+        if name in parent:
+            parent[name] = parent = _mapping(parent, name, path)
     for target, names in ((http, ("host", "port")), (arguments, ("model", "device", "dtype"))):
         target.update({name: value for name in names if (value := getattr(overrides, name)) is not None})
     if overrides.replicas is not None:

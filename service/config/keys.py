@@ -221,7 +221,7 @@ class KeyRing:
             raise RateLimited(wait_s, message="This API key's rate of pairs is used up; try again later.")
 
     def correct_pairs(self, key: ApiKey, pairs: int) -> None:
-        """Give so many pairs back to a key; a negative number takes more, whether they are left or not."""
+        """Give pairs back to a key; a negative number takes more, whether they are left or not."""
         bucket = self._pairs.get(key.digest)
         if bucket is not None:
             bucket.add(pairs)

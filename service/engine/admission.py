@@ -36,7 +36,7 @@ class Admission:
         self._max_wait_s = max_wait_s
 
     def check(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> None:
-        """Raise QueueFull if a request of so many tokens finds no room, or cannot be done in time.
+        """Raise QueueFull if a request with this number of tokens finds no room, or cannot be done in time.
 
         An empty queue takes any one request.
 
@@ -60,7 +60,7 @@ class Admission:
                 raise QueueFull(self._rate.retry_after(min(excess, waiting)), message=message)
 
     def is_in_time(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> bool:
-        """Return whether so many tokens would be done within the seconds left, at the measured rate."""
+        """Return whether this number of tokens would be done in the seconds left, at the measured rate."""
         rate = self._rate.per_second
         if rate is None:
             return seconds_left > 0

@@ -2,7 +2,7 @@
 
 jemalloc keeps the pages of freed blocks, because a forward pass frees and asks for the same ones in every
 layer (docs/decisions/008-memory.md). So the process would keep for ever what a burst of large requests took.
-To take back, once a minute, the pages that it still needs costs it 0.3 ms for each MiB.
+Once a minute, it faults the pages that it still needs in again, at 0.3 ms per MiB.
 """
 
 from __future__ import annotations

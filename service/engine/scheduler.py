@@ -166,7 +166,7 @@ class Scheduler:
         self._close(submission, asyncio.CancelledError())
 
     def is_in_time(self, tokens: int, deadline: float) -> bool:
-        """Return whether so many tokens would be done by the deadline if they were submitted now."""
+        """Return whether this number of tokens would be done by the deadline if they were submitted now."""
         return self._admission.is_in_time(
             tokens,
             in_flight_tokens=self._runner.in_flight_tokens,

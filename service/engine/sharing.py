@@ -37,7 +37,7 @@ class ProcessorSharing:
         self._heap: list[tuple[float, int, Share]] = []  # by finish; outdated entries are skipped
 
     def enter(self, tokens: int) -> Share:
-        """Add a request of so many tokens, at least one."""
+        """Add a request. tokens: its number of tokens, at least one."""
         share = Share(self.time, self.time + tokens)
         self.active += 1
         self._push(share)
@@ -58,7 +58,7 @@ class ProcessorSharing:
             heapify(self._heap)
 
     def advance(self, tokens: int) -> None:
-        """Share out so many tokens of work that the device has done."""
+        """Share out the work that the device has done. tokens: how much it was."""
         remaining = float(tokens)
         while self._heap:
             entry = self._heap[0]

@@ -120,7 +120,7 @@ class TokenRate:
             self.per_second = self._tokens / self._seconds
 
     def retry_after(self, tokens: float) -> float:
-        """Return the seconds that so many tokens take, kept between 1 and 60 as a Retry-After should be."""
+        """Return the seconds that this number of tokens takes, kept between 1 and 60 for a Retry-After."""
         return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0
 
     def _advance(self, now: float) -> None:

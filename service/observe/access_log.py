@@ -26,7 +26,7 @@ PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 GATHER_S = 0.1
 MAX_WAITING_LINES = 20_000
 CHUNK_BYTES = 4096
-"""A pipe takes so many bytes at once; more could be torn apart by another replica's lines."""
+"""Bytes that a pipe takes at once; more could be torn apart by another replica's lines."""
 
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
@@ -58,7 +58,7 @@ class AccessLog:
             self._wake.set()
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, for up to so many seconds."""
+        """Write what waits, within the timeout."""
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)

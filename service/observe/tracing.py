@@ -68,7 +68,7 @@ class Tracing:
             record.trace = RequestTrace(span, self._tracer, self._batch_tracer, clock_ns)
 
     def close(self, timeout_s: float) -> None:
-        """Send what is left, for up to so many seconds."""
+        """Send what is left, within the timeout."""
         closing = threading.Thread(target=self._requests.shutdown, daemon=True)
         closing.start()
         closing.join(timeout_s)

@@ -38,7 +38,7 @@ def bounds(deployment: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class ByTokens:
-    """Asks for so many replicas that each holds `tokens_per_replica` tokens on average.
+    """Asks for the number of replicas at which each holds `tokens_per_replica` tokens on average.
 
     Args:
         tokens_per_replica: two full batches keep a replica busy: 2,000 on a CPU, 32,000 on a GPU, unless

@@ -43,7 +43,7 @@ _PAGES: Mapping[int, ServiceError] = {
     503: Unavailable(RETRY_AFTER_SECONDS),
     504: DeadlineExceeded(),
 }
-"""Our error in the place of each status that HAProxy would send."""
+"""The error that we send instead of each status that HAProxy would send."""
 
 _SILENT = 408
 """Status of connections that never became a request: they are closed without an answer."""

@@ -17,7 +17,7 @@ LOGGERS = ("headroom", "models", "service", "ray.serve")
 
 MAX_RECORDS = 20
 WINDOW_S = 60.0
-"""At most MAX_RECORDS records are shown in each window of so many seconds."""
+"""At most MAX_RECORDS records are shown in each window of WINDOW_S seconds."""
 
 MAX_LINES = 60
 

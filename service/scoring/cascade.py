@@ -70,7 +70,7 @@ class Course:
             best = np.argsort(-self._raw_scores[pairs], kind="stable")[
                 : count_kept(self._keeps[stage], len(pairs))
             ]
-            kept = [pairs[place] for place in sorted(best)]
+            kept = [pairs[index] for index in sorted(best)]
             reached.append((next_stage(len(kept), self._keeps, stage + 1), kept))
         self._reached = reached
         self.due = self._next_due()
@@ -120,7 +120,7 @@ def count_kept(keep: Keep, titles: int) -> int:
 
 
 def next_stage(titles: int, keeps: Sequence[Keep], stage: int) -> int:
-    """Return the first stage from `stage` on that is run on so many titles: none that would keep them all."""
+    """Return the first stage from `stage` on that would not keep all of this number of titles."""
     while stage < len(keeps) and count_kept(keeps[stage], titles) == titles:
         stage += 1
     return stage

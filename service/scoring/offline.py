@@ -56,17 +56,17 @@ def score(
         raw_scores = [np.empty(len(due.pairs), np.float64) for due in course.due]
         for due, of_due in zip(course.due, raw_scores, strict=True):
             for start in range(0, len(due.pairs), PORTION):
-                places = due.pairs[start : start + PORTION]
-                scores_of_portion = _score(stages[due.stage], [pairs[place] for place in places], overflow)
+                indices = due.pairs[start : start + PORTION]
+                scores_of_portion = _score(stages[due.stage], [pairs[index] for index in indices], overflow)
                 of_due[start : start + PORTION] = scores_of_portion.raw_score
                 for name in _FIELDS:
                     values = getattr(scores_of_portion, name)
                     shape = (len(pairs), *values.shape[1:])
-                    arrays.setdefault(name, np.zeros(shape, values.dtype))[places] = values
-                for place, chunk in zip(places, scores_of_portion.chunks or (), strict=False):
-                    chunks[place] = chunk
+                    arrays.setdefault(name, np.zeros(shape, values.dtype))[indices] = values
+                for index, chunk in zip(indices, scores_of_portion.chunks or (), strict=False):
+                    chunks[index] = chunk
                 if advance is not None:
-                    advance(len(places))
+                    advance(len(indices))
         course.advance(raw_scores)
     floor = floor_of(variant.classifier.config.score_activation)
     arrays["score"], arrays["raw_score"] = course.scores(arrays["score"], floor), course.raw_scores()

@@ -28,7 +28,7 @@ PORTION_CHARS = 4_096
 """Longer texts are tokenised in portions of this size on the thread."""
 
 TURN_S = 0.01
-"""After so many seconds, others get their turn; a single portion may take longer."""
+"""Seconds after which others get their turn; a single portion may take longer."""
 
 CHARS_PER_SECOND = 500_000.0
 """Limits how much text waits. It is the rate of new Chinese text, the slowest for a BERT tokenizer. What the
