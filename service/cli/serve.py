@@ -185,7 +185,9 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     except InvalidConfig as error:
         return str(error)
     environment.share_checkpoints(directory)
-    return cluster.apply(config)
+    from service.ray import rollout  # imports ray
+
+    return rollout.apply(cluster, config)
 
 
 def _say(line: str) -> None:

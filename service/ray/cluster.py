@@ -11,7 +11,7 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,9 +39,6 @@ CALL_S = 60.0
 CHECK_TIMEOUT_S = 60.0
 CHECK_POLL_S = 0.5
 """How often a wait for the replicas' answers looks whether the service stops."""
-
-APPLY_TIMEOUT_S = 60.0
-"""How long a rollout waits for the next replica to apply the config before it gives up."""
 
 SLOW_START_S = 30.0
 """How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
@@ -79,11 +76,11 @@ class Cluster:
 
     def __init__(self, run: Path, is_stopping: Callable[[], bool] = lambda: False) -> None:
         self._run = run
-        self._is_stopping = is_stopping
+        self.is_stopping = is_stopping
         self._client: Any = None
         self._application = ""
         self._handle: Any = None
-        self._deployed: ConfigFile | None = None
+        self.deployed: ConfigFile | None = None
         self._notices = environment.notices_file(run)
         self._notices.touch()
         self._told = 0
@@ -121,7 +118,7 @@ class Cluster:
                 global_logging_config=schema.logging_config,
             )
         _call(self._client.deploy_apps, schema)
-        self._deployed = config
+        self.deployed = config
 
     def wait_until_running(self, say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
@@ -130,8 +127,8 @@ class Cluster:
         Returns False if the service stops first. Raises DeployError if the application cannot run.
         """
         said, slow_from = "", time.monotonic() + SLOW_START_S
-        while not self._is_stopping():
-            application = self._status()
+        while not self.is_stopping():
+            application = self.status()
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 raise DeployError(_start_error(application))
             if application.status == ApplicationStatus.RUNNING:
@@ -145,85 +142,11 @@ class Cluster:
             time.sleep(POLL_S)
         return False
 
-    def apply(self, config: ConfigFile) -> str | None:
-        """Apply a changed `user_config` to all running replicas, or to none.
-
-        Returns why a replica refuses it, or None. If a replica refuses only while it applies the config, all
-        of them return to the previous one.
-        """
-        previous = self._deployed
-        assert previous is not None
-        try:
-            reason = self._refusal(config)
-        except TimeoutError:
-            # The replicas go on, and keep what they have loaded for the next attempt.
-            if self._is_stopping():
-                return "the service stops before every replica has checked it"
-            return (
-                f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
-                "checkpoint); save it again to wait longer"
-            )
-        if reason is not None:
-            with contextlib.suppress(TimeoutError):
-                # So that no replica keeps checkpoints that only the refused config needs.
-                self._refusal(previous)
-            return reason
-        self.deploy(config)
-        reason = self._wait_until_applied(config)
-        if reason is None:
-            with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
-                self._ask_all("begin", config.live.version)
-        if reason is None or self._is_stopping():
-            return reason
-        self.deploy(previous)
-        problem = self._wait_until_applied(previous)
-        return reason if problem is None else f"{reason}; back to the config before: {problem}"
-
-    def _refusal(self, config: ConfigFile) -> str | None:
-        """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
-
-        Raises TimeoutError as `_ask_all` does.
-        """
-        try:
-            answers = self._ask_all("refusal", config.live.model_dump(mode="json"))
-        except TimeoutError:
-            raise
-        except Exception as error:  # no replica answers, or one died meanwhile
-            return f"not every replica could check it ({type(error).__name__}); save it again"
-        return _refused_by([answer for answer in answers if answer is not None], len(answers))
-
-    def _wait_until_applied(self, config: ConfigFile) -> str | None:
-        """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
-        best, replicas, deadline = -1, 0, 0.0
-        while not self._is_stopping():
-            try:
-                application = self._status()
-                verdicts = self._ask_all("verdict", config.live.version)
-                is_settled = application.status == ApplicationStatus.RUNNING
-                running = _running(application)
-            except Exception:  # a replica or Serve's controller died: another one is started
-                is_settled, verdicts, running = False, [], 0
-            replicas = len(verdicts) or replicas
-            reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
-            if reasons:
-                return _refused_by(reasons, replicas)
-            applied = [verdict for verdict, _ in verdicts].count("applied")
-            if is_settled and applied and applied == len(verdicts) == running:
-                return None
-            if applied > best:
-                best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
-            elif time.monotonic() > deadline:
-                return (
-                    f"{best} of {replicas} replicas have applied it, the others not in {APPLY_TIMEOUT_S:g} s"
-                )
-            time.sleep(POLL_S)
-        return "the service stops before every replica has it"
-
-    def _status(self) -> Any:
+    def status(self) -> Any:
         """Return what Serve says about the application that was deployed."""
         return _call(serve.status).applications[self._application]
 
-    def _ask_all(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+    def ask_all(self, method: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Return the answer of each running replica.
 
         Raises the first error that a replica raises, or TimeoutError if not all answer within the limit; by
@@ -235,7 +158,7 @@ class Cluster:
             try:
                 answers: list[Any] = _call(asked.results, timeout_s=CHECK_POLL_S)
             except TimeoutError:
-                if (limit_s is None and self._is_stopping()) or time.monotonic() > deadline:
+                if (limit_s is None and self.is_stopping()) or time.monotonic() > deadline:
                     raise
             else:
                 return answers
@@ -266,7 +189,7 @@ class Cluster:
             return
         deadline = time.monotonic() + drain_timeout_s
         with contextlib.suppress(Exception):  # HAProxy then waits for the answers
-            self._ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
+            self.ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
         fronts = named(("haproxy",))
         for front in fronts:
             with contextlib.suppress(psutil.Error):
@@ -322,20 +245,6 @@ def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Resul
     if not wait([done], CALL_S).done:
         raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
     return done.result()
-
-
-def _running(application: Any) -> int:
-    """Return the number of serving replicas."""
-    states = [deployment.replica_states for deployment in application.deployments.values()]
-    return sum(each.get(kind, 0) for each in states for kind in ("RUNNING", "UPDATING"))
-
-
-def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
-    """Return one sentence for the reasons of the replicas that refuse a config, or None if none does."""
-    if not reasons:
-        return None
-    count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
-    return f"{count}{reasons[0]}"
 
 
 def _leave_out_idle_programs() -> None:

@@ -251,11 +251,10 @@ def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
     """Note in the log line and the trace of a request what it asks for."""
     if isinstance(request, AttentionRequest):
         query, pairs = request.query, 1
-    elif isinstance(request, CondenseRequest):
-        query, pairs = request.query, len(request.titles)
+    elif isinstance(request, CondenseRequest) or request.pairs is None:
+        query, pairs = request.query or "", len(request.titles or ())
     else:
-        texts = request.texts()
-        query, pairs = texts[0][0], len(texts)
+        query, pairs = request.pairs[0][0], len(request.pairs)
     current().asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
 
 

@@ -21,7 +21,7 @@ from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
-    from service.ray import cluster
+    from service.ray import cluster, rollout
     from service.ray.actor import Relevance
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
@@ -108,6 +108,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         serve = Serve(replicas)
         monkeypatch.setattr(cluster, "serve", serve)
         monkeypatch.setattr(cluster, "POLL_S", 0.0)
+        monkeypatch.setattr(rollout, "POLL_S", 0.0)
         found = cluster.Cluster(tmp_path)
         found._client = found._handle = serve
         found.deploy(config(tmp_path, BEFORE))
@@ -143,14 +144,14 @@ def versions(serve: Serve) -> set[str]:
 def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(), replica())
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited) is None
+    assert rollout.apply(found, edited) is None
     assert versions(serve) == {edited.live.version}
 
 
 def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
     before = versions(serve)
-    reason = found.apply(config(tmp_path, EDITED))
+    reason = rollout.apply(found, config(tmp_path, EDITED))
     assert reason == "1 of 3 replicas refused it: masks.a: no"
     assert (versions(serve), serve.deployed) == (before, 1)
 
@@ -158,12 +159,12 @@ def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_pa
 def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
     before = versions(serve)
-    assert found.apply(config(tmp_path, EDITED)) == "1 of 3 replicas refused it: no memory is left"
+    assert rollout.apply(found, config(tmp_path, EDITED)) == "1 of 3 replicas refused it: no memory is left"
     assert versions(serve) == before
     # It is asked again the next time, not remembered.
     serve.replicas[1]._replica._applies = None
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited) is None
+    assert rollout.apply(found, edited) is None
     assert versions(serve) == {edited.live.version}
 
 
@@ -173,7 +174,7 @@ def test_an_unexpected_error_of_a_replica_is_a_refusal_too(running: Any, tmp_pat
 
     found, serve = running(replica(checks=fail))
     before = versions(serve)
-    assert found.apply(config(tmp_path, EDITED)) == "OSError: the disk is gone"
+    assert rollout.apply(found, config(tmp_path, EDITED)) == "OSError: the disk is gone"
     assert versions(serve) == before
 
 
@@ -182,14 +183,14 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
 ) -> None:
     found, serve = running(replica(), replica())
     before = versions(serve)
-    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
     stuck = serve.replicas[1]
 
     async def hang(_user_config: Any) -> None:
         pass
 
     monkeypatch.setattr(stuck, "reconfigure", hang)
-    reason = found.apply(config(tmp_path, EDITED))
+    reason = rollout.apply(found, config(tmp_path, EDITED))
     assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
     assert versions(serve) == before
 
@@ -202,7 +203,7 @@ def test_an_edit_outlives_a_dead_controller_and_a_long_check(
     found, serve = running(replica(), replica())
     vars(serve).update(trouble)
     edited = config(tmp_path, EDITED)
-    assert found.apply(edited) is None
+    assert rollout.apply(found, edited) is None
     assert versions(serve) == {edited.live.version}
 
 
@@ -214,16 +215,18 @@ def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
     monkeypatch.setattr(cluster, "CHECK_TIMEOUT_S", -1.0)
     serve.unanswered = 1
     edited = config(tmp_path, EDITED)
-    assert "save it again to wait longer" in found.apply(edited)
+    assert "save it again to wait longer" in rollout.apply(found, edited)
     assert serve.asked == [("refusal", edited.live.model_dump(mode="json"))]
-    assert found.apply(edited) is None
+    assert rollout.apply(found, edited) is None
 
 
 def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica())
     serve.unanswered = 1_000_000
-    found._is_stopping = lambda: True
-    assert found.apply(config(tmp_path, EDITED)) == ("the service stops before every replica has checked it")
+    found.is_stopping = lambda: True
+    assert rollout.apply(found, config(tmp_path, EDITED)) == (
+        "the service stops before every replica has checked it"
+    )
     assert serve.deployed == 1
 
 
@@ -245,7 +248,7 @@ def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytes
 
     monkeypatch.setattr(serve, "status", status)
     said: list[str] = []
-    found._is_stopping = lambda: not messages
+    found.is_stopping = lambda: not messages
     assert not found.wait_until_running(said.append)
     waits = "still waiting for the replicas"
     assert said == [f"{waits}: {needs}", f"{waits}: A replica failed."]
@@ -293,8 +296,8 @@ def test_serve_kills_no_replica_before_its_drain_timeout(
 
 def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
     found, _ = running(replica(), replica())
-    found._is_stopping = lambda: True
-    assert found.apply(config(tmp_path, EDITED)) == ("the service stops before every replica has it")
+    found.is_stopping = lambda: True
+    assert rollout.apply(found, config(tmp_path, EDITED)) == ("the service stops before every replica has it")
 
 
 @pytest.mark.parametrize("call", ["deploy_apps", "status", "broadcast"])
@@ -305,11 +308,11 @@ def test_an_edit_is_refused_if_ray_never_answers(
     found, serve = running(replica())
     ended = threading.Event()
     monkeypatch.setattr(cluster, "CALL_S", 0.05)
-    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(serve, call, lambda *_: ended.wait())
     try:
         with suppress(cluster.NoAnswer):  # LiveEdits takes what is raised for a refusal, too
-            assert found.apply(config(tmp_path, EDITED))
+            assert rollout.apply(found, config(tmp_path, EDITED))
     finally:
         ended.set()
 
