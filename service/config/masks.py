@@ -37,17 +37,17 @@ def resolve_masks(
         if entry.cascade is None and entry.checkpoint == checkpoint
     }
     needed = {stored_name(entry.head_mask) for entry in entries.values() if not entry.optional}
-    left_out: dict[str | None, InvalidConfig] = {}
+    misfits: dict[str | None, InvalidConfig] = {}
     for name, form in config.masks.items():
         try:
             masks[name] = _parse(form, f"masks.{name}", model, masks, model.intermediate_size)
         except InvalidConfig as error:
             if checkpoint is None:
                 raise
-            reason = left_out.get(stored_name(form), error)
+            reason = misfits.get(stored_name(form), error)
             if name in needed:
                 raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
-            left_out[name] = reason
+            misfits[name] = reason
             masks.pop(name, None)
     of_variants = {}
     for index, entry in entries.items():
@@ -73,9 +73,26 @@ def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
             why = f"{entry.name}, but the model has no mask {entry.head_mask}"
         else:
             continue
-        if (user := config.user_of(entry.name)) is not None:
+        if (user := _user_of(config, entry.name)) is not None:
             raise InvalidConfig(f"{user} is {why}")
     return reasons
+
+
+def _user_of(config: LiveConfig, variant: str) -> str | None:
+    """Return the place in a config that needs the variant, or None."""
+    if variant == config.default_variant:
+        return "default"
+    if config.degrade is not None and variant == config.degrade.variant:
+        return "degrade.variant"
+    for number, experiment in enumerate(config.experiments):
+        for index, arm in enumerate(experiment.arms):
+            if arm.variant == variant:
+                return f"experiments[{number}].arms[{index}].variant"
+    for number, entry in enumerate(config.variants):
+        for index, stage in enumerate(entry.cascade or ()):
+            if stage.variant == variant and not entry.optional:
+                return f"variants[{number}].cascade[{index}].variant"
+    return None
 
 
 def _parse(

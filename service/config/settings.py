@@ -311,22 +311,6 @@ class LiveConfig(BaseModel):
                 f"give 1 to {max_queue_tokens - 1}"
             )
 
-    def user_of(self, variant: str) -> str | None:
-        """Return the place in this config that needs the variant, or None."""
-        if variant == self.default_variant:
-            return "default"
-        if self.degrade is not None and variant == self.degrade.variant:
-            return "degrade.variant"
-        for number, experiment in enumerate(self.experiments):
-            for index, arm in enumerate(experiment.arms):
-                if arm.variant == variant:
-                    return f"experiments[{number}].arms[{index}].variant"
-        for number, entry in enumerate(self.variants):
-            for index, stage in enumerate(entry.cascade or ()):
-                if stage.variant == variant and not entry.optional:
-                    return f"variants[{number}].cascade[{index}].variant"
-        return None
-
     @cached_property
     def assigner(self) -> Assigner:
         """The assigner of units to arms under this config."""
