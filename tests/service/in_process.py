@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from fastapi import FastAPI
 
 from service.api import create_app
@@ -74,6 +75,11 @@ async def serve(
             yield Service(app, replica, http, metrics)
     finally:
         await replica.drain()
+
+
+def check_scores(results: Sequence[Mapping[str, Any]], expected: Any) -> None:
+    """Check the scores of an answer's results."""
+    np.testing.assert_allclose([row["score"] for row in results], expected, atol=1e-5)
 
 
 def pairs() -> list[tuple[str, str]]:

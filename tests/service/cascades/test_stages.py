@@ -12,7 +12,7 @@ from service.config.settings import InvalidConfig, LiveConfig
 from service.scoring.cascade import comparable_scores
 from tests.checkpoints import write_checkpoint
 from tests.service.cascades.cascading import TITLES, best, own_scores
-from tests.service.in_process import QUERY, Service, serve
+from tests.service.in_process import QUERY, Service, check_scores, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
 
@@ -33,7 +33,7 @@ async def test_the_best_titles_of_a_stage_are_scored_by_the_next(service: Servic
         assert row["expected_grade"] == pytest.approx(own.expected_grade[row["index"]], abs=1e-4)
     stages = np.array([row["stage"] == "full" for row in results], np.int64)
     expected = comparable_scores(np.where(stages, full.score, cheap.score), stages, 0.0)
-    np.testing.assert_allclose([row["score"] for row in results], expected, atol=1e-5)
+    check_scores(results, expected)
     lowest_kept = min(row["score"] for row in results if row["stage"] == "full")
     assert all(row["score"] < lowest_kept for row in results if row["stage"] == "cheap")
 
@@ -68,7 +68,7 @@ async def test_a_stage_that_would_keep_all_titles_is_skipped(service: Service, c
     assert {row["stage"] for row in answer["results"]} == {"full"}
     assert [stage["pairs"] for stage in answer["stages"]] == [0, 5]
     expected = own_scores(clf, "none", TITLES[:5]).score
-    np.testing.assert_allclose([row["score"] for row in answer["results"]], expected, atol=1e-5)
+    check_scores(answer["results"], expected)
 
 
 async def test_pairs_of_several_queries_keep_so_many_of_each(service: Service, clf: Classifier) -> None:
@@ -119,9 +119,7 @@ async def test_a_cascade_is_a_column_of_a_compare(service: Service) -> None:
     assert [column["stages"] is None for column in columns] == [True, False, True, False]
     for column, other in ((columns[1], alone), (columns[2], full)):
         assert [row["stage"] for row in column["results"]] == [row["stage"] for row in other["results"]]
-        np.testing.assert_allclose(
-            [row["score"] for row in column["results"]], [row["score"] for row in other["results"]], atol=1e-5
-        )
+        check_scores(column["results"], [row["score"] for row in other["results"]])
     assert answer["usage"]["pairs"] == 20 + 25 + 20 + 33
     assert not any(column["degraded"] for column in columns)
 

@@ -16,7 +16,7 @@ from service.engine.request import Deadline
 from service.schemas.documents import DocumentsRequest
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
-from tests.service.in_process import QUERY, TITLES, Service, serve
+from tests.service.in_process import QUERY, TITLES, Service, check_scores, serve
 
 WORDS = "steel wood lamp deck screws black white red cable charger kitchen towel phone case".split()
 LONG = [
@@ -94,7 +94,7 @@ async def test_each_column_of_a_compare_has_its_own_best_chunk(
         mask = HeadMask.parse(spec, layers=3, heads=4)
         expected = clf.score([(QUERY, title) for title in LONG], mask, overflow="chunks")
         assert expected.chunks is not None
-        np.testing.assert_allclose([r["score"] for r in column["results"]], expected.score, atol=1e-5)
+        check_scores(column["results"], expected.score)
         assert [r["chunk"]["index"] for r in column["results"]] == [c.index for c in expected.chunks if c]
     assert answer["usage"]["pairs"] == 9
 
@@ -115,9 +115,7 @@ async def test_each_column_of_a_compare_has_its_own_best_chunk(
         columns, (answer["columns"][0]["results"], expected_scores["results"]), strict=True
     ):
         assert [row["chunk"] for row in column["results"]] == [row["chunk"] for row in results]
-        np.testing.assert_allclose(
-            [row["score"] for row in column["results"]], [row["score"] for row in results], atol=1e-5
-        )
+        check_scores(column["results"], [row["score"] for row in results])
 
 
 async def test_chunks_count_as_rows_and_tokens_of_a_request(tiny_checkpoint: Path, clf: Classifier) -> None:

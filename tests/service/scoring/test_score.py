@@ -12,7 +12,7 @@ import pytest
 from models import Classifier, HeadMask
 from service.scoring import compare
 from tests.checkpoints import write_checkpoint
-from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+from tests.service.in_process import QUERY, TITLES, Service, check_scores, pairs, serve
 
 
 async def test_scores_are_the_classifiers_own_in_the_request_order(service: Service, clf: Classifier) -> None:
@@ -58,8 +58,7 @@ async def test_every_variant_scores_as_its_mask(
 ) -> None:
     answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant=variant)
     expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
-    scores = [row["score"] for row in answer["results"]]
-    np.testing.assert_allclose(scores, expected.score, atol=1e-5)
+    check_scores(answer["results"], expected.score)
 
 
 async def test_a_mask_is_multiplied_onto_the_variants(service: Service) -> None:
@@ -81,8 +80,7 @@ async def test_requests_with_different_masks_at_once_get_each_their_own(
 
     for spec, answer in zip(specs, answers, strict=True):
         expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
-        scores = [row["score"] for row in answer["results"]]
-        np.testing.assert_allclose(scores, expected.score, atol=1e-5)
+        check_scores(answer["results"], expected.score)
 
 
 async def test_batches_side_by_side_score_as_one(tiny_checkpoint: Path, clf: Classifier) -> None:
@@ -93,8 +91,7 @@ async def test_batches_side_by_side_score_as_one(tiny_checkpoint: Path, clf: Cla
         )
         for answer, spec in zip(answers, ("none", "random:0.5@7"), strict=True):
             expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4)).score
-            scores = [row["score"] for row in answer["results"]]
-            np.testing.assert_allclose(scores, np.tile(expected, 20), atol=1e-5)
+            check_scores(answer["results"], np.tile(expected, 20))
         assert service.metric("headroom_batch_pairs_count") > 2  # the first request was spread over three
 
 
@@ -130,7 +127,7 @@ async def test_compare_gives_a_column_for_each_mask_and_variant_in_order(
     assert [column["variant"] for column in answer["columns"]] == ["full", "full", "cut", "full"]
     for column in answer["columns"]:
         expected = clf.score(pairs(), HeadMask.parse(column["head_mask"]["spec"], layers=3, heads=4))
-        np.testing.assert_allclose([row["score"] for row in column["results"]], expected.score, atol=1e-5)
+        check_scores(column["results"], expected.score)
     assert answer["usage"]["pairs"] == 16
 
 
@@ -257,4 +254,4 @@ async def test_a_one_label_model_gives_scores_and_no_grades(tmp_path: Path) -> N
         row = answer["results"][0]
         assert (row["grade"], row["label"], row["expected_grade"], row["probabilities"]) == (None,) * 4
         expected = Classifier.load(model, "cpu", "float32").score(pairs()).score
-        np.testing.assert_allclose([r["score"] for r in answer["results"]], expected, atol=1e-5)
+        check_scores(answer["results"], expected)

@@ -18,7 +18,7 @@ from service.engine.threads import Lane, PairRow, row_scores
 from service.scoring.cache import ScoreCache
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
-from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serve
+from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
 
@@ -81,7 +81,7 @@ async def test_known_and_new_titles_come_in_the_order_of_the_request(
     expected = clf.score([("table", title) for title in [*TITLES, TITLES[1]]])
     results = answer["results"]
     assert [row["index"] for row in results] == list(range(5))
-    np.testing.assert_allclose([row["score"] for row in results], expected.score, atol=1e-5)
+    check_scores(results, expected.score)
     np.testing.assert_allclose([row["probabilities"] for row in results], expected.probabilities, atol=1e-5)
     assert [row["truncated"] for row in results] == [False, False, False, True, False]
     # The pairs that took no time are counted, but not timed.
@@ -94,7 +94,7 @@ async def test_another_mask_is_another_score(caching: Service, clf: Classifier, 
     expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4)).score
     for _ in range(2):
         answer = await caching.post("/v1/score", query=QUERY, titles=TITLES, head_mask=spec)
-        np.testing.assert_allclose([row["score"] for row in answer["results"]], expected, atol=1e-5)
+        check_scores(answer["results"], expected)
 
 
 async def test_other_tokens_of_the_same_texts_are_another_score(
@@ -166,7 +166,7 @@ async def test_a_failure_is_not_remembered(caching: Service, monkeypatch: pytest
         await caching.refused("/v1/score", 500, query="charger", titles=TITLES)
     answer = await caching.post("/v1/score", query="charger", titles=TITLES)
     expected = classifier.score([("charger", title) for title in TITLES]).score
-    np.testing.assert_allclose([row["score"] for row in answer["results"]], expected, atol=1e-5)
+    check_scores(answer["results"], expected)
 
 
 async def test_weights_that_were_loaded_again_do_not_meet_old_scores(
@@ -185,7 +185,7 @@ async def test_weights_that_were_loaded_again_do_not_meet_old_scores(
         await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(other))
         answer = await service.post("/v1/score", **body)
     expected = Classifier.load(path, "cpu", "float32").score(pairs()).score
-    np.testing.assert_allclose([row["score"] for row in answer["results"]], expected, atol=1e-5)
+    check_scores(answer["results"], expected)
 
 
 async def test_a_unit_in_an_arm_is_always_computed(tiny_checkpoint: Path, tmp_path: Path) -> None:
