@@ -52,7 +52,9 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.metrics = metrics
     app.state.backend = None
     app.state.keys = KeyRing(settings.api_keys)
-    app.state.telemetry = Telemetry(settings)
+    app.state.telemetry = Telemetry(
+        settings.access_log, tracing=settings.tracing, log_queries=settings.log_queries
+    )
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
     app.add_middleware(KeyMiddleware, keys=app.state.keys or None, origins=settings.cors_origins)

@@ -11,10 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
-
-from service.config.settings import Settings
 
 if TYPE_CHECKING:
     from service.observe.access_log import AccessLog
@@ -89,17 +87,22 @@ def current() -> Record:
 
 
 class Telemetry:
-    """The access log and the traces of one process, as far as the settings ask for them."""
+    """The access log and the traces of one process, as far as they are asked for.
 
-    def __init__(self, settings: Settings) -> None:
+    access_log, tracing, log_queries: as the settings of these names.
+    """
+
+    def __init__(
+        self, access_log: Literal["off", "console", "json"], *, tracing: bool, log_queries: bool
+    ) -> None:
         self._access_log: AccessLog | None = None
         self._tracing: Tracing | None = None
-        self._keeps_query = settings.log_queries
-        if settings.access_log != "off":
+        self._keeps_query = log_queries
+        if access_log != "off":
             from service.observe.access_log import AccessLog
 
-            self._access_log = AccessLog(settings.access_log)
-        if settings.tracing:
+            self._access_log = AccessLog(access_log)
+        if tracing:
             from service.observe.tracing import Tracing
 
             self._tracing = Tracing()
