@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,9 +14,9 @@ import typer
 from models.commands.host import Network, host
 from models.commands.mask_option import FORMS
 from models.commands.options import AsJson, Config, Device, Dtype, Model
+from models.commands.terminal import counted, table
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask
     from models.condense.search import Condensed, Task
 
 HIGHEST_GRADE = 30
@@ -74,15 +73,17 @@ def command(
     candidates, known = read_candidates(titles, query, grades)
     clf, head_mask = host.resolve(Network(model, config, variant, mask, device, dtype))
 
-    from models.condense.search import Task
+    from models.condense.local import condense
+    from models.condense.search import Task, largest_cost
     from models.condense.words import read_words
 
     task = Task(query, read_words(query), method, known, words, max_loss)
-    condensed = _run(clf, task, candidates, head_mask)
+    with counted("shorter queries", largest_cost(len(task.words), task.method)) as advance:
+        condensed = condense(clf, task, candidates, head_mask, advance)
     if as_json:
         print(_as_json(task, condensed))
     else:
-        print("\n".join(_as_text(condensed)))
+        print(f"{condensed.query}\n\n{_table(condensed)}")
     if condensed.note:
         print(f"headroom: {condensed.note}", file=sys.stderr)
 
@@ -124,30 +125,16 @@ def _lines(source: str) -> list[str]:
         raise ModelError(f"--titles: {reading_problem(source, error)}") from None
 
 
-def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask | None) -> Condensed:
-    from models.commands.terminal import Stages
-    from models.condense.local import condense
-    from models.condense.search import largest_cost
-
-    with contextlib.closing(Stages()) as stages:
-        stages.start("shorter queries", largest_cost(len(task.words), task.method))
-        return condense(clf, task, titles, mask, stages.advance)
-
-
-def _as_text(condensed: Condensed) -> list[str]:
-    """Return the lines to print; an estimated loss has a ~."""
-    from models.commands.terminal import table
-
+def _table(condensed: Condensed) -> str:
+    """Return the loss at every length; an estimated loss has a ~."""
     rows = [
         (str(length.words), f"{'' if length.measured else '~'}{length.loss:.3f}", length.query)
         for length in condensed.path
     ]
-    return [condensed.query, "", table([("words", "loss", "query"), *rows])]
+    return table([("words", "loss", "query"), *rows])
 
 
 def _as_json(task: Task, condensed: Condensed) -> str:
-    import json
-
     columns = zip(task.words, condensed.kept, condensed.importance, strict=True)
     return json.dumps(
         {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,14 +23,10 @@ from models.commands.options import (
     TitleColumn,
 )
 from models.commands.scoring import evaluation_of, scored
-from models.commands.terminal import table
-from models.numbers import fixed
 
 if TYPE_CHECKING:
     from models import HeadMask
-    from models.quality.bootstrap import Interval
-    from models.quality.comparison import Comparison, Side
-    from models.quality.evaluation import Evaluation
+    from models.quality.comparison import Side
     from models.quality.labelled import Columns, LabelledPair
 
 Models = Annotated[
@@ -112,6 +107,7 @@ def command(
 
     import orjson
 
+    from models.commands.evaluation_text import as_document, as_text
     from models.quality.comparison import compare
 
     comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
@@ -119,7 +115,7 @@ def command(
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(text(comparison, data))
+        print(as_text(comparison, data))
         for stage, count in stages.items():
             print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     if out is not None:
@@ -227,117 +223,3 @@ def labels_of(model: str | None) -> tuple[str, ...]:
     from models.checkpoint.hub import locate
 
     return read_config(locate(model)).labels
-
-
-def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
-    """Return all results as plain values.
-
-    `head_masks` holds the first model's metrics by all that is off of its intact network, and, if there is
-    one mask, the `change`. A side's `variant` is what its mask was laid on.
-    """
-    from models.quality import calibration
-    from models.quality.evaluation import as_json
-
-    first = comparison.sides[0]
-    of_first = [side for side in comparison.sides if side.model == first.model]
-    head_masks = {side.head_mask: as_json(comparison.metrics[side.name]) for side in of_first}
-    if len(comparison.sides) == len(of_first) == 2:
-        head_masks["change"] = as_json(comparison.differences[0].change)
-    return {
-        "schema": 1,
-        "model": first.model,
-        "data": str(data),
-        "pairs": len(first.evaluation.truth),
-        "queries": first.evaluation.queries,
-        "ndcg10_random_order": first.evaluation.random_order_ndcg10(),
-        "head_masks": head_masks,
-        "sides": [
-            {
-                "name": side.name,
-                "model": side.model,
-                "variant": side.variant,
-                "head_mask": side.head_mask,
-                "metrics": as_json(comparison.metrics[side.name]),
-                "confusion": side.evaluation.confusion.tolist(),
-                "calibration": calibration.as_json(side.evaluation.truth, side.evaluation.probabilities),
-                "worst_queries": [asdict(query) for query in comparison.worst[side.name]],
-            }
-            for side in comparison.sides
-        ],
-        "differences": [
-            {"first": pair.first, "second": pair.second, "change": as_json(pair.change)}
-            for pair in comparison.differences
-        ],
-        "baselines": {
-            one.name: {"metrics": as_json(one.metrics), "model_minus": as_json(one.model_minus)}
-            for one in comparison.baselines
-        },
-    }
-
-
-def text(comparison: Comparison, data: Path) -> str:
-    """Return the results as text for people."""
-    first = comparison.sides[0].evaluation
-    columns = dict(comparison.metrics)
-    if len(comparison.sides) == 2:
-        columns["change"] = comparison.differences[0].change
-    else:
-        columns |= {f"{pair.second} − {pair.first}": pair.change for pair in comparison.differences}
-    lines = [
-        f"{comparison.sides[0].model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
-        table(metric_rows(columns, changes=set(list(columns)[len(comparison.sides) :]))),
-        "",
-        f"without a model (in brackets: {comparison.sides[0].name} minus it):",
-        table(baseline_rows(comparison)),
-    ]
-    lines += calibration_lines(comparison.sides[0].evaluation)
-    if first.ranked_queries:
-        lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
-    if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
-        queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
-        lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
-    return "\n".join(lines)
-
-
-def calibration_lines(evaluation: Evaluation) -> list[str]:
-    """Say what the calibration errors of a perfect model are, and each grade's mean probability and share."""
-    from models.quality import calibration
-
-    found = calibration.as_json(evaluation.truth, evaluation.probabilities)
-    floor = found["floor"]
-    grades = zip(found["mean_probabilities"], found["shares"], strict=True)
-    return [
-        f"a perfect model with such probabilities has ece {floor['ece']:.3f} and classwise_ece "
-        f"{floor['classwise_ece']:.3f} on so many pairs",
-        "mean probability of each grade (its share of the pairs): "
-        + ", ".join(f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades)),
-    ]
-
-
-def metric_rows(columns: dict[str, dict[str, Interval]], changes: set[str]) -> list[list[str]]:
-    """Return one row per metric and one column per side or change, each with a value and its interval."""
-    rows = [["", *columns]]
-    for name in next(iter(columns.values())):
-        cells = [words(metrics[name], signed=heading in changes) for heading, metrics in columns.items()]
-        rows.append([name, *cells])
-    return rows
-
-
-def baseline_rows(comparison: Comparison) -> list[list[str]]:
-    """Return one row per ranking metric and one column per baseline."""
-    rows = [["", *(one.name for one in comparison.baselines)]]
-    for name in comparison.baselines[0].metrics:
-        cells = [
-            f"{words(one.metrics[name])} [{words(one.model_minus[name], signed=True)}]"
-            for one in comparison.baselines
-        ]
-        rows.append([name, *cells])
-    return rows
-
-
-def words(metric: Interval, *, signed: bool = False) -> str:
-    """Return a value and its interval: 0.512 (0.478 to 0.546)."""
-    if math.isnan(metric.value):
-        return "–"
-    value, low, high = (fixed(each, sign=signed) for each in (metric.value, metric.low, metric.high))
-    return f"{value} (no interval)" if math.isnan(metric.low) else f"{value} ({low} to {high})"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ from models.commands.interrupt import ends_at_once
 from models.commands.options import AsJson, Model, NewDirectory
 from models.commands.scoring import scored
 from models.commands.terminal import counted, table
+from models.numbers import fixed
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -23,6 +22,7 @@ BATCH = 64
 """Pairs whose time is measured."""
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
+METRICS = ("qwk", "ndcg10", "accuracy")
 TOLERANCE = 0.005
 """Loss of quadratic weighted kappa above which the command prints a warning."""
 
@@ -93,8 +93,8 @@ def command(
             "test": None if test is None else str(test),
             "bytes": sizes,
             "parameters": {"before": before.network.nbytes, "after": after.network.nbytes},
-            "against_float32": asdict(result),
-            "speed": asdict(speed),
+            "against_float32": result,
+            "speed": speed,
         }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
@@ -102,7 +102,13 @@ def command(
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
         print(f"speed on this machine: {speed}, batches of {len(few)} pairs")
-    warn(result)
+    fall = -result.change["qwk"].value if result.change else 0.0
+    if fall > TOLERANCE:
+        print(
+            f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
+            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
+            file=sys.stderr,
+        )
     if (notice := speeds.doubt(after.config, speed)) is not None:
         print(f"headroom: {notice}", file=sys.stderr)
 
@@ -119,30 +125,12 @@ def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[st
         quantize(source, out, encoded, lambda *_: advance(1))
 
 
-def warn(result: Agreement) -> None:
-    """Tell on standard error if the loss of quality is above the tolerance."""
-    fall = -result.change["qwk"].value if result.change else 0.0
-    if fall > TOLERANCE:
-        print(
-            f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
-            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
-            file=sys.stderr,
-        )
-
-
 def summary(result: Agreement) -> str:
     """Return the metrics before and after, each change with its 95 % interval, and how far scores moved."""
     rows = []
-    for name in ("qwk", "ndcg10", "accuracy") if result.change else ():
-        change = result.change[name]
-        if math.isnan(change.value):
-            rows.append([f"  {name}", "–", ""])
-            continue
-        interval = f"({change.low:+.4f} to {change.high:+.4f})"
-        if math.isnan(change.low):
-            interval = "(no interval: too few queries)"
-        before_and_after = f"{result.before[name]:.4f} → {result.after[name]:.4f}"
-        rows.append([f"  {name}", before_and_after, f"{change.value:+.4f} {interval}"])
+    for name, change in ((name, result.change[name]) for name in METRICS if result.change):
+        before_and_after = f"{fixed(result.before[name], 4)} → {fixed(result.after[name], 4)}"
+        rows.append([f"  {name}", before_and_after, change.text(4, sign=True)])
     lines = [table(rows)] if rows else []
     lines.append(f"  {result.same_grade:.1%} of {result.pairs} pairs keep their grade")
     lines.append(

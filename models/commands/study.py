@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,16 +32,14 @@ if TYPE_CHECKING:
     from models import Classifier
     from models.quality.labelled import Columns
     from models.study.base import Judged
-    from models.study.effort import Effort
-    from models.study.runner import Map
-    from models.study.study import Study
+    from models.study.study import Effort, Study
 
 NEEDED = ("jieba", "jinja2", "matplotlib", "sklearn", "statsmodels")
 """The packages that the extra [study] installs."""
 
 CHOOSES_NOTHING = (
-    "without --holdout, a search shows what each mask costs and chooses none, because the data that made the "
-    "masks cannot also judge them"
+    "headroom: without --holdout, a search shows what each mask costs and chooses none, because the data "
+    "that made the masks cannot also judge them"
 )
 
 
@@ -138,22 +136,26 @@ def command(
     from models.quality.labelled import Columns
 
     parts = _parts(kind, what, speedup, recover)
-    asked: dict[str, Any] = {"seed": seed, "margin": margin, "model": model, "what": parts}
-    asked |= {"speedup": speedup, "recover_minutes": recover}
+    files = (data,) if holdout is None else (data, holdout)
     columns = Columns(query_column, title_column, grade_column, delimiter)
-    _check(kind, out, (data, holdout), columns, model, device, dtype)
+    _check(kind, out, files, columns, model, device, dtype)
     if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
-        print(f"headroom: {CHOOSES_NOTHING}", file=sys.stderr, flush=True)
+        print(CHOOSES_NOTHING, file=sys.stderr, flush=True)
 
+    from models import Classifier, ModelError  # imports torch, so it comes after the checks without it
     from models.checkpoint.hub import locate
     from models.study.runner import Runner, identity_of
-    from models.study.study import Study
+    from models.study.study import FULL, QUICK, QUICK_ALL, Study
 
-    clf = _graded(model, device, dtype)
-    effort = _effort(kind, quick)
-    judged, held_out = _read((data, holdout), columns, clf, effort, max_pairs, seed)
-    with contextlib.closing(Stages()) as stages, _cluster(model, clf, use_ray) as remote:
-        identity = identity_of(locate(model), clf)
+    clf = Classifier.load(model, device, dtype)
+    if not clf.grades:
+        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
+    effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
+    judged, held_out = _read(files, columns, clf, effort, max_pairs, seed)
+    directory, network = locate(model), clf.network
+    cluster = host.cluster(str(directory), str(network.device), str(network.dtype)) if use_ray else None
+    with contextlib.closing(Stages()) as stages, cluster or contextlib.nullcontext() as remote:
+        identity = identity_of(directory, clf)
         runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages, remote=remote)
         study = Study(
             classifier=clf,
@@ -162,10 +164,15 @@ def command(
             out=out,
             holdout=held_out,
             holdout_runner=None if held_out is None else runner(held_out),
+            seed=seed,
             resamples=min(resamples, effort.resamples),
+            margin=margin,
+            model=model,
+            what=parts,
+            speedup=speedup,
+            recover_minutes=recover,
             progress=stages,
             effort=effort,
-            **asked,
         )
         print(_run(kind, study, as_json))
 
@@ -180,8 +187,7 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
     given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover}
     if kind is not Kind.search and (options := [name for name, value in given.items() if value]):
         raise typer.BadParameter(f"only `study search` takes {options[0]}", param_hint=f"'{options[0]}'")
-    by_time = given["--what"] or given["--speedup"]
-    if not by_time and recover:
+    if recover and not (given["--what"] or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
     return parts
 
@@ -189,7 +195,7 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
 def _check(
     kind: Kind,
     out: Path,
-    files: tuple[Path, Path | None],
+    files: Sequence[Path],
     columns: Columns,
     model: str | None,
     device: str,
@@ -209,48 +215,24 @@ def _check(
     check_device_name(device)
     check_dtype_name(dtype)
     config = read_config(locate(model))
-    for file in files:
-        if config.is_graded and file is not None:
-            next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
-
-
-def _graded(model: str | None, device: str, dtype: str) -> Classifier:
-    from models import Classifier, ModelError
-
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
-    return clf
-
-
-def _effort(kind: Kind, quick: bool) -> Effort:
-    from models.study.effort import FULL, QUICK, QUICK_ALL
-
-    if not quick:
-        return FULL
-    return QUICK_ALL if kind is Kind.all else QUICK
+    for file in files if config.is_graded else ():
+        next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
 
 
 def _read(
-    paths: tuple[Path, Path | None],
-    columns: Columns,
-    clf: Classifier,
-    effort: Effort,
-    max_pairs: int,
-    seed: int,
+    files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, max_pairs: int, seed: int
 ) -> tuple[Judged, Judged | None]:
-    """Read both files, check that they share no query, and cut them to the effort."""
+    """Read the files, check that they share no query, and cut them to the effort."""
     from models.study import inputs
-    from models.study.effort import QUERY_TITLES
+    from models.study.study import QUERY_TITLES
 
     read = partial(inputs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
-    judged, *held_out = (read(file, max_pairs=max_pairs, seed=seed) for file in paths if file is not None)
-    for other in held_out:
-        inputs.check_apart(judged, other)
+    judged = [read(file, max_pairs=max_pairs, seed=seed) for file in files]
+    for other in judged[1:]:
+        inputs.check_apart(judged[0], other)
     if effort.pairs is not None:
-        judged = inputs.roughly(judged, effort.pairs, QUERY_TITLES, seed)
-        held_out = [inputs.roughly(other, effort.pairs, QUERY_TITLES, seed) for other in held_out]
-    return judged, held_out[0] if held_out else None
+        judged = [inputs.roughly(one, effort.pairs, QUERY_TITLES, seed) for one in judged]
+    return judged[0], judged[1] if len(judged) > 1 else None
 
 
 def _run(kind: Kind, study: Study, as_json: bool) -> str:
@@ -266,15 +248,3 @@ def _run(kind: Kind, study: Study, as_json: bool) -> str:
         return json.dumps(content, ensure_ascii=False)
     texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
     return "\n\n".join([*(textwrap.fill(text, 100) for text in texts), str(study.out / "report.html")])
-
-
-@contextlib.contextmanager
-def _cluster(model: str | None, clf: Classifier, use_ray: bool) -> Iterator[Map | None]:
-    """Yield what evaluates masks on a Ray cluster; None, without --ray, stands for this process."""
-    if not use_ray:
-        yield None
-        return
-    from models.checkpoint.hub import locate
-
-    with host.cluster(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
-        yield remote

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.numbers import fixed
+
 Floats = NDArray[np.float64]
 
 MIN_QUERIES = 10
@@ -41,6 +43,13 @@ class Interval:
     value: float
     low: float
     high: float
+
+    def text(self, digits: int = 3, *, sign: bool = False) -> str:
+        """Return the value and its interval: 0.512 (0.478 to 0.546). sign: what is above 0 gets a plus."""
+        if self.value != self.value:
+            return "–"
+        value, low, high = (fixed(one, digits, sign=sign) for one in (self.value, self.low, self.high))
+        return f"{value} (no interval)" if self.low != self.low else f"{value} ({low} to {high})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,10 @@ class Estimate:
             return Interval(self.value, float("nan"), float("nan"))
         reach = float(np.quantile(np.abs(self.t), level)) * self.error
         return Interval(self.value, self.value - reach, self.value + reach)
+
+    def text(self) -> str:
+        """Return a change and its 95 % interval: −0.031 (−0.050 to −0.012)."""
+        return self.interval().text(sign=True)
 
     def bounds(self, alpha: float) -> Interval:
         """Return the two one-sided bounds: the truth is below `low` with the error rate alpha, and above

@@ -7,8 +7,6 @@ grade half of its true share of the pairs and still look well there, so the clas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,28 +19,11 @@ Ints = NDArray[np.int64]
 CALIBRATION_BINS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The bins of equal width that hold a pair: mean confidence, share of right grades, number of pairs."""
-
-    confidence: Floats
-    accuracy: Floats
-    pairs: Floats
-
-
-def curve(truth: Sequence[int] | Ints, probabilities: Floats) -> Curve:
-    """Return the bins that the expected calibration error sums over.
-
-    truth: (n,) grades; probabilities: (n, grades).
-    """
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == np.asarray(truth)
-    return Curve(*_means(_bins_of(confidence), confidence, right))
-
-
 def as_json(truth: Ints, probabilities: Floats) -> dict[str, Any]:
     """Return the calibration of (n, grades) probabilities as plain values.
 
-    confidence, accuracy, pairs: the curve of the likeliest grade. by_expected_grade: bins of equal width of
+    truth: (n,). confidence, accuracy, pairs: of each bin of the likeliest grade that holds a pair: its mean
+    probability, how often it is right, and the number of pairs. by_expected_grade: bins of equal width of
     the expected grade, each with its mean `expected` and `true` grade. mean_probabilities, shares: of each
     grade. floor: the errors of a perfect model.
     """
@@ -50,11 +31,12 @@ def as_json(truth: Ints, probabilities: Floats) -> dict[str, Any]:
     expected = probabilities @ np.arange(grades)
     bins = _bins_of(np.clip(expected / (grades - 1), 0, 1))
     predicted, true, sizes = _means(bins, expected, truth)
-    points = curve(truth, probabilities)
+    likeliest, right = probabilities.max(1), probabilities.argmax(1) == truth
+    confidence, accuracy, of_likeliest = _means(_bins_of(likeliest), likeliest, right)
     return {
-        "confidence": points.confidence.tolist(),
-        "accuracy": points.accuracy.tolist(),
-        "pairs": points.pairs.tolist(),
+        "confidence": confidence.tolist(),
+        "accuracy": accuracy.tolist(),
+        "pairs": of_likeliest.tolist(),
         "by_expected_grade": {
             "expected": predicted.tolist(),
             "true": true.tolist(),

@@ -8,8 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
-from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
-from models.quality.evaluation import Evaluation, within_range
+from models.quality.bootstrap import Interval, resample, with_data
+from models.quality.evaluation import Evaluation, changes_of, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
 
@@ -86,17 +86,17 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
     counts = with_data(resample(first.clusters, resamples, seed))
     draws = {one.name: one.evaluation.draws(counts) for one in sides}
     changes = [
-        Difference(one.name, other.name, _change(draws[one.name], draws[other.name], counts))
+        Difference(one.name, other.name, changes_of(draws[one.name], draws[other.name], counts))
         for one, other in combinations(sides, 2)
     ]
     baselines = []
     for name, evaluation in rankings(pairs, first.grades).items():
         drawn = evaluation.draws(counts)
-        metrics, change = _intervals(drawn, counts), _change(drawn, draws[sides[0].name], counts)
+        metrics, change = intervals_of(drawn, counts), changes_of(drawn, draws[sides[0].name], counts)
         baselines.append(Baseline(name, {m: metrics[m] for m in RANKING}, {m: change[m] for m in RANKING}))
     return Comparison(
         tuple(sides),
-        {name: _intervals(drawn, counts) for name, drawn in draws.items()},
+        {name: intervals_of(drawn, counts) for name, drawn in draws.items()},
         tuple(changes),
         tuple(baselines),
         {one.name: worst_queries(one.evaluation, pairs) for one in sides},
@@ -145,13 +145,3 @@ def worst_queries(
             )
         )
     return worst
-
-
-def _intervals(draws: dict[str, Draws], counts: Floats) -> dict[str, Interval]:
-    return within_range({name: symmetric_t(drawn, counts) for name, drawn in draws.items()})
-
-
-def _change(before: dict[str, Draws], after: dict[str, Draws], counts: Floats) -> dict[str, Interval]:
-    return within_range(
-        {name: symmetric_t(after[name] - before[name], counts) for name in before}, change=True
-    )

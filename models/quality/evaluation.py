@@ -37,9 +37,8 @@ class Evaluation:
     """Graded predictions beside the truth.
 
     queries: of each of n pairs; truth: (n,) grades from 0; probabilities: (n, grades), rows sum to 1.
-    expected: (n,) default: the mean grade under the probabilities.
-    ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: expected. (Float32 probabilities
-        round to 1 and 0.)
+    ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: the mean grade under the
+        probabilities, `expected`. (Float32 probabilities round to 1 and 0.)
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
@@ -48,7 +47,6 @@ class Evaluation:
         queries: Sequence[str],
         truth: Sequence[int],
         probabilities: NDArray[np.floating],
-        expected: NDArray[np.floating] | None = None,
         ranking: NDArray[np.floating] | None = None,
     ) -> None:
         if not len(queries) == len(truth) == len(probabilities) > 0:
@@ -61,8 +59,6 @@ class Evaluation:
         self.queries = len(numbers)
         self.clusters = min(self.queries, CLUSTERS)
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
-        if expected is not None:
-            self.expected = np.asarray(expected, np.float64)
         self.ranking: Floats = self.expected if ranking is None else np.asarray(ranking, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
 
@@ -204,8 +200,7 @@ class Evaluation:
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
     """Return each metric with its 95 % interval; nan for the ends of one that leaves the metric's range."""
     counts = with_data(resample(evaluation.clusters, resamples, seed))
-    drawn = evaluation.draws(counts)
-    return within_range({name: symmetric_t(draws, counts) for name, draws in drawn.items()})
+    return intervals_of(evaluation.draws(counts), counts)
 
 
 def differences(
@@ -215,8 +210,20 @@ def differences(
     if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
         raise ValueError("the two evaluations are not of the same pairs")
     counts = with_data(resample(first.clusters, resamples, seed))
-    before, after = first.draws(counts), second.draws(counts)
-    return {name: symmetric_t(after[name] - before[name], counts) for name in before}
+    return changes_of(first.draws(counts), second.draws(counts), counts)
+
+
+def intervals_of(draws: Mapping[str, Draws], counts: Floats) -> dict[str, Interval]:
+    """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones."""
+    return within_range({name: symmetric_t(drawn, counts) for name, drawn in draws.items()})
+
+
+def changes_of(
+    before: Mapping[str, Draws], after: Mapping[str, Draws], counts: Floats
+) -> dict[str, Interval]:
+    """Return the paired change of each metric with its interval."""
+    changes = {name: symmetric_t(after[name] - before[name], counts) for name in before}
+    return within_range(changes, change=True)
 
 
 def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:

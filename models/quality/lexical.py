@@ -32,14 +32,16 @@ def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scor
 
 
 def idf_overlap(collection: Sequence[str]) -> Scorer:
-    """Return the share of the query's words that the title holds, weighted by IDF, in [0, 1]."""
+    """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
+    none."""
     rarity = _rarity(stems_of(title) for title in collection)
-    return lambda query, title: weighted_overlap(query, title, lambda word: rarity(stem(word)))
 
+    def score(query: str, title: str) -> float:
+        asked, there = stems_of(query), set(stems_of(title))
+        total = sum(map(rarity, asked))
+        return sum(rarity(word) for word in asked if word in there) / total if total else 0.0
 
-def words_of(text: str) -> list[str]:
-    """Return the words of a text, lower case, punctuation dropped: "12-Gauge Angle" is 12, gauge, angle."""
-    return [token for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
+    return score
 
 
 def stem(word: str) -> str:
@@ -51,20 +53,10 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def stems_of(text: str) -> tuple[str, ...]:
-    """Return the stems of a text's words, in order."""
-    return tuple(stem(word) for word in words_of(text))
-
-
-def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
-    """Return the share of the query's words, each weighted by its rarity, that the title has, in [0, 1].
-
-    Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
-    """
-    asked = words_of(query)
-    there = set(stems_of(title))
-    total = sum(map(rarity, asked))
-    return sum(rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
+def stems_of(text: str) -> list[str]:
+    """Return the stems of a text's words in order, lower case, without punctuation: "12-Gauge Angles" is 12,
+    gauge, angle."""
+    return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
 
 
 def _rarity(documents: Iterable[Sequence[str]]) -> Callable[[str], float]:

@@ -15,9 +15,6 @@ PLOTS = "plots"
 FILES = "files"
 """The key of report.json that lists the other files of the report."""
 
-_UNLISTED = ("mask.json", "scales.json", "cost.json")
-"""What a report without that list may have written beside the pages and plots."""
-
 
 def check_directory(out: Path, kind: str) -> None:
     """Raise ModelError if `out` is a file, or holds a report of something else than the study `kind`."""
@@ -36,8 +33,7 @@ def remove_others(out: Path, names: Collection[str]) -> None:
     if not (out / REPORT).exists():
         return
     listed = _content(out).get(FILES)
-    earlier = listed if isinstance(listed, list) else _UNLISTED
-    for name in set(map(str, earlier)) - set(names):
+    for name in set(map(str, listed if isinstance(listed, list) else ())) - set(names):
         file = out / name
         if file.resolve().is_relative_to(out.resolve()):
             file.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""The network with gates on the heads, feed-forward units and layers of each sequence: gradients and states.
+"""Looks into the network: the states between its layers, and gradients with respect to gates on the heads,
+feed-forward units and layers of each sequence.
 
 A head's or a unit's gate multiplies its output. A layer's gate γ makes its output x + γ·(layer(x) − x): at
 0 the layer is skipped. The serving network runs fused, prepacked products that autograd cannot follow. This
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.network import Network
 from models.selection import Chosen
 
 BATCH_TOKENS = 2048
@@ -38,6 +41,32 @@ class Gradients:
     layers: Floats32
 
 
+def states(
+    network: Network,
+    pairs: Sequence[EncodedPair],
+    wanted: Sequence[NDArray[np.bool_]],
+    mask: Floats32 | None = None,
+) -> tuple[list[int], list[Floats32]]:
+    """Return the residual stream at some tokens: what enters layer 0, then each layer's output, (tokens, D)
+    each; and before them the numbers of the pairs, in the order in which their tokens follow.
+
+    wanted: which tokens of each pair. mask: head weights (layers, heads).
+    """
+    parts: list[list[Floats32]] = [[] for _ in range(len(network.layers) + 1)]
+    order: list[int] = []
+    for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
+        batch = pack([pairs[i] for i in rows], device=network.device, fill=False)
+        numbers = [rows[i] for i in batch.order]
+        chosen = torch.from_numpy(np.flatnonzero(np.concatenate([wanted[i] for i in numbers])))
+        with torch.inference_mode():
+            x = network.embed(batch)
+            outputs = network.layer_outputs(x, batch, network.selector.select(mask))
+            for part, state in zip(parts, chain([x], outputs), strict=True):
+                part.append(state[chosen.to(state.device)].float().numpy(force=True))
+        order += numbers
+    return order, [np.concatenate(part) for part in parts]
+
+
 class DifferentiableNetwork:
     """A classifier's network in float32 plain torch, with gates."""
 
@@ -51,14 +80,6 @@ class DifferentiableNetwork:
         for rows in batches_by_length([len(pair) for pair in pairs], budget):
             batch = pack([pairs[i] for i in rows], device=self.device, fill=False)
             yield replace(batch, order=np.asarray(rows)[batch.order])
-
-    def states(self, batch: PackedBatch) -> Iterator[Tensor]:
-        """Yield the residual stream of the whole model: what enters layer 0, then each layer's output, (T, D)
-        each."""
-        with torch.inference_mode():
-            x = self.network.embed(batch)
-            yield x
-            yield from self.network.layer_outputs(x, batch, self.network.selector.select(None))
 
     def logits(self, batch: PackedBatch, heads: Tensor, units: Tensor, layers: Tensor) -> Tensor:
         """Return the logits under gates: heads (rows, layers, heads), units (rows, layers, widest layer's

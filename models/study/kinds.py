@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from models.study.result import Finding, Result, Section, Table
 from models.study.study import Study
 from models.study.wording import listed
 
 KINDS = ("single", "random", "layers", "roles", "similarity", "search")
-"""Each kind is a package of this one with `run`; it is imported when it runs, with the libraries that it
-needs."""
+"""Each kind is a package of this one: `compute.measure(study)` measures, and `report.result(study, measured)`
+makes the report. It is imported when it runs, with the libraries that it needs."""
 
 
 def run(kind: str, study: Study) -> Result:
     """Run one kind, or `all`."""
     if kind == "all":
         return everything(study)
-    result: Result = import_module(f"models.study.{kind}").run(study)
+    compute, report = _modules(kind)
+    result: Result = report.result(study, compute.measure(study))
     return result
 
 
 def everything(study: Study) -> Result:
     """Run every kind, one after the other, and merge the reports into one."""
     for kind in KINDS:  # import all of them first: files may change while a study runs for hours
-        import_module(f"models.study.{kind}")
+        _modules(kind)
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
     files: dict[str, str] = {}
@@ -57,8 +59,5 @@ def verdict(findings: Sequence[Finding]) -> str:
     return f"Of {len(findings)} published claims: {listed(parts)}."
 
 
-def beside_published(findings: Sequence[Finding]) -> Section:
-    """Return the table of our numbers beside the published ones."""
-    rows = tuple((one.claim, one.published, one.ours, one.verdict, one.reason) for one in findings)
-    header = ("published claim", "published", "here, with 95 % interval", "verdict", "why")
-    return Section("Beside the published numbers", tables=(Table(header, rows),))
+def _modules(kind: str) -> list[ModuleType]:
+    return [import_module(f"models.study.{kind}.{part}") for part in ("compute", "report")]

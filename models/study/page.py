@@ -1,48 +1,41 @@
-"""The report as one HTML file that needs no other, and as Markdown: both are made by a Jinja2 template."""
+"""A report as one HTML file that needs no other, and as Markdown: both are made by a Jinja2 template.
+
+Its values: title, verdict, conclusion, sections (of models.study.result), and the picture under the verdict,
+or None; a section that holds it too leaves it out.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from models.study.result import Figure, Section
 
-
-def html(
-    title: str,
-    verdict: str,
-    conclusion: str,
-    sections: Sequence[Section],
-    drawings: Mapping[str, str],
-    picture: Figure | None = None,
-) -> str:
+def html(drawings: Mapping[str, str], **values: Any) -> str:
     """Return the page: the verdict and one picture, then tables, then the method.
 
-    drawings: the SVG of each figure by its name; they become data: images. picture: shown under the
-    verdict; it may be one of a section, which then leaves it out.
+    drawings: the SVG of each figure by its name; they become data: images.
     """
     images = {
         name: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
         for name, svg in drawings.items()
     }
-    return _render(
-        "report.html.j2", escape=True, title=title, verdict=verdict, conclusion=conclusion, sections=sections,
-        images=images, picture=picture,
-    )  # fmt: skip
+    return _render("report.html.j2", escape=True, images=images, **values)
 
 
-def markdown(
-    title: str, verdict: str, conclusion: str, sections: Sequence[Section], picture: Figure | None = None
-) -> str:
+def markdown(**values: Any) -> str:
     """Return the report as Markdown, with links to its plots."""
-    return _render(
-        "report.md.j2", escape=False, title=title, verdict=verdict, conclusion=conclusion, sections=sections,
-        picture=picture,
-    )  # fmt: skip
+    return _render("report.md.j2", escape=False, **values)
+
+
+def write(file: Path, text: str) -> None:
+    """Write the file atomically, so that it is never there in part."""
+    draft = file.with_name(file.name + ".tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)
 
 
 def _render(template: str, *, escape: bool, **values: Any) -> str:

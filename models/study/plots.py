@@ -128,16 +128,3 @@ def curve(
     )
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-
-
-def intervals(
-    axes: Axes, names: Sequence[str], values: Sequence[Interval], *, marked: Sequence[bool] | None = None
-) -> None:
-    """Draw points with intervals, one row each, the first on top; fill the marked."""
-    for row, one in enumerate(values):
-        filled = marked is None or marked[row]
-        axes.plot([one.low, one.high], [row, row], color=BLUE, lw=2)
-        axes.plot(one.value, row, "o", color=BLUE, markerfacecolor=BLUE if filled else "white", markersize=6)
-    axes.axvline(0, color=GREY, lw=1)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from models.device import describe
 from models.quality import evaluation
-from models.quality.bootstrap import Interval
-from models.study import kinds, page, plots
+from models.study import page, plots
 from models.study.base import Judged
 from models.study.earlier_report import FILES, PAGES, PLOTS, REPORT, remove_others
-from models.study.effort import FULL, ROUGH
 from models.study.result import Figure, Result, Section, Table
-from models.study.study import Study
+from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
 DPI = 160
+JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+"""How values, dataclasses and arrays become report.json; what is not finite becomes null."""
 
 
 def write(study: Study, result: Result) -> dict[str, Any]:
@@ -28,8 +29,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     Files of an earlier report there that this one does not write are removed, such as its mask.
     """
     content = report_json(study, result)
-    before = (kinds.beside_published(result.findings),) if result.findings else ()
-    sections = (*before, *result.sections, _setting(study, content))
+    sections = (*_beside_published(result), *result.sections, _setting(study, content))
     figures = {figure.name: figure for section in sections for figure in section.figures}
     if result.picture is not None:
         figures[result.picture.name] = result.picture
@@ -40,12 +40,13 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     drawings = {name: _draw(study.out / PLOTS, figure) for name, figure in figures.items()}
     title = f"Head study “{result.kind}” of {study.classifier.name}"
     conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}"
-    texts = (title, result.verdict, conclusion, sections)
-    _write(study.out / REPORT, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    _write(study.out / "report.md", page.markdown(*texts, result.picture))
-    _write(study.out / "report.html", page.html(*texts, drawings, result.picture))
+    values: dict[str, Any] = {"title": title, "verdict": result.verdict, "conclusion": conclusion}
+    values |= {"sections": sections, "picture": result.picture}
+    page.write(study.out / REPORT, orjson.dumps(content, option=JSON).decode())
+    page.write(study.out / "report.md", page.markdown(**values))
+    page.write(study.out / "report.html", page.html(drawings, **values))
     for name, text in result.files.items():
-        _write(study.out / name, text)
+        page.write(study.out / name, text)
     return content
 
 
@@ -53,41 +54,38 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
     """Return the content of report.json; undefined numbers are null."""
     whole = study.runner.evaluate([study.classifier.all_heads.matrix], "baseline")[0]
     baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
-    plain: dict[str, Any] = _defined(
-        {
-            "schema": 1,
-            "kind": result.kind,
-            "model": study.classifier.name,
-            "number_format": study.classifier.network.number_format,
-            "device": describe(study.classifier.network.device),
-            "baseline": {name: baseline[name].value for name in NAMES},
-            "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
-            "random_order_ndcg10": whole.random_order_ndcg10(),
-            "data": _source(study.data),
-            "holdout": None if study.holdout is None else _source(study.holdout),
-            "settings": {
-                "seed": study.seed,
-                "resamples": study.resamples,
-                "margin": study.margin,
-                "quick": study.effort != FULL,
-            },
-            "verdict": result.verdict,
-            "conclusion": result.conclusion,
-            "findings": [
-                {
-                    "claim": finding.claim,
-                    "published": finding.published,
-                    "ours": finding.ours,
-                    "replicates": finding.replicates,
-                    "verdict": finding.verdict,
-                    "reason": finding.reason,
-                }
-                for finding in result.findings
-            ],
-            **result.json,
-        }
-    )
+    content = {
+        "schema": 1,
+        "kind": result.kind,
+        "model": study.classifier.name,
+        "number_format": study.classifier.network.number_format,
+        "device": describe(study.classifier.network.device),
+        "baseline": {name: baseline[name].value for name in NAMES},
+        "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
+        "random_order_ndcg10": whole.random_order_ndcg10(),
+        "data": _source(study.data),
+        "holdout": None if study.holdout is None else _source(study.holdout),
+        "settings": {
+            "seed": study.seed,
+            "resamples": study.resamples,
+            "margin": study.margin,
+            "quick": study.effort != FULL,
+        },
+        "verdict": result.verdict,
+        "conclusion": result.conclusion,
+        "findings": [asdict(one) | {"verdict": one.verdict} for one in result.findings],
+        **result.json,
+    }
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(content, option=JSON))
     return plain
+
+
+def _beside_published(result: Result) -> list[Section]:
+    """Return the table of our numbers beside the published ones, if there are any."""
+    rows = tuple((one.claim, one.published, one.ours, one.verdict, one.reason) for one in result.findings)
+    header = ("published claim", "published", "here, with 95 % interval", "verdict", "why")
+    table = Table(header, rows)
+    return [Section("Beside the published numbers", tables=(table,))] if rows else []
 
 
 def _setting(study: Study, content: Mapping[str, Any]) -> Section:
@@ -135,25 +133,5 @@ def _draw(directory: Path, figure: Figure) -> str:
         drawing = figure.draw()
         drawing.savefig(directory / f"{figure.name}.png", dpi=DPI)
     svg = plots.svg(drawing)
-    _write(directory / f"{figure.name}.svg", svg)
+    page.write(directory / f"{figure.name}.svg", svg)
     return svg
-
-
-def _defined(value: Any) -> Any:
-    """Replace nan and infinity, which JSON does not have, by None, and intervals by their values."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Interval):
-        return {"value": _defined(value.value), "low": _defined(value.low), "high": _defined(value.high)}
-    if isinstance(value, Mapping):
-        return {str(key): _defined(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defined(item) for item in value]
-    return value
-
-
-def _write(file: Path, text: str) -> None:
-    """Write the file atomically, so that it is never there in part."""
-    draft = file.with_name(file.name + ".tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)

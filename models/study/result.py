@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,11 @@ class Finding:
     def verdict(self) -> str:
         """Return the verdict in words."""
         return {True: "found", False: "not found", None: "open"}[self.replicates]
+
+
+def in_words(findings: Sequence[Finding]) -> str:
+    """Return the conclusion of a study: what was found of each published claim."""
+    return " ".join(f"{one.claim}: {one.verdict} ({one.ours})." for one in findings)
 
 
 @dataclass(frozen=True)

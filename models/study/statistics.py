@@ -25,7 +25,8 @@ from models.quality.bootstrap import (
     with_data,
 )
 from models.quality.evaluation import CLUSTERS, Evaluation
-from models.study.base import Judged
+from models.study.base import Judged, Matrix
+from models.study.study import Study
 
 METRICS = metrics.NAMES
 """accuracy, macro_f1, qwk, ndcg10."""
@@ -84,6 +85,10 @@ class Effect:
         """Return whether each of JUDGED is shown to fall by less than the margin (one-sided, LEVEL)."""
         return all(self.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the change of each of METRICS with its interval, for a table."""
+        return tuple(self.delta[metric].text() for metric in METRICS)
+
     def as_json(self) -> dict[str, dict[str, object]]:
         """Return delta, interval and relative by metric, for report.json."""
         ends = {metric: change.interval() for metric, change in self.delta.items()}
@@ -102,6 +107,23 @@ def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) ->
         {name: resamples.estimate(after[name] - whole[name]) for name in METRICS},
         {name: resamples.estimate(after[name].relative_to(whole[name])) for name in METRICS},
     )
+
+
+def effects(
+    study: Study, masks: Sequence[Matrix], what: str
+) -> tuple[list[Effect], Floats, dict[str, Draws]]:
+    """Return the effect of each mask, the p-values of `swap_p`, and the draws of the whole model.
+
+    what: the name of the masks on the progress bar.
+    """
+    whole, *masked = study.runner.evaluate([np.ones(study.shape, np.float32), *masks], what)
+    resamples = Resamples(study.data, study.resamples, study.seed)
+    base, found = resamples.draws(whole), []
+    study.progress.start(f"intervals of {what}", len(masked))
+    for evaluation in masked:
+        found.append(effect(resamples, base, evaluation))
+        study.progress.advance()
+    return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed), base
 
 
 def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int) -> Floats:

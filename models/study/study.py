@@ -1,14 +1,71 @@
-"""One run of `headroom study`: the model, the data and the settings that every kind is given."""
+"""One run of `headroom study`: the model, the data and the settings that every kind is given, and how much it
+computes: everything, or with `--quick` just enough for a rough answer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from models.classifier import Classifier
 from models.study.base import Judged, Progress, Silent
-from models.study.effort import FULL, Effort
 from models.study.runner import Runner
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The numbers of things that a study computes.
+
+    pairs: how many pairs of each file are used, spread over the queries; None: as many as --max-pairs allows.
+    resamples: the most resamples of a bootstrap. permutations: the draws of a permutation test over queries.
+    fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
+    role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
+    comparison. compared_pairs: the pairs that `similarity` compares. tokens: the tokens whose states
+    `layers` compares. shares: the shares of heads kept at which `search` makes masks, in the order tested;
+    orders: how many random masks of each kind it makes. rounds: how often `search` times each thing.
+    """
+
+    pairs: int | None = None
+    resamples: int = 20_000
+    permutations: int = 19_999
+    fractions: int = 20
+    draws: int = 20
+    role_pairs: int = 400
+    role_sets: int = 100
+    compared_pairs: int = 100
+    tokens: int = 1200
+    shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
+    orders: int = 20
+    rounds: int = 7
+
+
+FULL = Effort()
+
+QUICK = Effort(
+    pairs=250,
+    resamples=400,
+    permutations=1_999,
+    fractions=10,
+    draws=4,
+    role_pairs=60,
+    role_sets=10,
+    compared_pairs=25,
+    tokens=500,
+    shares=(0.8, 0.6, 0.4, 0.3, 0.2),
+    orders=5,
+    rounds=3,
+)
+
+QUICK_ALL = replace(QUICK, pairs=120)
+"""For `all`: every kind in the time of one or two."""
+
+QUERY_TITLES = 4
+"""Titles per query in a quick study: with fewer there is hardly an order to judge."""
+
+ROUGH = (
+    f"This is a rough answer (--quick): few pairs of each file, about {QUERY_TITLES} titles per "
+    "query, and few draws. Intervals are wider and small effects are missed. Run the same command "
+    "without --quick before you act on it."
+)
 
 
 @dataclass(frozen=True)

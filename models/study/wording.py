@@ -11,6 +11,9 @@ from models.study.base import Head
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""
 
+CHANGES = tuple(f"Δ {name}" for name in NAMES.values())
+"""The heads of a table's columns with the change of each metric."""
+
 MAX_DIGITS = 6
 
 TOO_FEW = (
@@ -42,28 +45,12 @@ def bound(value: float, margin: float) -> str:
     return signed(value, digits)
 
 
-def value_or_dash(value: float) -> str:
-    """Return a value such as 0.731, or a dash if it is undefined."""
-    return fixed(value)
-
-
-def with_interval(change: Interval, digits: int = 3) -> str:
-    """Return a change and its interval: −0.031 (−0.050 to −0.012)."""
-    if change.low != change.low:
-        return "–" if change.value != change.value else f"{signed(change.value, digits)} (no interval)"
-    return f"{signed(change.value, digits)} ({signed(change.low, digits)} to {signed(change.high, digits)})"
-
-
 def percent(change: Interval, digits: int = 1) -> str:
     """Return a relative change and its interval in per cent: −5.2 % (−8.0 to −2.4)."""
-    if change.low != change.low:
-        return (
-            "–" if change.value != change.value else f"{signed(change.value * 100, digits)} % (no interval)"
-        )
     # Only QWK can fall by more than 100 %, and how much more is not worth telling.
     low = max(change.low, min(-1.0, change.value))
-    value, *ends = (signed(100 * part, digits) for part in (change.value, low, change.high))
-    return f"{value} % ({' to '.join(ends)})"
+    text = Interval(100 * change.value, 100 * low, 100 * change.high).text(digits, sign=True)
+    return text.replace(" (", " % (", 1)
 
 
 def p_value(p: float) -> str:

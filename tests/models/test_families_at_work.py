@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from models import Classifier, HeadMask
 from models.compress.prune import prune
 from models.compress.quantize import quantize
-from models.study import roles
+from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
 from models.training.job import Options
 from models.training.tuning import tune
@@ -101,7 +101,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
 
 def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None:
     clf = load(checkpoint)
-    result = roles.run(study(clf, tmp_path, judged(queries=10)))
+    result = kinds.run("roles", study(clf, tmp_path, judged(queries=10)))
 
     found = result.json["roles"]
     assert {"term_match", "next_word", "previous_word", "segmentation", "special"} <= found.keys()

@@ -1,4 +1,4 @@
-"""Quality with more and more heads off at random, over all layers and over each half, and the tests of it."""
+"""Quality with more and more heads off at random, over all layers and over each half."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from models.masks.head_mask import HeadMask
-from models.quality.bootstrap import Estimate, Floats
-from models.study.random.means import MeanOfMasks
-from models.study.statistics import METRICS, Resamples, equivalence_p, holm
+from models.quality.bootstrap import Draws, Estimate, Floats, estimate, standard_errors
+from models.study.statistics import METRICS, Resamples, holm
 from models.study.study import Study
 from models.study.wording import layer_range
 
@@ -18,6 +17,46 @@ AT = 0.2
 """The fraction that the source study found removable at no loss."""
 RESAMPLES = 1000
 """Enough for bands; each resample needs the draws of all masks of a fraction."""
+
+
+class MeanOfMasks:
+    """The mean change over masks drawn at random, with queries and masks both resampled.
+
+    Both are samples: the standard error adds the variance between queries (of the mean over masks) and that
+    between masks (Owen 2007, Annals of Applied Statistics 1, 386–411).
+    """
+
+    def __init__(self, resamples: Resamples, weights: Floats) -> None:
+        """weights: (1 + resamples, masks), how often each mask is in each resample; row 0 is ones."""
+        self._resamples = resamples
+        self._weights = weights
+        self._values = np.zeros_like(weights)
+        self._influences = np.zeros(resamples.clusters)
+
+    def add(self, mask: int, draws: Draws, share: float = 1.0) -> None:
+        """Add the change of one mask, times `share` if the change of a mask is itself a mean of several."""
+        self._values[:, mask] += share * draws.values
+        self._influences += share * draws.influences / self._weights.shape[1]
+
+    def estimate(self) -> Estimate:
+        """Return the mean change over masks."""
+        variance = standard_errors(self._influences, self._resamples.counts) ** 2 + self._between_masks()
+        return estimate(self._means(), np.sqrt(variance), testable=self._resamples.testable)
+
+    def minus(self, other: MeanOfMasks) -> Estimate:
+        """Return the difference of two means over the same queries, with masks that were drawn apart."""
+        variance = standard_errors(self._influences - other._influences, self._resamples.counts) ** 2
+        variance = variance + self._between_masks() + other._between_masks()
+        return estimate(self._means() - other._means(), np.sqrt(variance))
+
+    def _means(self) -> Floats:
+        return np.asarray((self._weights * self._values).sum(1) / self._weights.shape[1])
+
+    def _between_masks(self) -> Floats:
+        """Return the variance of the mean that comes from the choice of masks, (1 + resamples,)."""
+        masks = self._weights.shape[1]
+        spread = (self._weights * (self._values - self._means()[:, None]) ** 2).sum(1)
+        return np.asarray(spread / masks / max(masks - 1, 1))
 
 
 @dataclass(frozen=True)
@@ -46,19 +85,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class EquivalenceTest:
-    """The tests of one metric's change at AT: within ± margin (equivalent), and not below −margin (not
-    worse)."""
-
-    layers: range
-    metric: str
-    delta: Estimate
-    relative: Estimate
-    p_equivalent: float
-    p_not_worse: float
-
-
-@dataclass(frozen=True)
 class Halves:
     """The cost of heads of the lower half beside that of the upper half's, by metric.
 
@@ -72,18 +98,14 @@ class Halves:
 
 @dataclass(frozen=True)
 class RandomHeads:
-    """The curves of random masks and the tests of them.
-
-    curves: all layers and, if there is more than one layer, the lower and the upper half. tests: by curve.
-    """
+    """The curves of random masks: all layers and, if there is more than one, the lower and the upper half."""
 
     curves: list[Curve]
-    tests: list[list[EquivalenceTest]]
     halves: Halves | None
 
 
 def measure(study: Study) -> RandomHeads:
-    """Draw the curves over all layers, the lower half and the upper half, and test the change at AT."""
+    """Draw the curves over all layers, the lower half and the upper half."""
     layers = study.shape[0]
     ranges = [range(layers)]
     if layers > 1:
@@ -94,8 +116,7 @@ def measure(study: Study) -> RandomHeads:
     weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
     weights[0] = 1
     curves = [_curve(study, resamples, weights, chosen) for chosen in ranges]
-    tests = [_tests(curve, study.margin) for curve in curves]
-    return RandomHeads(curves, tests, _halves(curves[1], curves[2]) if len(curves) == 3 else None)
+    return RandomHeads(curves, _halves(curves[1], curves[2]) if len(curves) == 3 else None)
 
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
@@ -141,20 +162,6 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
             )
         )
     return Curve(layers, rows, points, area)
-
-
-def _tests(curve: Curve, margin: float) -> list[EquivalenceTest]:
-    return [
-        EquivalenceTest(
-            curve.layers,
-            metric,
-            delta := curve.at.delta[metric],
-            curve.at.relative[metric],
-            equivalence_p(delta, margin),
-            delta.p_above(-margin),
-        )
-        for metric in METRICS
-    ]
 
 
 def _halves(lower: Curve, upper: Curve) -> Halves:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import Estimate, Interval
 from models.study import plots
-from models.study.random.compute import AT, RESAMPLES, Curve, EquivalenceTest, Halves, RandomHeads
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS
+from models.study.random.compute import AT, RESAMPLES, Curve, Halves, RandomHeads
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.statistics import LEVEL, METRICS, equivalence_p
 from models.study.study import Study
-from models.study.wording import NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed, with_interval
+from models.study.wording import NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -20,16 +21,15 @@ if TYPE_CHECKING:
 
 def result(study: Study, random: RandomHeads) -> Result:
     """Return the report of random heads."""
-    outcome = _outcome(random.tests[0], study.margin)
-    text = _conclusion(study, random, outcome)
+    outcome = _outcome(random.curves[0].at.delta, study.margin)
     findings = [_finding(study, random, outcome)]
     if random.halves is not None:
-        _, lower, upper = random.curves
-        text += " " + _halves_sentence(random.halves, lower, upper)
-        findings.append(_halves_finding(random.halves, lower, upper))
+        findings.append(_halves_finding(random.halves, *random.curves[1:]))
     json = {
         "curves": [row for curve in random.curves for row in curve.rows],
-        "equivalence": [_test_json(test, study.margin) for tests in random.tests for test in tests],
+        "equivalence": [
+            _test_json(curve, metric, study.margin) for curve in random.curves for metric in METRICS
+        ],
         "halves": None if random.halves is None else _halves_json(random.halves),
     }
     qwk = random.curves[0].at.delta["qwk"].value
@@ -42,66 +42,44 @@ def result(study: Study, random: RandomHeads) -> Result:
         partial(_draw, random.curves),
         "Curves of accuracy, macro-F1, QWK and NDCG@10 against the share of heads off.",
     )
-    return Result("random", json, verdict, text, (_section(study, random),), tuple(findings), picture)
+    section = _section(study, random)
+    return Result("random", json, verdict, in_words(findings), (section,), tuple(findings), picture)
 
 
-def _conclusion(study: Study, random: RandomHeads, outcome: str) -> str:
-    point = random.curves[0].at
-    off = round(AT * study.shape[0] * study.shape[1])
-    return (
-        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, "
-        f"QWK changes by {with_interval(point.delta['qwk'].interval())}, NDCG@10 by "
-        f"{with_interval(point.delta['ndcg10'].interval())} and accuracy by "
-        f"{with_interval(point.delta['accuracy'].interval())}, which is "
-        f"{percent(point.relative['accuracy'].interval())} in relative terms: {outcome}."
-    )
-
-
-def _outcome(tests: list[EquivalenceTest], margin: float) -> str:
-    if not any(test.delta.testable for test in tests):
+def _outcome(changes: Mapping[str, Estimate], margin: float) -> str:
+    """Say of which metrics equivalence is shown. changes: by metric."""
+    if not any(change.testable for change in changes.values()):
         return TOO_FEW
-    passed = [NAMES[test.metric] for test in tests if test.p_equivalent <= LEVEL]
-    others = [NAMES[test.metric] for test in tests if NAMES[test.metric] not in passed]  # also without a p
+    passed = [metric for metric in METRICS if equivalence_p(changes[metric], margin) <= LEVEL]
+    others = [NAMES[metric] for metric in METRICS if metric not in passed]  # also those without a p
     if not others:
         return f"all four metrics are shown to stay within ± {margin} (two one-sided tests, 5 %)"
     if not passed:
         return f"no metric is shown to stay within ± {margin}"
-    return f"{listed(passed)} are shown to stay within ± {margin}, {listed(others)} not"
+    names = [NAMES[metric] for metric in passed]
+    return f"{listed(names)} are shown to stay within ± {margin}, {listed(others)} not"
 
 
 def _finding(study: Study, random: RandomHeads, outcome: str) -> Finding:
-    point, tests = random.curves[0].at, random.tests[0]
-    passes = all(test.p_equivalent <= LEVEL for test in tests)
-    worse = any(test.delta.interval().high < -study.margin for test in tests)
+    point = random.curves[0].at
+    passes = all(equivalence_p(change, study.margin) <= LEVEL for change in point.delta.values())
+    worse = any(change.interval().high < -study.margin for change in point.delta.values())
     return Finding(
         "About 20 % of the heads can go at no loss (random choice, all layers)",
         "0 %",
-        f"accuracy {percent(point.relative['accuracy'].interval())}, ΔQWK "
-        f"{with_interval(point.delta['qwk'].interval())}",
+        f"accuracy {percent(point.relative['accuracy'].interval())}, ΔQWK {point.delta['qwk'].text()}",
         True if passes else False if worse else None,
         outcome[0].upper() + outcome[1:] + ".",
     )
 
 
-def _halves_sentence(halves: Halves, lower: Curve, upper: Curve) -> str:
-    difference, p = halves.difference["qwk"].interval(), halves.p_adjusted["qwk"]
-    last = [curve.points[-1].relative["accuracy"].interval() for curve in (lower, upper)]
-    names = [layer_range(curve.layers) for curve in (lower, upper)]
-    return (
-        f"Averaged over all fractions, heads of layers {names[0]} change QWK by "
-        f"{with_interval(difference)} against those of layers {names[1]} (Holm-adjusted p "
-        f"{p_value(p)}). With a whole half off, accuracy changes by {percent(last[0])} (layers "
-        f"{names[0]}) and {percent(last[1])} (layers {names[1]})."
-    )
-
-
 def _halves_finding(halves: Halves, lower: Curve, upper: Curve) -> Finding:
-    difference, p = halves.difference["qwk"].interval(), halves.p_adjusted["qwk"]
+    difference, p = halves.difference["qwk"], halves.p_adjusted["qwk"]
     names = [layer_range(curve.layers) for curve in (lower, upper)]
     return Finding(
         f"Lower layers ({names[0]}) matter more than upper ones ({names[1]})",
         "lower matter more",
-        f"QWK lower − upper, mean over fractions: {with_interval(difference)}",
+        f"QWK lower − upper, mean over fractions: {difference.text()}",
         difference.value < 0 if p <= LEVEL else None,
         f"Holm-adjusted p {p_value(p)} for QWK.",
     )
@@ -109,7 +87,7 @@ def _halves_finding(halves: Halves, lower: Curve, upper: Curve) -> Finding:
 
 def _section(study: Study, random: RandomHeads) -> Section:
     header = ("layers", "metric", "mean change (95 %)", "p equivalent", "p not worse", "margin that passes")
-    rows = tuple(_test_row(test) for tests in random.tests for test in tests)
+    rows = tuple(_test_row(curve, metric, study.margin) for curve in random.curves for metric in METRICS)
     caption = f"At exactly {AT:.0%} off, mean of {study.effort.draws} draws, margin ± {study.margin}."
     return Section(
         "Heads off at random",
@@ -125,30 +103,32 @@ def _section(study: Study, random: RandomHeads) -> Section:
     )
 
 
-def _test_row(test: EquivalenceTest) -> tuple[str, ...]:
-    ends = test.delta.bounds(LEVEL)
+def _test_row(curve: Curve, metric: str, margin: float) -> tuple[str, ...]:
+    change = curve.at.delta[metric]
+    ends = change.bounds(LEVEL)
     return (
-        layer_range(test.layers),
-        NAMES[test.metric],
-        with_interval(test.delta.interval()),
-        p_value(test.p_equivalent),
-        p_value(test.p_not_worse),
+        layer_range(curve.layers),
+        NAMES[metric],
+        change.text(),
+        p_value(equivalence_p(change, margin)),
+        p_value(change.p_above(-margin)),
         f"± {max(abs(ends.low), abs(ends.high)):.3f}" if math.isfinite(ends.low) else "–",
     )
 
 
-def _test_json(test: EquivalenceTest, margin: float) -> dict[str, Any]:
-    interval = test.delta.interval()
+def _test_json(curve: Curve, metric: str, margin: float) -> dict[str, Any]:
+    change = curve.at.delta[metric]
+    interval = change.interval()
     return {
-        "layers": layer_range(test.layers),
-        "metric": test.metric,
+        "layers": layer_range(curve.layers),
+        "metric": metric,
         "fraction": AT,
         "margin": margin,
         "delta": interval.value,
         "interval": [interval.low, interval.high],
-        "relative": test.relative.value,
-        "p_equivalent": test.p_equivalent,
-        "p_not_worse": test.p_not_worse,
+        "relative": curve.at.relative[metric].value,
+        "p_equivalent": equivalence_p(change, margin),
+        "p_not_worse": change.p_above(-margin),
     }
 
 
@@ -175,16 +155,13 @@ def _draw(curves: list[Curve]) -> Drawing:
             x = [row["fraction"] * 100 for row in curve.rows]
             axes.plot(x, [row[metric] for row in curve.rows], ".", color=colour, alpha=0.18, markersize=4)
             changes = [point.delta[metric].interval() for point in curve.points]
-            plots.curve(
-                axes,
-                [point.fraction * 100 for point in curve.points],
-                [
-                    Interval(base + one.value, max(base + one.low, least), min(base + one.high, 1))
-                    for one in changes
-                ],
-                line=line,
-                label=f"{labels[line]} ({layer_range(curve.layers)})",
-            )
+            bands = [
+                Interval(base + one.value, max(base + one.low, least), min(base + one.high, 1))
+                for one in changes
+            ]
+            label = f"{labels[line]} ({layer_range(curve.layers)})"
+            fractions = [point.fraction * 100 for point in curve.points]
+            plots.curve(axes, fractions, bands, line=line, label=label)
         axes.axhline(base, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.axvline(AT * 100, color=plots.GREY, ls=":", lw=1.2)
         axes.set_xlim(-2, 102)

@@ -14,7 +14,7 @@ from models.quality.bootstrap import Estimate
 from models.study.base import Head, Heads, weights_without
 from models.study.inputs import spread_over_queries
 from models.study.roles.scores import RoleScores
-from models.study.statistics import Resamples, effect
+from models.study.statistics import Resamples, effect, permutation_p
 from models.study.study import Study
 
 PAIRS = 600
@@ -41,12 +41,7 @@ class Comparison:
     def p(self) -> dict[str, float]:
         """Return by metric the share of sets that lose at least as much, this one included (one-sided); nan
         if the relative change is undefined."""
-        return {
-            m: (1 + int((self.random[m] <= self.relative[m].value).sum())) / (1 + len(self.random[m]))
-            if math.isfinite(self.relative[m].value)
-            else math.nan
-            for m in CAUSAL_METRICS
-        }
+        return {m: permutation_p(-self.relative[m].value, -self.random[m]) for m in CAUSAL_METRICS}
 
 
 @dataclass(frozen=True)

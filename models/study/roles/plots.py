@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.study.plots import BLUE, GREY, ORANGE, figure, heat_map
-from models.study.roles.causal import CAUSAL_METRICS, CausalCheck
+from models.study.roles.causal import CAUSAL_METRICS, CausalCheck, Comparison
 from models.study.roles.compute import ROLES, Roles, holds
 from models.study.wording import NAMES
 
@@ -52,9 +52,14 @@ def role_maps(roles: Roles, shape: tuple[int, int]) -> Figure:
     return drawing
 
 
+def labelled(check: CausalCheck) -> dict[str, Comparison]:
+    """Return the comparisons by what their heads are called."""
+    return {**{NAMED[role][0]: one for role, one in check.roles.items()}, **check.published}
+
+
 def causal_plot(check: CausalCheck) -> Figure:
     """Draw each comparison: dots for the random sets, a diamond with its interval for its own heads."""
-    shown = {**{NAMED[role][0]: one for role, one in check.roles.items()}, **check.published}
+    shown = labelled(check)
     drawing, panels = figure(15, 1.6 + 0.75 * len(shown), columns=len(CAUSAL_METRICS), sharey=True)
     rng = np.random.default_rng(0)
     for axes, metric in zip(panels, CAUSAL_METRICS, strict=True):

@@ -6,22 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.numbers import fixed
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
 from models.study.roles.causal import CAUSAL_METRICS, CausalCheck, Comparison
 from models.study.roles.compute import HOLDS, ROLES, Roles, holds
-from models.study.roles.plots import NAMED, causal_plot, role_maps
+from models.study.roles.plots import NAMED, causal_plot, labelled, role_maps
 from models.study.statistics import LEVEL
 from models.study.study import Study
-from models.study.wording import (
-    NAMES,
-    head_name,
-    listed,
-    p_value,
-    percent,
-    signed,
-    value_or_dash,
-    with_interval,
-)  # fmt: skip
+from models.study.wording import NAMES, head_name, listed, p_value, percent, signed
 
 PUBLISHED_LOSS = -0.52
 """Relative accuracy with the five term-match heads off, in the source study."""
@@ -59,19 +51,14 @@ def result(study: Study, roles: Roles) -> Result:
         lambda: role_maps(roles, study.shape),
         alt="Heat maps of layers by heads, one per role, and one that names each head's main role.",
     )
-    return Result(
-        "roles",
-        {
-            "roles": {role: _role_json(roles, role) for role in ROLES},
-            "causal": _causal_json(roles.causal),
-            "role_pairs": roles.pairs,
-        },
-        verdict,
-        _conclusion(roles),
-        (_role_section(roles), _causal_section(roles.causal)),
-        (*_function_findings(roles), *_published_findings(roles.causal)),
-        picture,
-    )
+    findings = (*_function_findings(roles), *_published_findings(roles.causal))
+    json = {
+        "roles": {role: _role_json(roles, role) for role in ROLES},
+        "causal": _causal_json(roles.causal),
+        "role_pairs": roles.pairs,
+    }
+    sections = (_role_section(roles), _causal_section(roles.causal))
+    return Result("roles", json, verdict, in_words(findings), sections, findings, picture)
 
 
 def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
@@ -117,43 +104,13 @@ def _causal_json(check: CausalCheck) -> dict[str, Any]:
     }
 
 
-def _conclusion(roles: Roles) -> str:
-    """Return one paragraph: which heads hold which role, and what losing them costs."""
-    parts = []
-    for role in ROLES:
-        scores, name = roles.scores[role], NAMED[role][0]
-        if not scores.queries:
-            parts.append(f"no pair has words that could show {name}")
-            continue
-        excess, held = scores.values, np.flatnonzero(holds(scores))
-        best = int(np.nanargmax(excess))
-        strongest = f"{head_name(roles.heads[best])} with {excess[best]:.2f} of its attention beyond chance"
-        layers = sorted({roles.heads[int(i)][0] for i in held})
-        parts.append(
-            f"{len(held)} in layers {listed([str(layer) for layer in layers])} hold {name}, the "
-            f"strongest {strongest}"
-            if len(held)
-            else f"no head holds {name} (most: {strongest})"
-        )
-    text = [f"Of {len(roles.heads)} heads, {'; '.join(parts)}."]
-    for role, one in roles.causal.roles.items():
-        if len(one.random["qwk"]) and np.isfinite(one.relative["qwk"].value):
-            text.append(
-                f"Without the {len(one.heads)} leading heads of {NAMED[role][0]} QWK changes by "
-                f"{percent(one.relative['qwk'].interval())}, without as many random heads of the same "
-                f"layers by {_relative(np.median(one.random['qwk']))} (median of "
-                f"{len(one.random['qwk'])} sets; p = {p_value(one.p['qwk'])})."
-            )
-    return " ".join(text)
-
-
 def _role_section(roles: Roles) -> Section:
     rows = [
         (
             NAMED[role][0],
             head_name(roles.heads[i]),
             f"{scores.score[i]:.3f}",
-            with_interval(scores.excess[i]),
+            scores.excess[i].text(sign=True),
             p_value(float(scores.p_adjusted[i])),
             "yes" if holds(scores)[i] else "no",
         )
@@ -186,10 +143,9 @@ def _function_findings(roles: Roles) -> list[Finding]:
             Finding(
                 claim,
                 "yes",
-                f"{count or 'no'} heads; largest excess {value_or_dash(top)}, intervals up to "
-                f"{value_or_dash(ceiling)}"
+                f"{count or 'no'} heads; largest excess {fixed(top)}, intervals up to {fixed(ceiling)}"
                 if scores
-                else "–",
+                else "no pair has words that could show it",
                 True if count else False if ceiling < HOLDS else None,
                 f"A head must put at least {HOLDS:g} of its attention there beyond chance, adjusted p "
                 f"< 0.05; not replicated if the intervals of all heads end below {HOLDS:g}.",
@@ -227,7 +183,7 @@ def _published_findings(check: CausalCheck) -> list[Finding]:
 
 
 def _causal_section(check: CausalCheck) -> Section:
-    comparisons = {**{NAMED[role][0]: one for role, one in check.roles.items()}, **check.published}
+    comparisons = labelled(check)
     rows = tuple(
         (
             name,

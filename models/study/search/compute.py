@@ -11,14 +11,14 @@ from models.errors import ModelError
 from models.quality.evaluation import Evaluation
 from models.study.base import Heads, held_heads, weights_without
 from models.study.gradients import DifferentiableNetwork, Gradients
-from models.study.inputs import check_apart, spread_over_queries
-from models.study.search import orders, plans
+from models.study.inputs import spread_over_queries
+from models.study.search import plans
 from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.plans import HEADS, LAYERS, UNITS, Planner
 from models.study.search.recovery import Recovered, recover
 from models.study.search.rivals import Rivals, compete
-from models.study.search.times import Times, is_removable, measure
+from models.study.search.times import Times, is_removable, measure_times
 from models.study.statistics import Resamples
 from models.study.study import Study
 
@@ -75,10 +75,11 @@ class Found:
     recovered: Recovered | None = None
 
 
-def search(study: Study) -> Found:
-    """Find the networks on `data` and test them on `holdout`. Raises ModelError if the two share a query."""
-    if study.holdout is not None:
-        check_apart(study.data, study.holdout)
+def measure(study: Study) -> Found:
+    """Find the networks on `data` and test them on `holdout`, whose queries are others (`check_apart`).
+
+    Raises ModelError if no network is as fast as wanted.
+    """
     clf = study.classifier
     if clf.config.int8 and study.recover_minutes:
         raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
@@ -107,13 +108,13 @@ def _by_heads(study: Study, networks: Networks) -> Found:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     held = held_heads(study.classifier)
     gradients = _gradients(study).heads
-    order = orders.by_full_fisher(gradients, held)
+    order = plans.fisher_order(gradients, held)
     sizes = {round(share * len(held)) for share in study.effort.shares} - {0, len(held)}
     path = [(OURS, _without(study, order, size)) for size in sorted(sizes, reverse=True)]
     named = [
-        (MICHEL, orders.by_michel(gradients, held)),
-        (MAGNITUDE, orders.by_magnitude(study.classifier, held)),
-        *((RANDOM, orders.at_random(held, study.seed + number)) for number in range(study.effort.orders)),
+        (MICHEL, plans.michel_order(gradients, held)),
+        (MAGNITUDE, plans.magnitude_order(study.classifier, held)),
+        *((RANDOM, plans.random_order(held, study.seed + number)) for number in range(study.effort.orders)),
     ]
     compared = [round(share * len(held)) for share in COMPARED_KEPT]
     baselines = [(name, _without(study, order, size)) for name, order in named for size in compared]
@@ -129,7 +130,7 @@ def _without(study: Study, order: Heads, size: int) -> Structure:
 def _by_time(study: Study, networks: Networks) -> Found:
     """Fit the network of least loss into less and less time."""
     clf, what, wanted = study.classifier, study.what, study.speedup
-    times = measure(networks)
+    times = measure_times(networks)
     planner = plans.by_fisher(clf.config, times, what, _gradients(study))
     whole = planner.whole_seconds
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})

@@ -41,17 +41,18 @@ class Option:
     cost: float
 
 
-def eliminate(gradients: NDArray[np.float32]) -> Elimination:
+def eliminate(gradients: NDArray[np.float32], *, shrink: bool = True) -> Elimination:
     """Order parts by greedy elimination. gradients: (n, k) of the loss with respect to their gates.
 
     With few pairs, F has fewer independent rows than parts and would call sets free of cost whose gradients
-    cancel by chance. So its off-diagonal part counts for n / (n + k) only.
+    cancel by chance. So, with `shrink`, its off-diagonal part counts for n / (n + k) only.
     """
     pairs, parts = gradients.shape
     g = gradients.astype(np.float64)
     information = g.T @ g / max(pairs, 1)
     diagonal = information.diagonal().copy()
-    information *= pairs / (pairs + parts)
+    if shrink:
+        information *= pairs / (pairs + parts)
     np.fill_diagonal(information, diagonal)
     adds = diagonal / 2
     order, costs, cost = np.empty(parts, np.int64), np.zeros(parts + 1), 0.0

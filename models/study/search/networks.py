@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 
 import numpy as np
@@ -93,22 +93,26 @@ class Networks:
 
     def paces(self, structures: Sequence[Structure]) -> list[Pace]:
         """Time the intact model and the others in turns; the intact one's pace comes first."""
-        study = self.study
-        every = [study.classifier, *map(self.smaller, structures)]
-        pairs, rounds = (study.holdout or study.data).pairs[:SAMPLE], study.effort.rounds
-        study.progress.start("speed", (1 + rounds) * len(every))
-        seconds = np.empty((1 + rounds, len(every)))
-        with one_thread():
-            for turn, number in np.ndindex(*seconds.shape):  # the first round also sets things up
-                started = time.perf_counter()
-                every[number].score(pairs)
-                seconds[turn, number] = time.perf_counter() - started
-                study.progress.advance()
-        intact = seconds[1:, 0]
+        every = [self.study.classifier, *map(self.smaller, structures)]
+        pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
+        seconds = self.in_turns([partial(one.score, pairs) for one in every], "speed")
         return [
-            Pace(len(pairs) / median(own), median_interval(intact / own), clf.network.parameters)
-            for own, clf in zip(seconds[1:].T, every, strict=True)
+            Pace(len(pairs) / median(own), median_interval(seconds[:, 0] / own), clf.network.parameters)
+            for own, clf in zip(seconds.T, every, strict=True)
         ]
+
+    def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
+        """Return the seconds of calls that take turns on one thread, (rounds, calls), after a round that only
+        sets things up. what: the name of this work on the progress bar."""
+        seconds = np.empty((1 + self.study.effort.rounds, len(calls)))
+        self.study.progress.start(what, seconds.size)
+        with one_thread():
+            for turn, number in np.ndindex(*seconds.shape):
+                started = time.perf_counter()
+                calls[number]()
+                seconds[turn, number] = time.perf_counter() - started
+                self.study.progress.advance()
+        return seconds[1:]
 
     def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
         runner = self._runner(classifier, self._sample, name)

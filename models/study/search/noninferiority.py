@@ -25,15 +25,15 @@ POWER = 0.8
 class Loss:
     """One metric's change under a mask, on the same queries as the intact model.
 
-    delta: masked minus intact; bound: its one-sided lower confidence bound; error: its bootstrap standard
-    error. power: the chance that a mask that changes nothing on average passes, at the same standard error.
+    delta: masked minus intact; bound: its one-sided lower confidence bound; standard_error: by bootstrap.
+    power: the chance that a mask that changes nothing on average passes, at the same standard error.
     queries_needed: how many queries give a power of POWER. If fewer than MIN_TESTED queries have titles of
     different grades, nothing can be tested: the bound is −inf, the power 0 and queries_needed None.
     """
 
     delta: float
     bound: float
-    error: float
+    standard_error: float
     power: float
     queries_needed: int | None
 

@@ -1,21 +1,57 @@
-"""The structures that a search by time tries: what fits into a time, by each method."""
+"""The structures that a search tries, by each method: for a number of heads kept, and for a time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
 from models.classifier import Classifier
 from models.compress.structure import Structure
+from models.study.base import Head, Heads
 from models.study.gradients import Gradients
 from models.study.search.knapsack import Elimination, Option, cheapest, eliminate, in_order
-from models.study.search.orders import head_norms, unit_norms
 from models.study.search.times import Times
 
 HEADS, UNITS, LAYERS = "heads", "units", "layers"
+
+Floats = NDArray[np.float64]
+
+
+def fisher_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
+    """Return the order in which heads go: always the one that adds least to the cost of all that went.
+
+    gradients: (n, layers, heads). held: the heads of the checkpoint. The Fisher information of all gates
+    together says what a set costs, as in knapsack.py.
+    """
+    of_held = np.stack([gradients[:, layer, head] for layer, head in held], 1)
+    return tuple(held[i] for i in eliminate(of_held, shrink=False).order)
+
+
+def michel_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
+    """Order by ascending mean |∂loss/∂gate|, each layer scaled to unit length (Michel et al. 2019, §4.1,
+    https://arxiv.org/abs/1905.10650)."""
+    importance = np.abs(gradients).mean(0, dtype=np.float64)
+    length = np.linalg.norm(importance, axis=1, keepdims=True)
+    return _ascending(importance / np.where(length > 0, length, 1), held)
+
+
+def magnitude_order(classifier: Classifier, held: Sequence[Head]) -> Heads:
+    """Order by ascending norm of W^O·W^V."""
+    return _ascending(head_norms(classifier), held)
+
+
+def random_order(held: Sequence[Head], seed: int) -> Heads:
+    """Return a random order."""
+    return tuple(held[i] for i in np.random.default_rng(seed).permutation(len(held)))
+
+
+def _ascending(importance: Floats, held: Sequence[Head]) -> Heads:
+    return tuple(sorted(held, key=lambda head: float(importance[head])))
 
 
 @dataclass(frozen=True)
@@ -94,11 +130,8 @@ def by_magnitude(classifier: Classifier, times: Times, what: Sequence[str]) -> P
 def without_top_layers(planner: Planner, seconds: float) -> Structure | None:
     """Return the network without as few of the last layers as fit into `seconds`."""
     whole, layers = Structure.whole(planner.config), planner.config.num_layers
-    for gone in range(1, layers):
-        structure = replace(whole, skipped=frozenset(range(layers - gone, layers)))
-        if planner.seconds(structure) <= seconds:
-            return structure
-    return None
+    skipped = (frozenset(range(layers - gone, layers)) for gone in range(1, layers))
+    return _first(planner, (replace(whole, skipped=some) for some in skipped), seconds)
 
 
 def at_random(planner: Planner, seconds: float, seed: int) -> Structure | None:
@@ -109,7 +142,8 @@ def at_random(planner: Planner, seconds: float, seed: int) -> Structure | None:
         (rng.permutation(held), rng.permutation(width))
         for held, width in zip(config.kept_heads, config.widths, strict=True)
     ]
-    for share in np.linspace(1, 0, 65)[:-1]:
+
+    def keeping(share: float) -> Structure:
         structure = Structure.whole(config)
         for layer, (heads, units) in enumerate(orders):
             if HEADS in planner.what:
@@ -117,6 +151,36 @@ def at_random(planner: Planner, seconds: float, seed: int) -> Structure | None:
             if UNITS in planner.what:
                 kept = min(len(units), max(16, 16 * round(share * len(units) / 16)))
                 structure.units[layer, units[kept:]] = 0
-        if planner.seconds(structure) <= seconds:
-            return structure
-    return None
+        return structure
+
+    return _first(planner, map(keeping, np.linspace(1, 0, 65)[:-1]), seconds)
+
+
+def _first(planner: Planner, structures: Iterator[Structure], seconds: float) -> Structure | None:
+    """Return the first structure that takes at most `seconds`; None if none does."""
+    return next((one for one in structures if planner.seconds(one) <= seconds), None)
+
+
+def head_norms(classifier: Classifier) -> Floats:
+    """Return the Frobenius norm of W^O·W^V, the linear map that a head applies to tokens: (layers, heads)."""
+    norms = np.zeros((classifier.num_layers, classifier.num_heads))
+    for number, kept in enumerate(classifier.config.kept_heads):
+        attention = classifier.network.layers[number].heads
+        if attention is None:
+            continue
+        size, width = attention.head_size, len(kept) * attention.head_size
+        value = attention.query_key_value.weight[2 * width :].float()
+        output = attention.output.weight.float()
+        for index, head in enumerate(kept):
+            rows = head_rows([index], size)
+            norms[number, head] = float((output[:, rows] @ value[rows]).norm())
+    return norms
+
+
+def unit_norms(classifier: Classifier) -> list[Floats]:
+    """Return ‖down‖²·‖up‖² of each unit of each layer."""
+    weights = [
+        (layer.units.up.weight.float(), layer.units.down.weight.float())
+        for layer in classifier.network.layers
+    ]
+    return [(up.square().sum(1) * down.square().sum(0)).double().numpy(force=True) for up, down in weights]

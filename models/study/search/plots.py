@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from models.study.study import Study
 from models.study.wording import NAMES
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STYLES = {
@@ -59,9 +60,7 @@ def path(found: Found, data: Judged, study: Study) -> Figure:
                 low, high = [one.low for one in ends], [one.high for one in ends]
                 axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.set(xlabel=name, ylabel=NAMES[metric], title=f"{NAMES[metric]} on the search data")
-        if not study.by_time:
-            axes.invert_xaxis()
-    panels[0].legend(fontsize=8, loc="lower left")
+    _finish(panels, study)
     return drawing
 
 
@@ -81,16 +80,19 @@ def held_out(found: Found, study: Study) -> Figure:
         axes.plot(x[passed], values[passed], "o", color=BLUE, label="passed")
         axes.plot(x[~passed], values[~passed], "o", color=BLUE, markerfacecolor="white", label="not")
         lowest = min([-study.margin, *bounds[shown].tolist()])
-        axes.set_ylim(
-            bottom=max(lowest, -12 * study.margin) * 1.05
-        )  # distant failures would flatten the rest
-        axes.set(
-            xlabel=name, ylabel=f"change of {NAMES[metric]}", title=f"{NAMES[metric]} on held-out queries"
-        )
+        axes.set_ylim(bottom=max(lowest, -12 * study.margin) * 1.05)  # more would flatten the rest
+        title = f"{NAMES[metric]} on held-out queries"
+        axes.set(xlabel=name, ylabel=f"change of {NAMES[metric]}", title=title)
+    _finish(panels, study)
+    return drawing
+
+
+def _finish(panels: Sequence[Axes], study: Study) -> None:
+    """Let both axes run from the intact model to the smallest network, and add the legend."""
+    for axes in panels:
         if not study.by_time:
             axes.invert_xaxis()
     panels[0].legend(fontsize=8, loc="lower left")
-    return drawing
 
 
 def kept(point: Point, study: Study) -> Figure:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation, within_range
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.search import plots
-from models.study.search.compute import RANDOM, Found, Point
+from models.study.search.compute import ERROR_RATE, RANDOM, Found, Point
 from models.study.search.noninferiority import POWER, TESTED_METRICS, Loss, Verdict
+from models.study.search.recovery import Recovered
+from models.study.search.rivals import Rivals
 from models.study.statistics import Resamples
 from models.study.study import Study
-from models.study.wording import NAMES, bound, listed, p_value, signed, value_or_dash
+from models.study.wording import NAMES, bound, listed, p_value, signed
 
 FIFTH = 0.195
 """A fifth of 144 heads is 28.8."""
 
+TESTED = listed([NAMES[name] for name in TESTED_METRICS])
 
-def result(found: Found, study: Study) -> Result:
+
+def result(study: Study, found: Found) -> Result:
     """Return the report of a search."""
-    verdict, sentences = _verdict(found, study), _sentences(found, study)
     path = Figure(
         "search_path",
         "Quality on the search data: the search's own networks beside those of other methods.",
@@ -43,11 +48,10 @@ def result(found: Found, study: Study) -> Result:
         sections.append(_test_section(found, study))
     if found.chosen is not None:
         sections.append(_chosen_section(study, found.path[found.chosen]))
-    findings = () if study.by_time else (_finding(found, study),)
-    picture = test if found.verdicts else path
+    verdict, findings = _verdict(found, study), () if study.by_time else (_finding(found, study),)
     return Result(
-        "search", _json(found, study), verdict, " ".join(sentences), tuple(sections), findings, picture,
-        _files(found, study),
+        "search", _json(found, study), verdict, " ".join(_sentences(found, study)), tuple(sections), findings,
+        test if found.verdicts else path, _files(found, study),
     )  # fmt: skip
 
 
@@ -55,74 +59,59 @@ def _verdict(found: Found, study: Study) -> str:
     """Say in one sentence what was chosen, or why nothing was."""
     if study.holdout is None and found.chosen is None:
         return "Nothing is chosen without --holdout: the data that made the masks cannot also judge them."
-    if _is_untestable(found):
-        assert study.holdout is not None
-        claim = (
-            "no mask is called non-inferior"
-            if found.chosen is None
-            else "the network is not called non-inferior"
-        )
+    margin = f"a margin of {study.margin:g}"
+    if study.holdout is not None and _is_untestable(found):
+        claim = "no mask is" if found.chosen is None else "the network is not"
         return (
             f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} "
-            f"held-out queries have titles of different grades, and {claim} on fewer than {MIN_TESTED}."
+            f"held-out queries have titles of different grades, and {claim} called non-inferior on fewer "
+            f"than {MIN_TESTED}."
         )
     if found.chosen is None:
-        return f"No mask could be shown to be non-inferior at a margin of {study.margin:g}."
-    point, what = found.path[found.chosen], _what(found.path[found.chosen], study)
-    speed = "" if point.pace is None else f", {point.pace.speedup.value:.2f} × as fast"
-    if not found.verdicts:
-        return f"{what}{speed}; without --holdout it was not tested."
-    if not found.verdicts[found.chosen].passed:
-        return f"{what}{speed}, but is not shown to be non-inferior at a margin of {study.margin:g}."
-    return f"{what}{speed}: on {len(_holdout(study))} held-out queries {_within(study.margin)}."
-
-
-def _holdout(study: Study) -> tuple[str, ...]:
-    return () if study.holdout is None else study.holdout.queries
-
-
-def _is_untestable(found: Found) -> bool:
-    return any(loss.queries_needed is None for verdict in found.verdicts for loss in verdict.losses.values())
-
-
-def _what(point: Point, study: Study) -> str:
-    config = study.classifier.config
+        return f"No mask could be shown to be non-inferior at {margin}."
+    point, config = found.path[found.chosen], study.classifier.config
     heads, units = _counts(point, study)
     total = sum(map(len, config.kept_heads))
     text = f"The chosen network keeps {heads} of {total} heads ({heads / total:.0%})"
     if study.by_time:
         layers = f"{len(point.structure.layers)} of {config.num_layers} layers"
         text += f", {units:,} of {sum(config.widths):,} units and {layers}"
-    return text
+    if point.pace is not None:
+        text += f", {point.pace.speedup.value:.2f} × as fast"
+    if study.holdout is None or not found.verdicts:
+        return f"{text}; without --holdout it was not tested."
+    if not found.verdicts[found.chosen].passed:
+        return f"{text}, but is not shown to be non-inferior at {margin}."
+    return f"{text}: on {len(study.holdout.queries)} held-out queries {_within(study.margin)}."
+
+
+def _is_untestable(found: Found) -> bool:
+    return any(loss.queries_needed is None for verdict in found.verdicts for loss in verdict.losses.values())
 
 
 def _counts(point: Point, study: Study) -> tuple[int, int]:
     """Return how many heads and units stay."""
-    config = study.classifier.config
-    return (
-        sum(map(len, point.structure.kept_heads(config))),
-        sum(map(len, point.structure.kept_units(config))),
-    )
+    config, structure = study.classifier.config, point.structure
+    heads, units = (sum(map(len, kept(config))) for kept in (structure.kept_heads, structure.kept_units))
+    return heads, units
 
 
 def _within(margin: float) -> str:
     """Say what is shown of a mask that passed. Its own figures are too good, because they chose it."""
-    return f"{listed([NAMES[name] for name in TESTED_METRICS])} each change by more than −{margin:g}"
+    return f"{TESTED} each change by more than −{margin:g}"
 
 
 def _sentences(found: Found, study: Study) -> list[str]:
     """Return the conclusion from the numbers."""
-    text = []
-    if found.chosen is None and found.verdicts and not _is_untestable(found):
-        text.append(f"Already the largest fails: {_losses(found.verdicts[0], study.margin)}.")
+    text, verdicts = [], [] if _is_untestable(found) else found.verdicts
+    if found.chosen is None and verdicts:
+        text.append(f"Already the largest fails: {_losses(verdicts[0], study.margin)}.")
     if found.chosen is not None:
-        point = found.path[found.chosen]
-        if found.verdicts and not found.verdicts[found.chosen].passed and not _is_untestable(found):
-            text.append(f"It does not pass: {_losses(found.verdicts[found.chosen], study.margin)}.")
-        elif found.verdicts and found.chosen + 1 < len(found.path) and not _is_untestable(found):
-            text.append(
-                f"The next smaller one fails: {_losses(found.verdicts[found.chosen + 1], study.margin)}."
-            )
+        point, smaller = found.path[found.chosen], found.chosen + 1
+        if verdicts and not verdicts[found.chosen].passed:
+            text.append(f"It does not pass: {_losses(verdicts[found.chosen], study.margin)}.")
+        elif verdicts and smaller < len(verdicts):
+            text.append(f"The next smaller one fails: {_losses(verdicts[smaller], study.margin)}.")
         if point.pace is not None:
             speed = point.pace.speedup
             predicted = "" if point.predicted is None else f"; predicted {point.predicted:.2f}"
@@ -130,59 +119,60 @@ def _sentences(found: Found, study: Study) -> list[str]:
                 f"It is {speed.value:.2f} × as fast as the intact model ({speed.low:.2f} to {speed.high:.2f}"
                 f"{predicted}): {point.pace.pairs_per_second:.0f} pairs per second on one thread."
             )
-        text.append(_beside(found, point, study))
+        if found.baselines:
+            text.append(_beside(found, point, study))
     if found.rivals is not None:
-        text.append(_rivals_sentence(found))
+        text.append(_rivals_sentence(found.rivals))
     if found.recovered is not None:
-        one = found.recovered
-        outcome = "" if one.verdict is None else (
-            f"it is {'' if one.verdict.passed else 'not shown to be '}non-inferior: "
-            f"{_losses(one.verdict, study.margin)}. This is a further test on the same queries, so "
-            "its pass is weaker evidence"
-        )  # fmt: skip
-        text.append(
-            f"After {one.minutes:g} minutes of distillation ({one.steps:,} steps, loss {one.before:.4f} to "
-            f"{one.after:.4f}) on pairs without grades "
-            f"{outcome or f'its checkpoint is in {one.directory.name}/'}."
-        )
-    return [sentence for sentence in text if sentence]
+        text.append(_recovered_sentence(found.recovered, study.margin))
+    return text
 
 
 def _beside(found: Found, point: Point, study: Study) -> str:
     """Compare with the other methods at about the same size or speed."""
     _, at = plots.axis_of(study)
-    if not found.baselines:
-        return ""
     nearest = min({at(one) for one in found.baselines}, key=lambda size: abs(size - at(point)))
     own = min(found.path, key=lambda one: abs(at(one) - nearest))
     others: dict[str, list[float]] = {}
     for one in found.baselines:
         if math.isclose(at(one), nearest, rel_tol=0.1):
             others.setdefault(one.method, []).append(one.quality.metrics()["qwk"])
-    values = [f"{name} {value_or_dash(float(np.median(qwk)))}" for name, qwk in others.items()]
+    values = [f"{name} {fixed(float(np.median(qwk)))}" for name, qwk in others.items()]
     size = f"{at(own):.2f} × as fast" if study.by_time else f"{at(own):.0f} heads"
     return (
-        f"On the search data with {size}: QWK {value_or_dash(own.quality.metrics()['qwk'])} (intact "
-        f"{value_or_dash(found.intact.metrics()['qwk'])}); {', '.join(values)}."
+        f"On the search data with {size}: QWK {fixed(own.quality.metrics()['qwk'])} (intact "
+        f"{fixed(found.intact.metrics()['qwk'])}); {', '.join(values)}."
     )
 
 
-def _rivals_sentence(found: Found) -> str:
-    assert found.rivals is not None
-    one = found.rivals
+def _rivals_sentence(rivals: Rivals) -> str:
     changes = [
-        f"{NAMES[metric]} by {signed(float(np.median(one.random[metric])))} at the median (the chosen "
-        f"mask by {signed(one.chosen[metric])}; p {p_value(one.p[metric])})"
+        f"{NAMES[metric]} by {signed(float(np.median(rivals.random[metric])))} at the median (the chosen "
+        f"mask by {signed(rivals.chosen[metric])}; p {p_value(rivals.p[metric])})"
         for metric in TESTED_METRICS
-        if np.isfinite(one.chosen[metric])
+        if np.isfinite(rivals.chosen[metric])
     ]
     outcome = {
         True: "What matters is how many heads each layer keeps: within a layer the choice may be chance.",
         False: "So the choice within the layers matters too.",
         None: "It is open whether the choice within the layers matters.",
-    }[one.only_layers]
-    masks = f"{len(one.random['qwk'])} random masks with as many heads in each layer"
+    }[rivals.only_layers]
+    masks = f"{len(rivals.random['qwk'])} random masks with as many heads in each layer"
     return f"{masks} change {listed(changes)}. {outcome}"
+
+
+def _recovered_sentence(recovered: Recovered, margin: float) -> str:
+    outcome = f"its checkpoint is in {recovered.directory.name}/"
+    if recovered.verdict is not None:
+        outcome = (
+            f"it is {'' if recovered.verdict.passed else 'not shown to be '}non-inferior: "
+            f"{_losses(recovered.verdict, margin)}. This is a further test on the same queries, so its pass "
+            "is weaker evidence"
+        )
+    return (
+        f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
+        f"{recovered.before:.4f} to {recovered.after:.4f}) on pairs without grades {outcome}."
+    )
 
 
 def _losses(verdict: Verdict, margin: float) -> str:
@@ -200,11 +190,9 @@ def _loss(name: str, loss: Loss, margin: float) -> str:
 def _path_section(found: Found, path: Figure) -> Section:
     rows = [("intact", "", *_cells(found.intact))]
     for point in (*found.path, *(one for one in found.baselines if one.method != RANDOM)):
-        size = (
-            f"{plots.speed_of(point):.2f} ×"
-            if point.predicted
-            else f"{(point.structure.heads > 0).sum()} heads"
-        )
+        size = f"{(point.structure.heads > 0).sum()} heads"
+        if point.predicted:
+            size = f"{plots.speed_of(point):.2f} ×"
         rows.append((point.method, size, *_cells(point.quality)))
     return Section(
         "Search: the path",
@@ -235,8 +223,8 @@ def _test_section(found: Found, study: Study) -> Section:
     return Section(
         "Search: the test on held-out queries",
         (
-            f"A network passes if the one-sided 97.5 % lower bounds of its change in "
-            f"{listed([NAMES[name] for name in TESTED_METRICS])} both lie above −{study.margin:g}. "
+            f"A network passes if the one-sided 97.5 % lower bounds of its change in {TESTED} both lie "
+            f"above −{study.margin:g}. "
             "Networks are tested from large to small and testing stops at the first failure "
             "(fixed-sequence testing), so that the chance of choosing any that is worse than the "
             "margin is at most 2.5 %.",
@@ -281,17 +269,14 @@ def _finding(found: Found, study: Study) -> Finding:
     gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
     reason = (
         f"A mask without {gone:.0%} of the heads is non-inferior at margin {study.margin:g} on other queries."
+        if gone >= FIFTH
+        else f"Only {gone:.0%} could be shown to be harmless; these queries do not tell whether more can go."
     )
-    if gone < FIFTH:
-        reason = (
-            f"Only {gone:.0%} could be shown to be harmless; these queries do not tell whether more can go."
-        )
     return Finding(claim, published, f"{gone:.0%} ({_within(study.margin)})", gone >= FIFTH or None, reason)
 
 
 def _cells(quality: Evaluation) -> tuple[str, ...]:
-    values = quality.metrics()
-    return tuple(value_or_dash(values[name]) for name in NAMES)
+    return tuple(map(fixed, _metrics(quality).values()))
 
 
 def _json(found: Found, study: Study) -> dict[str, Any]:
@@ -299,104 +284,73 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
     resamples = Resamples(study.data, study.resamples, study.seed)
     path = []
     for index, point in enumerate(found.path):
-        drawn = {
-            name: resamples.estimate(one).interval() for name, one in resamples.draws(point.quality).items()
-        }
-        ends = {name: [one.low, one.high] for name, one in within_range(drawn).items()}
-        path.append({**_point(point, study), "interval": ends, **_held_out(found, index)})
-    chosen = found.chosen
+        drawn = {m: resamples.estimate(d).interval() for m, d in resamples.draws(point.quality).items()}
+        ends = {metric: [one.low, one.high] for metric, one in within_range(drawn).items()}
+        content = {**_point(point, study), "interval": ends}
+        if point.held_out is not None:
+            verdict = found.verdicts[index]
+            content["holdout"] = {**_metrics(point.held_out), **_tested(verdict), "tested": verdict.tested}
+        path.append(content)
+    pace, rivals, chosen = found.intact_pace, found.rivals, found.chosen
     return {
-        "what": list(study.what),
+        "what": study.what,
         "wanted_speedup": study.speedup,
         "path": path,
         "other_orders": [_point(point, study) for point in found.baselines],
         "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
-        "rivals": None
-        if found.rivals is None
-        else {
-            "chosen": found.rivals.chosen,
-            "random": {metric: values.tolist() for metric, values in found.rivals.random.items()},
-            "p": found.rivals.p,
-        },
-        "recovered": None if found.recovered is None else _recovered(found),
+        "rivals": None if rivals is None else asdict(rivals) | {"p": rivals.p},
+        "recovered": None if found.recovered is None else _recovered(found.recovered),
         "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
         "non_inferiority": {
             "margin": study.margin,
-            "metrics": list(TESTED_METRICS),
-            "alpha": 0.025,
+            "metrics": TESTED_METRICS,
+            "alpha": ERROR_RATE,
             "test": "one-sided cluster bootstrap-t over held-out queries, both metrics, fixed sequence",
-            "queries": len(_holdout(study)),
+            "queries": 0 if study.holdout is None else len(study.holdout.queries),
         },
-        "intact_pairs_per_second": None if found.intact_pace is None else found.intact_pace.pairs_per_second,
-        "cost": None if found.times is None else found.times.to_json(),
+        "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
+        "cost": found.times,
     }
 
 
 def _point(point: Point, study: Study) -> dict[str, Any]:
-    config = study.classifier.config
+    config, pace = study.classifier.config, point.pace
     heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
+    layers = point.structure.layers
+    speed = None
+    if pace is not None:
+        ends = [pace.speedup.low, pace.speedup.high]
+        speed = asdict(pace) | {"speedup": pace.speedup.value, "interval": ends}
     return {
         "method": point.method,
         "heads_on": sum(map(len, heads)),
         "units_on": sum(map(len, units)),
-        "layers_on": len(point.structure.layers),
-        "layers": [
-            {"layer": layer, "heads": len(heads[layer]), "units": len(units[layer])}
-            for layer in point.structure.layers
-        ],
+        "layers_on": len(layers),
+        "layers": [{"layer": n, "heads": len(heads[n]), "units": len(units[n])} for n in layers],
         "spec": point.structure.mask(config).spec,
         "speedup_wanted": point.planned,
         "speedup_predicted": point.predicted,
-        "speed": None
-        if point.pace is None
-        else {
-            "pairs_per_second": point.pace.pairs_per_second,
-            "speedup": point.pace.speedup.value,
-            "interval": [point.pace.speedup.low, point.pace.speedup.high],
-            "parameters": point.pace.parameters,
-        },
+        "speed": speed,
         "divergence": point.divergence,
         **_metrics(point.quality),
     }
 
 
-def _held_out(found: Found, index: int) -> dict[str, Any]:
-    quality = found.path[index].held_out
-    if quality is None:
-        return {}
-    verdict = found.verdicts[index]
-    tested = {"tested": verdict.tested, "passed": verdict.passed, "loss": _losses_json(verdict)}
-    return {"holdout": {**_metrics(quality), **tested}}
+def _tested(verdict: Verdict) -> dict[str, Any]:
+    return {"passed": verdict.passed, "loss": verdict.losses}
 
 
-def _losses_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        name: {
-            "delta": loss.delta,
-            "bound": loss.bound,
-            "standard_error": loss.error,
-            "power": loss.power,
-            "queries_needed": loss.queries_needed,
-        }
-        for name, loss in verdict.losses.items()
-    }
-
-
-def _recovered(found: Found) -> dict[str, Any]:
-    one = found.recovered
-    assert one is not None
+def _recovered(recovered: Recovered) -> dict[str, Any]:
     content = {
-        "directory": one.directory.name,
-        "steps": one.steps,
-        "minutes": one.minutes,
-        "loss_first_tenth": one.before,
-        "loss_last_tenth": one.after,
-        **_metrics(one.quality),
+        "directory": recovered.directory.name,
+        "steps": recovered.steps,
+        "minutes": recovered.minutes,
+        "loss_first_tenth": recovered.before,
+        "loss_last_tenth": recovered.after,
+        **_metrics(recovered.quality),
     }
-    if one.held_out is not None and one.verdict is not None:
-        content["holdout"] = {
-            **_metrics(one.held_out), "passed": one.verdict.passed, "loss": _losses_json(one.verdict),
-        }  # fmt: skip
+    if recovered.held_out is not None and recovered.verdict is not None:
+        content["holdout"] = {**_metrics(recovered.held_out), **_tested(recovered.verdict)}
     return content
 
 

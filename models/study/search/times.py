@@ -7,10 +7,9 @@ of layers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.compress.structure import Structure
-from models.device import one_thread
 from models.errors import ModelError
 from models.study.search.networks import Networks
 
@@ -61,20 +59,8 @@ class Times:
             for (heads, units), last in zip(layers, [False] * (len(layers) - 1) + [True], strict=True)
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "tokens": self.tokens,
-            "heads": list(self.heads),
-            "units": list(self.units),
-            "attention": self.attention.tolist(),
-            "feed_forward": self.feed_forward.tolist(),
-            "last": list(self.last),
-            "other": self.other,
-        }
 
-
-def measure(networks: Networks) -> Times:
+def measure_times(networks: Networks) -> Times:
     """Time the intact network and smaller ones."""
     config = networks.study.classifier.config
     depth = config.num_layers
@@ -148,21 +134,12 @@ def _kept(
 
 
 def _shortest(networks: Networks, tried: dict[object, Structure]) -> tuple[dict[object, float], int]:
-    """Run all networks in turn, once unmeasured and some rounds measured; return the shortest times,
-    because other work only adds to it, and the tokens of the batch."""
+    """Return the shortest time of each network, because other work only adds to it, and the tokens of the
+    batch that they computed."""
     study = networks.study
     encoded = study.classifier.tokenizer.encode(study.data.pairs[: max(1, TOKENS // 4)])
     ends = np.cumsum([len(pair) for pair in encoded])
     batch = encoded[: max(1, int(np.searchsorted(ends, TOKENS)))]
-    classifiers = {name: networks.smaller(structure) for name, structure in tried.items()}
-    seconds = dict.fromkeys(tried, np.inf)
-    study.progress.start("time of a layer's parts", (1 + study.effort.rounds) * len(tried))
-    with one_thread():
-        for turn in range(1 + study.effort.rounds):
-            for name, classifier in classifiers.items():
-                started = time.perf_counter()
-                classifier.forward(batch)
-                if turn:
-                    seconds[name] = min(seconds[name], time.perf_counter() - started)
-                study.progress.advance()
-    return seconds, int(ends[len(batch) - 1])
+    calls = [partial(networks.smaller(structure).forward, batch) for structure in tried.values()]
+    seconds = networks.in_turns(calls, "time of a layer's parts").min(0)
+    return dict(zip(tried, seconds.tolist(), strict=True)), int(ends[len(batch) - 1])

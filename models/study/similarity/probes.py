@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from models.quality.bootstrap import Interval, resample
-from models.study.gradients import DifferentiableNetwork
+from models.study.gradients import states
 from models.study.study import Study
 from models.study.words import Words
 
@@ -66,15 +66,15 @@ def curves(study: Study) -> dict[str, ProbeCurve]:
     Spearman's correlation.
     """
     rng = np.random.default_rng([study.seed, 7])
-    states, tasks = _collect(study, np.sort(rng.permutation(len(study.data))[:PAIRS]), rng)
+    layers, tasks = _collect(study, np.sort(rng.permutation(len(study.data))[:PAIRS]), rng)
     fold_of_query = rng.permutation(len(study.data.queries)) % FOLDS
     counts = resample(len(study.data.queries), RESAMPLES, study.seed).astype(np.int64)
-    study.progress.start("probes", len(states) * len(tasks))
+    study.progress.start("probes", len(layers) * len(tasks))
     found = {}
     for name, task in tasks.items():
         drawn, control, every = [], [], np.arange(len(task.rows))
         samples = [every, *(np.repeat(every, of_query[task.query]) for of_query in counts)]
-        for layer in states:
+        for layer in layers:
             answers = np.stack([task.labels, task.control], 1)
             predicted = _cross_validated(layer[task.rows], answers, fold_of_query[task.query])
             drawn.append([_score(task, task.labels[rows], predicted[rows, 0]) for rows in samples])
@@ -107,29 +107,21 @@ def _interval(values: Floats) -> Interval:
 def _collect(
     study: Study, rows: Ints, rng: np.random.Generator
 ) -> tuple[list[NDArray[np.float32]], dict[str, _Task]]:
-    """Return the states by layer, (tokens kept + pairs, D) each with the first tokens last, and the tasks."""
+    """Return the states by layer, (words' tokens and first tokens, D), and the tasks on them."""
     tokenizer, data = study.classifier.tokenizer, study.data
     encoded = tokenizer.encode([data.pairs[i] for i in rows])
-    network = DifferentiableNetwork(study.classifier)
     words = [Words.of(tokenizer, pair) for pair in encoded]
     share = min(1.0, TOKENS / max(sum(int((split.word_of >= 0).sum()) for split in words), 1))
     keep = [(split.word_of >= 0) & (rng.random(len(split.word_of)) < share) for split in words]
-    parts: list[list[list[NDArray[np.float32]]]] = [[[], []] for _ in range(study.shape[0] + 1)]
-    order: list[int] = []
-    for batch in network.batches(encoded):
-        offsets = batch.offsets.numpy(force=True)
-        for (tokens, firsts), x in zip(parts, network.states(batch), strict=True):
-            values = x.numpy(force=True)
-            tokens += [
-                values[start : start + len(keep[i])][keep[i]]
-                for i, start in zip(batch.order, offsets, strict=False)
-            ]
-            firsts.append(values[offsets[: len(batch.order)]])
-        order += batch.order.tolist()
-    states = [np.concatenate([*tokens, *firsts]) for tokens, firsts in parts]
+    first = [np.arange(len(pair)) == 0 for pair in encoded]
+    wanted = [of_words | one for of_words, one in zip(keep, first, strict=True)]
+    order, layers = states(study.classifier.network.in_plain_torch(), encoded, wanted)
 
     def of_tokens(label: Callable[[int], NDArray[np.generic]]) -> Ints:
         return np.concatenate([label(i)[keep[i]] for i in order]).astype(np.int64)
+
+    def indices(chosen: list[NDArray[np.bool_]]) -> Ints:
+        return np.flatnonzero(np.concatenate([chosen[i][wanted[i]] for i in order]))
 
     def shared(i: int) -> NDArray[np.bool_]:
         return np.isin(words[i].word_of, list({word for pair in words[i].matches for word in pair}))
@@ -141,17 +133,12 @@ def _collect(
     tasks = {}
     for name, labels in (("word_end", ends), ("term_overlap", overlap)):
         coin = rng.random(int(piece.max(initial=0)) + 1) < labels.mean()
-        tasks[name] = _Task(
-            np.arange(len(piece)),
-            labels.astype(np.float64),
-            coin[piece].astype(np.float64),
-            query,
-            roc_auc_score,
-        )
+        control = coin[piece].astype(np.float64)
+        tasks[name] = _Task(indices(keep), labels.astype(np.float64), control, query, roc_auc_score)
     grades = data.grade[rows[order]].astype(np.float64)
-    last, of_pair = len(piece) + np.arange(len(order)), data.query_of[rows[order]]
-    tasks["grade"] = _Task(last, grades, rng.permutation(grades), of_pair, _spearman)
-    return states, {name: task for name, task in tasks.items() if len(np.unique(task.labels)) > 1}
+    of_pair = data.query_of[rows[order]]
+    tasks["grade"] = _Task(indices(first), grades, rng.permutation(grades), of_pair, _spearman)
+    return layers, {name: task for name, task in tasks.items() if len(np.unique(task.labels)) > 1}
 
 
 def _cross_validated(x: NDArray[np.float32], targets: Floats, folds: Ints) -> Floats:

@@ -1,21 +1,29 @@
-"""The report of `similarity`: JSON, verdict, findings and sections."""
+"""The report of `similarity`: JSON, verdict, findings, tables and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.numbers import fixed
 from models.quality.bootstrap import Interval
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.plots import GREY, curve, figure
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
 from models.study.similarity.compute import Alike, Similarity
-from models.study.similarity.plots import SCORES, TITLES, matrices, probe_curves
 from models.study.similarity.probes import ProbeCurve
-from models.study.wording import p_value, value_or_dash, with_interval
+from models.study.study import Study
+from models.study.wording import p_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+TITLES = {"word_end": "where words end", "term_overlap": "which terms match", "grade": "the grade"}
+SCORES = {"word_end": "AUC", "term_overlap": "AUC", "grade": "Spearman"}
 
 
-def result(similarity: Similarity) -> Result:
+def result(_: Study, similarity: Similarity) -> Result:
     """Return the report of similarity."""
     alike = similarity.alike
     verdict = (
@@ -26,15 +34,15 @@ def result(similarity: Similarity) -> Result:
     picture = Figure(
         "similarity_matrix",
         "Distance of every two heads, by layer; and the same in the order of the tree.",
-        lambda: matrices(alike),
+        lambda: _matrices(alike),
         alt="Two square heat maps of distances between heads.",
     )
     findings = [_sharing_finding(alike)]
     if {"word_end", "grade"} <= similarity.probes.keys():
         findings.append(_syntax_finding(similarity.probes["word_end"], similarity.probes["grade"]))
     sections = (_distance_section(similarity), _probe_section(similarity.probes))
-    json, conclusion = _json(similarity), _conclusion(similarity)
-    return Result("similarity", json, verdict, conclusion, sections, tuple(findings), picture)
+    json = _json(similarity)
+    return Result("similarity", json, verdict, in_words(findings), sections, tuple(findings), picture)
 
 
 def _json(similarity: Similarity) -> dict[str, Any]:
@@ -71,34 +79,15 @@ def _json(similarity: Similarity) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _conclusion(similarity: Similarity) -> str:
-    """Return one paragraph that follows from the numbers."""
-    alike = similarity.alike
-    text = [
-        f"Two heads of one layer are {_plain(alike.within)} apart in Jensen–Shannon distance, two of "
-        f"different layers {_plain(alike.across)} (difference {with_interval(alike.gap)}, p = "
-        f"{p_value(alike.gap_p)}). The best cut of the tree makes {len(np.unique(alike.clusters))} "
-        f"clusters (silhouette {alike.silhouette:.2f})."
-    ]
-    for name, curve in similarity.probes.items():
-        values = [one.value for one in curve.values]
-        peak = int(np.nanargmax(values))
-        text.append(
-            f"A linear probe's highest {SCORES[name]} for {TITLES[name]} is {values[peak]:.3f}, from "
-            f"{_output(peak)} (control {value_or_dash(curve.control[peak])}); upper minus lower half "
-            f"of the layers: {with_interval(curve.rise)}."
-        )
-    return " ".join(text)
-
-
 def _distance_section(similarity: Similarity) -> Section:
     alike = similarity.alike
     rows = [
-        ("two heads of one layer", _plain(alike.within)),
-        ("two heads of different layers", _plain(alike.across)),
-        ("difference", f"{with_interval(alike.gap)}, p = {p_value(alike.gap_p)}"),
+        ("two heads of one layer", alike.within.text()),
+        ("two heads of different layers", alike.across.text()),
+        ("difference", f"{alike.gap.text(sign=True)}, p = {p_value(alike.gap_p)}"),
         *((f"within layer {layer}", f"{value:.3f}") for layer, value in alike.by_layer.items()),
     ]
+    clusters = f"{len(np.unique(alike.clusters))} clusters (silhouette {alike.silhouette:.2f})"
     return Section(
         "Similarity: the heads' patterns",
         (
@@ -106,7 +95,7 @@ def _distance_section(similarity: Similarity) -> Section:
             f"attention, from word to word, on {similarity.pairs} pairs spread over the queries: 0 is "
             "the same attention, 1 has nothing in common. Intervals are bootstraps over queries; p "
             "comes from dealing the heads to layers at random. The tree is average linkage, cut "
-            "where the mean silhouette is largest.",
+            f"where the mean silhouette is largest: into {clusters}.",
         ),
         (Table(("what", "distance (95 % interval)"), tuple(rows)),),
     )
@@ -131,8 +120,8 @@ def _syntax_finding(word_end: ProbeCurve, grade: ProbeCurve) -> Finding:
     return Finding(
         "syntax low, meaning high",
         "yes",
-        f"upper minus lower half: word ends {with_interval(word_end.rise)}, the grade "
-        f"{with_interval(grade.rise)}",
+        f"upper minus lower half: word ends {word_end.rise.text(sign=True)}, the grade "
+        f"{grade.rise.text(sign=True)}",
         True if falls and rises else False if opposite else None,
         "Judged by what linear probes tell from the layers of the upper half less what they tell "
         "from those of the lower half, paired over queries. Replicated if word ends are told better "
@@ -143,14 +132,20 @@ def _syntax_finding(word_end: ProbeCurve, grade: ProbeCurve) -> Finding:
 
 def _probe_section(probes: Mapping[str, ProbeCurve]) -> Section:
     rows = tuple(
-        (TITLES[name], _output(layer), SCORES[name], _plain(one), value_or_dash(control))
+        (
+            TITLES[name],
+            f"layer {layer - 1}" if layer else "the embeddings",
+            SCORES[name],
+            one.text(),
+            fixed(control),
+        )
         for name, curve in probes.items()
         for layer, (one, control) in enumerate(zip(curve.values, curve.control, strict=True))
     )
     picture = Figure(
         "probes",
         "What a linear probe can tell from each layer's output, with 95 % bands, and its control task.",
-        lambda: probe_curves(probes),
+        lambda: _probe_curves(probes),
         alt="A panel per task: probe score by layer with a band, and the control task dashed.",
     )
     return Section(
@@ -166,14 +161,43 @@ def _probe_section(probes: Mapping[str, ProbeCurve]) -> Section:
     )
 
 
-def _output(layer: int) -> str:
-    return "the embeddings" if layer == 0 else f"layer {layer - 1}"
-
-
-def _plain(one: Interval) -> str:
-    return f"{value_or_dash(one.value)} ({value_or_dash(one.low)} to {value_or_dash(one.high)})"
-
-
 def _share(one: Interval) -> str:
     ends = f"({one.low:.0%} to {one.high:.0%})" if one.low == one.low else "(no interval)"
     return f"{one.value:.0%} {ends}"
+
+
+def _matrices(alike: Alike) -> Drawing:
+    """Draw the distance matrix by layer and in the order of the tree."""
+    from scipy.cluster.hierarchy import leaves_list
+
+    drawing, panels = figure(14, 6, columns=2)
+    top = float(alike.matrix.max())
+    layers = np.array([layer for layer, _ in alike.heads])
+    for axes, order, title in (
+        (panels[0], np.arange(len(layers)), "heads by layer"),
+        (panels[1], leaves_list(alike.tree), "heads in the order of the tree"),
+    ):
+        pixels = alike.matrix[np.ix_(order, order)]
+        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=top, origin="lower")
+        axes.set(title=title)
+        axes.grid(False)
+    middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]
+    for axis in (panels[0].xaxis, panels[0].yaxis):
+        axis.set_ticks(middles, [str(layer) for layer in np.unique(layers)])
+    panels[0].set(xlabel="layer", ylabel="layer")
+    panels[1].set(xlabel="index in the tree", ylabel="index in the tree")
+    drawing.colorbar(image, ax=panels[1], label="Jensen–Shannon distance", shrink=0.85)
+    return drawing
+
+
+def _probe_curves(probes: Mapping[str, ProbeCurve]) -> Drawing:
+    """Draw the score by layer with its band, and the control task dashed; one panel per task."""
+    drawing, panels = figure(5 * len(probes), 4.2, columns=len(probes), squeeze=False)
+    for number, (axes, (name, one)) in enumerate(zip(panels[0], probes.items(), strict=True)):
+        layers = range(len(one.values))
+        curve(axes, layers, one.values, line=number, label="probe")
+        axes.plot(layers, one.control, color=GREY, linestyle="--", label="control task")
+        axes.set_xticks(layers, ["emb.", *map(str, layers[:-1])], fontsize=9)
+        axes.set(title=TITLES[name], xlabel="output of layer", ylabel=SCORES[name])
+    panels[0][0].legend()
+    return drawing

@@ -1,20 +1,16 @@
-"""The effect of each head on every metric, when that head alone is off."""
+"""Each head off alone: what is lost, and is it more than chance? (Michel et al. 2019, arXiv:1905.10650)"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from models.quality.bootstrap import Floats
 from models.study.base import Heads, held_heads, weights_without
 from models.study.statistics import (
     Effect,
-    Resamples,
     benjamini_hochberg,
     benjamini_hochberg_by_head,
-    effect,
-    swap_p,
+    effects,
 )
 from models.study.study import Study
 
@@ -29,21 +25,13 @@ class SingleHeads:
 
     heads: Heads
     effects: list[Effect]
-    adjusted: NDArray[np.float64]
-    by_metric: NDArray[np.float64]
+    adjusted: Floats
+    by_metric: Floats
 
 
 def measure(study: Study) -> SingleHeads:
     """Switch each head off alone and compare the metrics with those of the whole model."""
     heads = held_heads(study.classifier)
-    masks = [np.ones(study.shape, np.float32), *(weights_without([head], study.shape) for head in heads)]
-    whole, *masked = study.runner.evaluate(masks, "single heads")
-    resamples = Resamples(study.data, study.resamples, study.seed)
-    base = resamples.draws(whole)
-    effects = []
-    study.progress.start("intervals of single heads", len(masked))
-    for evaluation in masked:
-        effects.append(effect(resamples, base, evaluation))
-        study.progress.advance()
-    p = swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
-    return SingleHeads(heads, effects, benjamini_hochberg_by_head(p), benjamini_hochberg(p))
+    masks = [weights_without([head], study.shape) for head in heads]
+    found, p, _ = effects(study, masks, "single heads")
+    return SingleHeads(heads, found, benjamini_hochberg_by_head(p), benjamini_hochberg(p))

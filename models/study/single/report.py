@@ -1,4 +1,4 @@
-"""The report of `single`: JSON, verdict, finding, table and plots."""
+"""The report of `single`: JSON, verdict, finding, table and heat maps."""
 
 from __future__ import annotations
 
@@ -8,45 +8,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.study import plots
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
 from models.study.single.compute import SingleHeads
-from models.study.statistics import JUDGED, LEVEL, METRICS
+from models.study.statistics import LEVEL, METRICS
 from models.study.study import Study
-from models.study.wording import NAMES, TOO_FEW, head_name, p_value, percent, signed, with_interval
+from models.study.wording import CHANGES, NAMES, TOO_FEW, head_name, p_value, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 SHOWN = 12
-"""How many heads the table and each end of the plot of intervals show."""
-QWK = METRICS.index("qwk")
+"""How many heads the table shows."""
 
 
 def result(study: Study, single: SingleHeads) -> Result:
     """Return the report of single heads."""
     heads, effects = single.heads, single.effects
     order = sorted(range(len(heads)), key=lambda i: effects[i].delta["qwk"].value)
-    lowers_qwk = single.by_metric[:, QWK] <= LEVEL
+    lowers_qwk = single.by_metric[:, METRICS.index("qwk")] <= LEVEL
     harmful = sum(bool(lowers_qwk[i]) and effects[i].delta["qwk"].value < 0 for i in order)
     harmless = sum(effect.is_harmless(study.margin) for effect in effects)
     testable = all(effect.delta["qwk"].testable for effect in effects)
     shown = f"{harmless} of {len(heads)} heads are shown to cost less than {study.margin:g}"
     shown = shown if testable else TOO_FEW
-    worst = effects[order[0]]
-    cost = worst.delta["qwk"].interval()
-    changed = int((single.adjusted <= LEVEL).sum())
-    large = sum(any(abs(effect.delta[metric].value) > 0.01 for metric in JUDGED) for effect in effects)
     verdict = (
         f"Off alone, {harmful} of {len(heads)} heads lower QWK detectably; the costliest, "
-        f"{head_name(heads[order[0]])}, by {signed(cost.value)}."
-    )
-    conclusion = (
-        "Switching off one head at a time changes accuracy, QWK or NDCG@10 by more than 0.01 for "
-        f"{large} of {len(heads)} heads; {shown} (one-sided tests, 5 %, one head at a time). The "
-        f"change is more than chance for {changed} (Benjamini–Hochberg, {100 * LEVEL:.0f} % false "
-        f"discoveries). The head that costs most QWK is {head_name(heads[order[0]])}: "
-        f"{with_interval(cost)}, a relative change of accuracy of "
-        f"{percent(worst.relative['accuracy'].interval())}."
+        f"{head_name(heads[order[0]])}, by {signed(effects[order[0]].delta['qwk'].value)}."
     )
     half = len(heads) / 2
     finding = Finding(
@@ -64,25 +51,7 @@ def result(study: Study, single: SingleHeads) -> Result:
         partial(_maps, study.shape, single),
         "Four heat maps of layers by heads with the change of accuracy, macro-F1, QWK and NDCG@10.",
     )
-    return Result(
-        "single",
-        {"heads": _json(single)},
-        verdict,
-        conclusion,
-        (_section(study, single, order),),
-        (finding,),
-        maps,
-    )
-
-
-def _section(study: Study, single: SingleHeads, order: list[int]) -> Section:
-    extremes = Figure(
-        "single-intervals",
-        "The heads that cost most and gain most QWK when off, with 95 % intervals; filled: more than chance.",
-        partial(_extremes, single, order),
-        "Intervals of the change of QWK for the most harmful and most helpful heads.",
-    )
-    return Section(
+    section = Section(
         "Each head off alone",
         (
             f"Intervals are 95 % (symmetric cluster bootstrap-t over queries, {study.resamples:,} "
@@ -91,9 +60,10 @@ def _section(study: Study, single: SingleHeads, order: list[int]) -> Section:
             "metrics (Bonferroni) and is adjusted over the heads by Benjamini–Hochberg; the p of one "
             "metric, which frames a cell of the maps, is adjusted over the heads alone.",
         ),
-        (_table(single, order),),
-        (extremes,),
+        (_table(single, order[:SHOWN]),),
     )
+    findings = (finding,)
+    return Result("single", {"heads": _json(single)}, verdict, in_words(findings), (section,), findings, maps)
 
 
 def _json(single: SingleHeads) -> list[dict[str, object]]:
@@ -111,17 +81,13 @@ def _json(single: SingleHeads) -> list[dict[str, object]]:
     ]
 
 
-def _table(single: SingleHeads, order: list[int]) -> Table:
-    rows = [
-        (
-            head_name(single.heads[i]),
-            *(with_interval(single.effects[i].delta[metric].interval()) for metric in METRICS),
-            p_value(float(single.adjusted[i])),
-        )
-        for i in order[:SHOWN]
-    ]
-    header = ("head", *(f"Δ {NAMES[metric]}" for metric in METRICS), "adjusted p")
-    return Table(header, tuple(rows), f"The {len(rows)} heads that cost most QWK. All heads: report.json.")
+def _table(single: SingleHeads, shown: list[int]) -> Table:
+    rows = tuple(
+        (head_name(single.heads[i]), *single.effects[i].cells(), p_value(float(single.adjusted[i])))
+        for i in shown
+    )
+    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
+    return Table(("head", *CHANGES, "adjusted p"), rows, caption)
 
 
 def _maps(shape: tuple[int, int], single: SingleHeads) -> Drawing:
@@ -134,19 +100,4 @@ def _maps(shape: tuple[int, int], single: SingleHeads) -> Drawing:
             marked[head] = p[column] <= LEVEL
         title = f"One head off: change of {NAMES[metric]}"
         plots.heat_map(axes, values, title=title, label="points (0.01)", marked=marked)
-    return drawing
-
-
-def _extremes(single: SingleHeads, order: list[int]) -> Drawing:
-    """Draw the intervals of the heads at both ends of the order."""
-    shown = order if len(order) <= 2 * SHOWN else order[:SHOWN] + order[-SHOWN:]
-    drawing, axes = plots.figure(8, 0.28 * len(shown) + 1.4)
-    plots.intervals(
-        axes,
-        [head_name(single.heads[i]) for i in shown],
-        [single.effects[i].delta["qwk"].interval() for i in shown],
-        marked=[bool(single.by_metric[i, QWK] <= LEVEL) for i in shown],
-    )
-    axes.set(xlabel="change of QWK, 95 % interval", ylabel="head (layer.head)")
-    axes.set_title("The heads whose absence costs most and gains most")
     return drawing

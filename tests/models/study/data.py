@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from models import Classifier
 from models.quality.labelled import LabelledPair
+from models.study import kinds
 from models.study.base import Judged
+from models.study.report_files import JSON
+from models.study.result import Result
 from models.study.runner import Runner
 from models.study.study import Study
 
@@ -24,6 +29,21 @@ def judged(queries: int = 14, seed: int = 0) -> Judged:
         for _ in range(1 + query % 7)
     ]
     return Judged.of(rows, "pairs.csv")
+
+
+def reported(kind: str, asked: Study) -> Result:
+    """Run a study; its values are those of report.json."""
+    result = kinds.run(kind, asked)
+    return replace(result, json=orjson.loads(orjson.dumps(result.json, option=JSON)))
+
+
+def drawn(result: Result) -> list[str]:
+    """Draw the figures of a report and return their names, what one sees first ahead."""
+    figures = [result.picture, *(figure for section in result.sections for figure in section.figures)]
+    for figure in figures:
+        assert figure is not None
+        figure.draw().canvas.draw()
+    return [figure.name for figure in figures if figure]
 
 
 def study(classifier: Classifier, out: Path, data: Judged | None = None) -> Study:

@@ -10,7 +10,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.compress.prune import prune
-from models.study.gradients import DifferentiableNetwork
+from models.study.gradients import DifferentiableNetwork, states
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -41,13 +41,10 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
 def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> None:
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     encoded = clf.tokenizer.encode(PAIRS)
-    network = DifferentiableNetwork(clf)
-    (batch,) = network.batches(encoded)
+    order, (*_, last) = states(clf.network, encoded, [np.arange(len(pair)) == 0 for pair in encoded])
 
-    *_, last = network.states(batch)
-
-    logits = clf.network.classify(last[batch.first_token]).numpy()
-    np.testing.assert_allclose(logits, clf.forward(encoded)[batch.order], atol=2e-5)
+    logits = clf.network.classify(torch.from_numpy(last)).numpy()
+    np.testing.assert_allclose(logits, clf.forward(encoded)[order], atol=2e-5)
 
 
 def test_gate_gradients_are_slopes_of_the_loss_of_each_pair(tiny_checkpoint: Path) -> None:

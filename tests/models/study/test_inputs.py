@@ -6,12 +6,13 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models.errors import ModelError
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged
-from models.study.inputs import check_apart, read_judged, sample_queries
+from models.study.inputs import check_apart, read_judged, roughly, sample_queries
 from tests.models.study.data import judged
 
 
@@ -74,9 +75,16 @@ def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
     assert sample_queries(one, 500, 0) == ([], 5000)
 
 
-def test_held_out_queries_that_took_part_are_refused() -> None:
-    with pytest.raises(ModelError, match="shares 14 queries"):
-        check_apart(judged(), judged())
+def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:
+    data = judged(queries=70)
+
+    sample = roughly(data, 80, 4, 0)
+
+    assert len(sample) <= 80
+    assert 10 <= len(sample.queries) <= 20
+    assert np.bincount(sample.query_of).max() <= 7
+    assert "--quick" in sample.note
+    assert roughly(data, len(data), 4, 0) is data
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 
 from models.quality.bootstrap import Interval
-from models.study.wording import bound, p_value, percent, signed, value_or_dash, with_interval
+from models.study.wording import bound, p_value, percent, signed
 
 
 def test_an_undefined_number_is_a_dash() -> None:
     nothing = Interval(math.nan, math.nan, math.nan)
     texts = [
         signed(math.nan),
-        value_or_dash(math.nan),
         p_value(math.nan),
-        with_interval(nothing),
+        nothing.text(),
         percent(nothing),
     ]
-    assert texts == ["–"] * 5
+    assert texts == ["–"] * 4
     assert signed(-math.inf) == "–"
 
 
 def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:
     assert (signed(-0.0314), signed(0.0314), signed(-0.0001)) == ("−0.031", "+0.031", "0.000")
-    assert (value_or_dash(-0.0294), value_or_dash(0.7312)) == ("−0.029", "0.731")
+    assert Interval(0.0294, -0.0294, 0.7).text() == "0.029 (−0.029 to 0.700)"
+    assert Interval(0.0294, -0.0294, 0.7).text(2, sign=True) == "+0.03 (−0.03 to +0.70)"
+    assert percent(Interval(-1.2, -4.0, -0.9)) == "−120.0 % (−120.0 to −90.0)"
+    assert percent(Interval(-0.2, math.nan, math.nan)) == "−20.0 % (no interval)"
 
 
 def test_a_bound_shows_on_which_side_of_the_margin_it_is() -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import orjson
 import pytest
 
 from models import Classifier, HeadMask, ModelError
-from models.checkpoint.config import read_config, read_stored_masks
-from models.study import search
-from models.study.effort import QUICK
-from models.study.report_files import _defined
 from models.study.result import Result
 from models.study.search import compute, recovery
 from models.study.search.times import Times
-from models.study.study import Study
+from models.study.study import QUICK, Study
+from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 STEPS = 16
@@ -46,8 +42,8 @@ def result(study: Study) -> Result:
     times = Times(512, heads, units, np.arange(HEADS + 1.0), np.array([0.08]), (1.0, 1.0), 0.01)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "time", clock)
-        patch.setattr(compute, "measure", lambda _: times)
-        return search.run(study)
+        patch.setattr(compute, "measure_times", lambda _: times)
+        return reported("search", study)
 
 
 def test_the_chosen_network_has_the_needed_heads_and_the_wanted_speed(result: Result) -> None:
@@ -72,14 +68,10 @@ def test_the_path_goes_from_slow_to_fast_with_intervals(result: Result) -> None:
         assert set(point["holdout"]["loss"]) == {"qwk", "ndcg10"}
     methods = {point["method"] for point in result.json["other_orders"]}
     assert methods == {"magnitude", "top layers dropped", "random"}
-    json.dumps(_defined(result.json), allow_nan=False)
-
-
-def test_mask_file_is_a_stored_mask_of_the_model(result: Result, study: Study, tmp_path: Path) -> None:
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "fast.json").write_text(result.files["mask.json"])
-    stored = read_stored_masks(tmp_path, read_config(Path(str(study.model))))
-    assert stored["fast"].spec == result.json["chosen"]["spec"]
+    assert drawn(result) == ["search_holdout", "search_path", "search_mask"]
+    mask = orjson.loads(result.files["mask.json"])["mask"]
+    parsed = HeadMask.parse(mask, layers=LAYERS, heads=HEADS, units=8)
+    assert parsed.spec == result.json["chosen"]["spec"]
 
 
 def test_the_trained_checkpoint_is_written_and_judged(result: Result, study: Study) -> None:
@@ -92,14 +84,6 @@ def test_the_trained_checkpoint_is_written_and_judged(result: Result, study: Stu
     assert "a further test" in result.conclusion
 
 
-def test_figures_can_be_drawn(result: Result) -> None:
-    figures = [result.picture, *(figure for section in result.sections for figure in section.figures)]
-    assert [figure.name for figure in figures if figure] == ["search_holdout", "search_path", "search_mask"]
-    for figure in figures:
-        assert figure is not None
-        figure.draw().canvas.draw()
-
-
 def test_a_speed_that_nothing_has_is_refused(study: Study) -> None:
     with pytest.raises(ModelError, match="no network is 15 times as fast without some heads"):
-        search.run(replace(study, what=("heads",), speedup=15.0))
+        reported("search", replace(study, what=("heads",), speedup=15.0))

@@ -45,7 +45,7 @@ def losses(data: Judged, masked: Evaluation, margin: float = 0.02) -> dict[str, 
 def test_same_predictions_lose_nothing(data: Judged) -> None:
     by_metric = losses(data, graded(data, 0.2))
 
-    assert all(loss.delta == loss.bound == loss.error == 0 for loss in by_metric.values())
+    assert all(loss.delta == loss.bound == loss.standard_error == 0 for loss in by_metric.values())
     assert [v.passed for v in fixed_sequence([by_metric], 0.02)] == [True]
 
 
@@ -75,28 +75,8 @@ def test_nothing_is_tested_after_the_first_failure() -> None:
     verdicts = fixed_sequence([good, bad, good], 0.02)
 
     assert [(v.tested, v.passed) for v in verdicts] == [(True, True), (True, False), (False, False)]
-
-
-def test_every_metric_must_pass_and_the_margin_itself_does_not() -> None:
-    by_metric = {"qwk": Loss(0.0, -0.01, 0.01, 0.5, 100), "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
-
-    assert not fixed_sequence([by_metric], 0.02)[0].passed
-
-
-@pytest.mark.parametrize("ranked", [0, 1, 9, 34, 99])
-def test_a_few_ranked_queries_show_nothing(data: Judged, ranked: int) -> None:
-    grade = [int(g) if q < ranked else 2 for q, g in zip(data.query_of, data.grade, strict=True)]
-    pairs = [LabelledPair(*pair, g) for pair, g in zip(data.pairs, grade, strict=True)]
-    few = Judged.of(pairs, "few with titles of different grades")
-    resamples = Resamples(few, 500, 0)
-    same = graded(few, 0.2)
-
-    by_metric = compare(resamples, resamples.draws(same), same, margin=0.02, alpha=0.025, queries=QUERIES)
-
-    assert all(loss.bound == -np.inf and loss.queries_needed is None for loss in by_metric.values())
-    (verdict,) = fixed_sequence([by_metric], 0.02)
-    assert not verdict.passed
-    assert verdict.outcome == "too few queries"
+    one_at_the_margin = {"qwk": good["qwk"], "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
+    assert not fixed_sequence([one_at_the_margin], 0.02)[0].passed
 
 
 @pytest.mark.parametrize(("queries", "loss"), [(100, 0.1), (150, 0.2)])

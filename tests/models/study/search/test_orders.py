@@ -10,7 +10,7 @@ import pytest
 from models import Classifier
 from models.study import base
 from models.study.gradients import DifferentiableNetwork
-from models.study.search import orders
+from models.study.search import plans
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 
 DEAD = {(0, 1), (0, 3), (1, 0), (2, 2)}  # 4 of 12: three tenths, rounded
@@ -45,7 +45,7 @@ def gradients(classifier: Classifier) -> np.ndarray:
 Rule = Callable[[np.ndarray, base.Heads], base.Heads]
 
 
-@pytest.mark.parametrize("rule", [orders.by_full_fisher, orders.by_michel])
+@pytest.mark.parametrize("rule", [plans.fisher_order, plans.michel_order])
 def test_heads_multiplied_by_zero_go_first(classifier: Classifier, gradients: np.ndarray, rule: Rule) -> None:
     order = rule(gradients, base.held_heads(classifier))
 
@@ -54,22 +54,6 @@ def test_heads_multiplied_by_zero_go_first(classifier: Classifier, gradients: np
 
 
 def test_magnitude_sees_heads_multiplied_by_zero(classifier: Classifier) -> None:
-    order = orders.by_magnitude(classifier, base.held_heads(classifier))
+    order = plans.magnitude_order(classifier, base.held_heads(classifier))
 
     assert set(order[: len(DEAD)]) == DEAD
-
-
-def test_of_two_heads_that_do_the_same_only_one_goes_early() -> None:
-    rng = np.random.default_rng(1)
-    shared, own = rng.standard_normal(500), rng.standard_normal(500)
-    # Heads 0 and 1 move the loss together; head 2 alone, a little more than either of them.
-    gradients = np.stack([shared, shared, 1.2 * own], 1)[:, None, :]
-    held = [(0, 0), (0, 1), (0, 2)]
-
-    assert orders.by_full_fisher(gradients, held)[1] == (0, 2)
-
-
-def test_weights_without_heads_keep_all_others() -> None:
-    weights = base.weights_without([(0, 1)], (2, 2))
-
-    np.testing.assert_array_equal(weights, [[1, 0], [1, 1]])

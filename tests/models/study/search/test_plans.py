@@ -10,14 +10,13 @@ import torch
 
 from models import Classifier
 from models.compress.structure import Structure
-from models.study.effort import QUICK
 from models.study.gradients import DifferentiableNetwork, Gradients
 from models.study.runner import Runner
 from models.study.search import compute, plans
 from models.study.search.networks import Networks
 from models.study.search.plans import Planner
-from models.study.search.times import Times, measure, steps
-from models.study.study import Study
+from models.study.search.times import Times, measure_times, steps
+from models.study.study import QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged
 
@@ -134,7 +133,7 @@ def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) ->
 
 
 def test_measured_times_rise_with_what_is_kept_and_add_up_to_the_whole_network(study: Study) -> None:
-    times = measure(Networks(replace(study, effort=QUICK)))
+    times = measure_times(Networks(replace(study, effort=QUICK)))
 
     assert (np.diff(times.attention) >= 0).all()
     assert (np.diff(times.feed_forward) >= 0).all()

@@ -1,0 +1,95 @@
+"""What `headroom evaluate` finds, as plain values for JSON and as text for people."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from models.commands.terminal import table
+from models.quality import calibration
+from models.quality.comparison import Comparison
+from models.quality.evaluation import Evaluation
+
+
+def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
+    """Return all results as values that orjson writes.
+
+    `head_masks` holds the first model's metrics by all that is off of its intact network, and, if there is
+    one mask, the `change`. A side's `variant` is what its mask was laid on.
+    """
+    first = comparison.sides[0]
+    of_first = [side for side in comparison.sides if side.model == first.model]
+    head_masks = {side.head_mask: comparison.metrics[side.name] for side in of_first}
+    if len(comparison.sides) == len(of_first) == 2:
+        head_masks["change"] = comparison.differences[0].change
+    return {
+        "schema": 1,
+        "model": first.model,
+        "data": str(data),
+        "pairs": len(first.evaluation.truth),
+        "queries": first.evaluation.queries,
+        "ndcg10_random_order": first.evaluation.random_order_ndcg10(),
+        "head_masks": head_masks,
+        "sides": [
+            {
+                "name": side.name,
+                "model": side.model,
+                "variant": side.variant,
+                "head_mask": side.head_mask,
+                "metrics": comparison.metrics[side.name],
+                "confusion": side.evaluation.confusion.tolist(),
+                "calibration": calibration.as_json(side.evaluation.truth, side.evaluation.probabilities),
+                "worst_queries": comparison.worst[side.name],
+            }
+            for side in comparison.sides
+        ],
+        "differences": comparison.differences,
+        "baselines": {
+            one.name: {"metrics": one.metrics, "model_minus": one.model_minus} for one in comparison.baselines
+        },
+    }
+
+
+def as_text(comparison: Comparison, data: Path) -> str:
+    """Return the results as text for people: a table of metrics by side and change, then the baselines."""
+    side, first = comparison.sides[0], comparison.sides[0].evaluation
+    changes = {f"{pair.second} − {pair.first}": pair.change for pair in comparison.differences}
+    if len(changes) == 1:
+        changes = {"change": comparison.differences[0].change}
+    metrics = [["", *comparison.metrics, *changes]]
+    for name in comparison.metrics[side.name]:
+        values = [of_side[name].text() for of_side in comparison.metrics.values()]
+        metrics.append([name, *values, *(change[name].text(sign=True) for change in changes.values())])
+    baselines = [["", *(one.name for one in comparison.baselines)]]
+    for name in comparison.baselines[0].metrics:
+        cells = [(one.metrics[name].text(), one.model_minus[name]) for one in comparison.baselines]
+        baselines.append([name, *(f"{value} [{minus.text(sign=True)}]" for value, minus in cells)])
+    lines = [
+        f"{side.model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
+        table(metrics),
+        "",
+        f"without a model (in brackets: {side.name} minus it):",
+        table(baselines),
+        *_calibration_lines(first),
+    ]
+    if first.ranked_queries:
+        lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
+    columns = (*comparison.metrics.values(), *changes.values())
+    if any(math.isnan(metric.low) for column in columns for metric in column.values()):
+        queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
+        lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
+    return "\n".join(lines)
+
+
+def _calibration_lines(evaluation: Evaluation) -> list[str]:
+    """Say what the calibration errors of a perfect model are, and each grade's mean probability and share."""
+    found = calibration.as_json(evaluation.truth, evaluation.probabilities)
+    floor = found["floor"]
+    grades = zip(found["mean_probabilities"], found["shares"], strict=True)
+    return [
+        f"a perfect model with such probabilities has ece {floor['ece']:.3f} and classwise_ece "
+        f"{floor['classwise_ece']:.3f} on so many pairs",
+        "mean probability of each grade (its share of the pairs): "
+        + ", ".join(f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades)),
+    ]
