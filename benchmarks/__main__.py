@@ -41,16 +41,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_names, default=DEFAULT, metavar="A,B", help="run only these sections")
+    parser.add_argument("--only", type=_names, default=DEFAULT, metavar="A,B", help=", ".join(SECTIONS))
     parser.add_argument("--rounds", type=int, help="turns of each side; default: the section's")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--dry-run", action="store_true", help="print the pages, but do not write them")
-    parser.add_argument("--list", action="store_true", help="list the sections and exit")
     options = parser.parse_args()
-    if options.list:
-        for name, about in SECTIONS.items():
-            print(f"{name:10} {about}")
-        return 0
     failed = False
     for name in options.only:
         print(f"measuring {name}: {SECTIONS[name]}", file=sys.stderr, flush=True)

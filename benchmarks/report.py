@@ -90,12 +90,11 @@ def write(
     section: str, about: str, report: Report, features: Sequence[str] = (), results: Path = RESULTS
 ) -> Path:
     """Replace a section of its processor's page; return the page's path. about: what the section measures."""
-    kind = kind_of(features)
-    page = results / f"{kind}.md"
+    page = results / f"{kind_of(features)}.md"
     results.mkdir(parents=True, exist_ok=True)
     sections = sections_of(page)
     sections[section] = f"{about} (`make bench ONLY={section}`).\n\n{report.as_markdown()}"
-    parts = [f"# Results on a processor of kind {kind}"]
+    parts = [f"# Results on a processor of kind {page.stem}"]
     parts += [f"## {name}\n\n{sections[name]}" for name in sorted(sections)]
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return page
