@@ -55,7 +55,7 @@ GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of rea
 
 
 class Replica:
-    """A replica that takes requests (`service.api.Backend`). Make one with `start`."""
+    """A replica that takes requests, checked against everything but the model. Make one with `start`."""
 
     def __init__(
         self, settings: Settings, metrics: Metrics, engine: Engine, catalog: Catalog, live: LiveExperiments
@@ -167,7 +167,8 @@ class Replica:
     @property
     def experiments(self) -> ExperimentAdmin:
         """The experiments and their switches. Raises Draining once the replica drains."""
-        self._check_draining()
+        if self._draining:
+            raise Draining(DRAINING_RETRY_S)
         return self._experiments
 
     @property
@@ -227,7 +228,8 @@ class Replica:
     @contextlib.contextmanager
     def _taken_in_hand(self) -> Iterator[None]:
         """Count a request until it is answered, so that `drain` waits for it. Raises Draining."""
-        self._check_draining()
+        if self._draining:
+            raise Draining(DRAINING_RETRY_S)
         self._in_hand += 1
         try:
             yield
@@ -235,10 +237,6 @@ class Replica:
             self._in_hand -= 1
             if not self._in_hand:
                 self._nothing_in_hand.set()
-
-    def _check_draining(self) -> None:
-        if self._draining:
-            raise Draining(DRAINING_RETRY_S)
 
     def _build(self, config: LiveConfig) -> Catalog:
         if self._checked is None or self._checked.config.version != config.version:

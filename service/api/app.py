@@ -1,29 +1,55 @@
-"""The ASGI application, put together."""
+"""The ASGI application, put together, and the one layer around its routes.
+
+The layer gives each request its id, checks its key, and times and counts it. Nothing leaves it but answers.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.body import send_and_drain
 from service.api.clients import add_compat_routes
+from service.api.edge import SAFE_REQUEST_ID
 from service.api.errors import error_response, explain
-from service.api.keys import KeyMiddleware, OriginsMiddleware
-from service.api.middleware import RequestMiddleware
+from service.api.keys import OPEN_PATHS, OriginsMiddleware, check_caller
 from service.api.openapi import complete
 from service.api.pages import add_pages
-from service.api.post import PostMiddleware
+from service.api.post import PostRoute, post_routes
 from service.api.routes import add_routes
 from service.config.keys import KeyRing
 from service.config.settings import Settings
-from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.errors import (
+    BodyTooLarge,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    ShedReason,
+    as_service_error,
+)
 from service.observe.metrics import Metrics
-from service.observe.record import Telemetry
+from service.observe.record import Record, Telemetry
 
 API_VERSION = "1"
+
+logger = logging.getLogger("headroom.api")
+
+UNMATCHED = "unmatched"
+"""The route label of paths that no route has."""
+
+_UNTRACED_PATHS = OPEN_PATHS | {"/metrics"}
+"""Paths that probes and browsers ask for all the time, and that do no work worth a trace."""
 
 
 class _App(FastAPI):
@@ -34,9 +60,9 @@ class _App(FastAPI):
 def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     """The service's HTTP side, without a model.
 
-    Set `app.state.backend` to a `service.api.Backend` when the replica is up, and back to None when it no
-    longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own. At the end,
-    close `app.state.telemetry`; that may block for seconds.
+    Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
+    requests get 503 with Retry-After. The app has no lifespan of its own. At the end, close
+    `app.state.telemetry`; that may block for seconds.
     """
     app = _App(
         title="headroom",
@@ -51,37 +77,37 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
-    app.state.keys = KeyRing(settings.api_keys)
+    app.state.keys = KeyRing(settings.api_keys) if settings.api_keys else None
     app.state.telemetry = Telemetry(
         settings.access_log, tracing=settings.tracing, log_queries=settings.log_queries
     )
-    # The last one added is the outermost.
-    app.add_middleware(PostMiddleware)
-    app.add_middleware(KeyMiddleware, keys=app.state.keys or None, origins=settings.cors_origins)
-    app.add_middleware(RequestMiddleware, metrics=metrics, telemetry=app.state.telemetry)
-    if settings.cors_origins:
-        app.add_middleware(OriginsMiddleware, origins=settings.cors_origins)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
     add_compat_routes(app)
     add_pages(app)
+    app.add_middleware(
+        RequestMiddleware,
+        settings=settings,
+        keys=app.state.keys,
+        posts=post_routes(app),
+        metrics=metrics,
+        telemetry=app.state.telemetry,
+    )
+    if settings.cors_origins:
+        app.add_middleware(OriginsMiddleware, origins=settings.cors_origins)  # outside the other one
     return app
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """The routing's own errors: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
-    known: ServiceError
     if error.status_code == NotFound.status:
-        known = NotFound()
-    elif error.status_code == MethodNotAllowed.status:
-        known = MethodNotAllowed()
-    else:
+        raise NotFound
+    if error.status_code != MethodNotAllowed.status:
         raise error
-    response = error_response(known, request.scope)
-    if isinstance(known, MethodNotAllowed):
-        response.headers["allow"] = ", ".join(_methods(request))
+    response = error_response(MethodNotAllowed(), request.scope)
+    response.headers["allow"] = ", ".join(_methods(request))
     return response
 
 
@@ -93,8 +119,122 @@ def _methods(request: Request) -> list[str]:
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
-async def _validation_error(request: Request, error: Exception) -> Response:
+async def _validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]  # without "path" or "query"
-    known: InvalidRequest = explain(errors)
-    return error_response(known, request.scope)
+    raise explain([{**each, "loc": each["loc"][1:]} for each in error.errors()])  # without "path" or "query"
+
+
+class RequestMiddleware:
+    """The outermost layer: nothing leaves it but answers, each counted, timed and with a request id.
+
+    HEAD is answered as GET without the body. Exceptions of any kind become the error shape; those that are
+    not the caller's fault are logged with the request id.
+
+    posts: the POST routes by their path. Such a request goes straight to its route, past the router, which
+    would try one pattern after the other, and three layers that such a route does not use. A path with
+    parameters, and whatever else is unusual, goes the usual way.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings,
+        keys: KeyRing | None,
+        posts: Mapping[str, PostRoute],
+        metrics: Metrics,
+        telemetry: Telemetry,
+    ) -> None:
+        self.app = app
+        self.origins = settings.cors_origins
+        self.keys = keys
+        self.posts = posts
+        self.metrics = metrics
+        self.telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        arrived = time.monotonic()
+        is_traced = scope["path"] not in _UNTRACED_PATHS
+        record = self.telemetry.begin(scope, _request_id(scope), is_traced=is_traced)
+        is_head = scope["method"] == "HEAD"
+        if is_head:
+            scope = {**scope, "method": "GET"}
+        scope.setdefault("state", {})["arrived"] = arrived
+
+        async def send_with_headers(message: Message) -> None:
+            """Send a part of the answer, with the request's id and timing in its head."""
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = record.request_id
+                if "server-timing" not in headers:
+                    headers["server-timing"] = f"total;dur={(time.monotonic() - arrived) * 1000:.3f}"
+            elif message["type"] == "http.response.body" and is_head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            check_caller(scope, self.keys, self.origins)
+            is_post = scope["method"] == "POST" and not scope.get("root_path")
+            post = self.posts.get(scope["path"]) if is_post else None
+            if post is None:
+                await self.app(scope, receive, send_with_headers)
+            else:
+                scope.update(route=post, endpoint=post.endpoint, path_params={})
+                await post.handle(scope, receive, send_with_headers)
+        except asyncio.CancelledError:
+            # The proxy in front gave up on this request, as it does when its client hangs up.
+            if not record.status:
+                record.status = 499
+                self._shed("disconnect", record)
+            raise
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
+            if record.status:
+                raise  # half an answer is out; the server has to cut the connection
+            await self._refuse(error, record, scope, receive, send_with_headers)
+        finally:
+            route, status, seconds = _route(scope), record.status or 500, time.monotonic() - arrived
+            self.metrics.request(route, status, seconds)
+            self.telemetry.end(record, route=route, status=status, seconds=seconds)
+
+    async def _refuse(
+        self, error: BaseException, record: Record, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Count an error and answer it."""
+        known = as_service_error(error)
+        if known.shed is not None:
+            self._shed(known.shed, record)
+        if known.status == InternalError.status:
+            logger.error("request %s failed", record.request_id, exc_info=error)
+        response = error_response(error, scope)
+        if isinstance(error, BodyTooLarge) and error.unread:
+            await send_and_drain(response, scope, receive, send)
+        else:
+            await response(scope, receive, send)
+
+    def _shed(self, reason: ShedReason, record: Record) -> None:
+        self.metrics.shed(reason)
+        record.shed = reason
+
+
+def _request_id(scope: Scope) -> str:
+    """Return the caller's own id if it is short and plain, so that logs can be joined; else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and SAFE_REQUEST_ID.fullmatch(value):
+            return str(value, "ascii")
+    return uuid.uuid4().hex
+
+
+def _route(scope: Scope) -> str:
+    """Return the path's template; a caller's own words never become a label."""
+    path = getattr(scope.get("route"), "path", None)
+    if path is None:
+        app = scope.get("app")
+        templates = {getattr(route, "path", None) for route in app.routes} if app is not None else set()
+        path = scope["path"] if scope["path"] in templates else UNMATCHED
+    return str(path)

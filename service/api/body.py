@@ -1,74 +1,87 @@
-"""Reads a request's body, bounded in bytes and time; answers while one that is too large still arrives."""
+"""A request's body: read within limits of bytes and time, and parsed as strict JSON (RFC 8259).
+
+orjson already refuses text that is not UTF-8, lone surrogates, NaN, numbers beyond a double and more than
+1024 levels. This module adds a depth limit, a limit on arrays, objects and keys, and an error for duplicate
+keys, of which orjson keeps the last.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
+import json
 from collections.abc import Collection
+from typing import Any
 
-from fastapi import Response
+import numpy as np
+import orjson
 from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.config.settings import Settings
-from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
+from service.errors import (
+    BodyTooLarge,
+    ClientDisconnected,
+    InvalidJSON,
+    RequestTimeout,
+    UnsupportedMediaType,
+    shown,
+)
+
+MAX_DEPTH = 32
+"""The deepest nesting of a request's JSON; `[]` has depth 1."""
 
 DRAIN_BYTES = 64_000_000
 DRAIN_SECONDS = 10.0
 """The bytes of a refused body that are still read and thrown away, and for how long."""
 
+_PARTS = (b"[", b"{", b":")  # each array, object and key has one of these
 
-def check_content_type(headers: Headers, *, others: Collection[str] = ()) -> None:
-    """Accept JSON of any name.
 
-    others: further types to accept; "" for a body that does not say what it is.
+async def read(
+    receive: Receive, headers: Headers, settings: Settings, *, other_types: Collection[str] = ()
+) -> bytes:
+    """Return the whole body.
+
+    other_types: content types to accept besides JSON of any name; "" for a body that does not say what it is.
 
     Raises:
         UnsupportedMediaType: another type is named or none (as a web page of another origin could send it
             unasked), or the body is compressed.
-    """
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
-    if not is_json and kind not in others:
-        raise UnsupportedMediaType
-    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
-
-
-async def read(receive: Receive, headers: Headers, settings: Settings) -> bytes:
-    """Return the whole body.
-
-    Raises:
         BodyTooLarge: as soon as it is, or before the first byte if Content-Length says so.
         RequestTimeout: the body had not ended in time.
         ClientDisconnected: the client hung up before its end.
     """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    if not is_json and kind not in other_types:
+        raise UnsupportedMediaType
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
     max_bytes, timeout_s = settings.max_body_bytes, settings.body_timeout_s
+    too_large = f"The body is larger than the {max_bytes} bytes of one request."
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
-        raise _too_large(max_bytes, unread=True)
-    chunks: list[bytes] = []
-    size = 0
+        raise BodyTooLarge(too_large, unread=True)
+    content = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
-                chunk: bytes = message.get("body", b"")
+                content += message.get("body", b"")
                 more: bool = message.get("more_body", False)
-                size += len(chunk)
-                if size > max_bytes:
-                    raise _too_large(max_bytes, unread=more)
-                if chunk:
-                    chunks.append(chunk)
+                if len(content) > max_bytes:
+                    raise BodyTooLarge(too_large, unread=more)
                 if not more:
-                    return b"".join(chunks)
+                    return bytes(content)
     except TimeoutError:
         raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
 
 
-async def send_and_drain(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+async def send_and_drain(response: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an answer while the request's body still arrives, then read on for a while before the end.
 
     The server closes the connection at the end of the answer. A client that is still writing then gets a
@@ -83,20 +96,105 @@ async def send_and_drain(response: Response, scope: Scope, receive: Receive, sen
         await send(message)
 
     await response(scope, receive, send_open)
-    await _drain(receive)
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _drain(receive: Receive) -> None:
     size = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
             while size < DRAIN_BYTES:
                 message = await receive()
                 if not message.get("more_body", False):  # the end of the body, or a disconnect
-                    return
+                    break
                 size += len(message.get("body", b""))
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _too_large(max_bytes: int, *, unread: bool) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than the {max_bytes} bytes of one request.", unread=unread)
+def parse(content: bytes, *, max_parts: int) -> Any:
+    """Return the value of a JSON document in UTF-8, which may begin with a byte order mark.
+
+    max_parts: the most arrays, objects and keys together.
+
+    Raises:
+        InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object
+            with the same key twice, nested deeper than `MAX_DEPTH`, or more than `max_parts` parts.
+    """
+    content = content.removeprefix(codecs.BOM_UTF8)  # a parser may ignore it (RFC 8259, section 8.1)
+    if not content or content.isspace():
+        raise InvalidJSON("The body is empty; send a JSON object.")
+    arrays, objects, colons = (content.count(sign) for sign in _PARTS)
+    if arrays + objects + colons > max_parts and _parts_outside_strings(content) > max_parts:
+        raise InvalidJSON(
+            f"The body holds more than {max_parts} arrays, objects and keys; send fewer items, or items with "
+            "fewer fields."
+        )
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJSON(_sentence(error)) from None
+    # A body has at most as many levels as brackets, and at most as many keys as colons. So most bodies need
+    # neither of these checks.
+    if arrays + objects > MAX_DEPTH and _is_too_deep(value):
+        raise InvalidJSON(_TOO_DEEP)
+    keys = len(value) if isinstance(value, dict) else 0
+    if colons > keys and (twice := duplicate_key(content)) is not None:
+        raise InvalidJSON(f'The key "{twice}" appears twice in the same object.')
+    return value
+
+
+def _parts_outside_strings(content: bytes) -> int:
+    """Return the number of arrays, objects and keys.
+
+    There may be a million strings, and the other requests wait meanwhile: so there is no loop over them.
+    """
+    text = np.frombuffer(content.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    # 1 where the number of quotes so far is odd
+    is_inside = np.bitwise_xor.accumulate((text == ord('"')).view(np.uint8))
+    return sum(int(np.count_nonzero((text == ord(sign)) & (is_inside == 0))) for sign in _PARTS)
+
+
+_TOO_DEEP = f"The body is nested more than {MAX_DEPTH} levels deep."
+
+
+def _sentence(error: orjson.JSONDecodeError) -> str:
+    reason = error.msg
+    if "depth" in reason or "recursion" in reason:
+        return _TOO_DEEP
+    if "surrogate in string" in reason:
+        reason = "a \\u escape is half of a surrogate pair"
+    elif "UTF-8:" in reason:
+        reason = "it is not UTF-8"
+    return f"The body is not valid JSON: {reason} (line {error.lineno}, column {error.colno})."
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Return whether containers nest deeper than `MAX_DEPTH`. No stack can overflow."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [
+            child for each in containers for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(containers)
+
+
+class _DuplicateKeyError(Exception):
+    """An object has the same key twice. Carries the key out of the decoder."""
+
+
+def duplicate_key(content: bytes) -> str | None:
+    """Return a key, perhaps cut short, that an object of a valid JSON document has twice; None if none is."""
+    try:
+        _KEYS.decode(content.decode())
+    except _DuplicateKeyError as duplicate:
+        return shown(duplicate)
+    return None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    keys: set[str] = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise _DuplicateKeyError(key)
+        keys.add(key)
+
+
+# Only its keys are used. Numbers stay text, so that a number of a million digits costs nothing.
+_KEYS = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str)

@@ -134,11 +134,9 @@ def _steers_serve(name: bytes, value: bytes) -> bool:
 
 def _drop_second_request_id(start: Message) -> None:
     """Serve adds the header to the one that our application sent already."""
-    headers = list(start.get("headers", ()))
-    places = [place for place, (name, _) in enumerate(headers) if name.lower() == _REQUEST_ID]
-    for place in reversed(places[1:]):
-        del headers[place]
-    start["headers"] = headers
+    ids = [header for header in start.get("headers", ()) if header[0].lower() == _REQUEST_ID]
+    others = [header for header in start.get("headers", ()) if header[0].lower() != _REQUEST_ID]
+    start["headers"] = others + ids[:1]
 
 
 def _is_made_by_serve(start: Message) -> bool:

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.api.errors import shape_of, tei
-from service.api.keys import is_open
-from service.api.strict_json import MAX_DEPTH
+from service.api.body import MAX_DEPTH
+from service.api.keys import OPEN_PATHS
 from service.config.settings import Settings
-from service.errors import (
-    BodyTooLarge,
-    Conflict,
-    DeadlineExceeded,
-    Forbidden,
-    InferenceFailed,
-    InternalError,
-    InvalidJSON,
-    InvalidRequest,
-    NotFound,
-    QueueFull,
-    RequestTimeout,
-    ServiceError,
-    Unauthorized,
-    Unavailable,
-    UnsupportedMediaType,
-    to_response,
-)
-from service.schemas.limits import MAX_COLUMNS
+from service.schemas.requests import MAX_COLUMNS
 from service.schemas.responses import Error
 
 DESCRIPTION = """\
@@ -39,35 +20,28 @@ carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`. An 
 shape carries `X-Degraded: true` if the load has made it worse (see `degraded` of /v1/score).
 """
 
-_HEADERS: dict[str, dict[str, Any]] = {
-    "retry-after": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}},
-    "www-authenticate": {"WWW-Authenticate": {"schema": {"type": "string"}}},
+_MEANINGS = {
+    400: "The body is not strict JSON, or nested too deeply.",
+    401: "No valid API key.",
+    403: "The API key is not of the admin role; or no keys are set, and the request is not from here.",
+    404: "There is nothing of this name.",
+    408: "The body did not arrive in time.",
+    409: "The current state does not allow it.",
+    413: "The body is over the size limit.",
+    415: "The body is said to be something other than JSON, or compressed.",
+    422: "A field is wrong; `param` names it.",
+    424: "The model gave no finite score.",
+    429: "The queue is over its token limit, or the key's rate is used up.",
+    500: "A defect of the server.",
+    503: "Starting, draining, or the device or replica failed.",
+    504: "The deadline or the request timeout passed; work not begun was dropped.",
 }
-"""The documented form of the headers that errors bring."""
-
-_BY_STATUS: dict[int, tuple[str, ServiceError]] = {
-    example.status: (meaning, example)
-    for meaning, example in (
-        ("The body is not strict JSON, or nested too deeply.", InvalidJSON()),
-        ("No valid API key.", Unauthorized()),
-        (
-            "The API key is not of the admin role; or no keys are set, and the request is not from here.",
-            Forbidden(),
-        ),
-        ("There is nothing of this name.", NotFound()),
-        ("The body did not arrive in time.", RequestTimeout()),
-        ("The current state does not allow it.", Conflict()),
-        ("The body is over the size limit.", BodyTooLarge()),
-        ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType()),
-        ("A field is wrong; `param` names it.", InvalidRequest("should be a string", param="titles[3]")),
-        ("The queue is over its token limit, or the key's rate is used up.", QueueFull()),
-        ("A defect of the server.", InternalError()),
-        ("Starting, draining, or the device or replica failed.", Unavailable()),
-        ("The deadline or the request timeout passed; work not begun was dropped.", DeadlineExceeded()),
-    )
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
+_HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
 }
-"""The meaning of each status that a route may answer with, and one error that has it."""
-_BY_STATUS[424] = ("The model gave no finite score.", InferenceFailed())  # only in TEI's shape
 
 
 def errors(*statuses: int, model: Any = Error) -> dict[int | str, dict[str, Any]]:
@@ -75,14 +49,10 @@ def errors(*statuses: int, model: Any = Error) -> dict[int | str, dict[str, Any]
 
     model: the type of their bodies.
     """
-    described: dict[int | str, dict[str, Any]] = {}
-    for status in statuses:
-        meaning, example = _BY_STATUS[status]
-        described[status] = {"model": model, "description": meaning}
-        for header in to_response(example).headers:
-            if header in _HEADERS:
-                described[status]["headers"] = _HEADERS[header]
-    return described
+    return {
+        status: {"model": model, "description": _MEANINGS[status], "headers": _HEADERS.get(status, {})}
+        for status in statuses
+    }
 
 
 GET_ERRORS = errors(401, 403, 429, 500, 503)
@@ -118,8 +88,11 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _show_answers(path, method.upper(), operation, schemas)
-            if is_open(method.upper(), path):
+            for status, response in operation["responses"].items():
+                if status != "200":  # the errors of /metrics are JSON, too
+                    (content,) = response["content"].values()
+                    response["content"] = {"application/json": content}
+            if method == "get" and path in OPEN_PATHS:
                 operation["security"] = []
             elif settings.api_keys:
                 operation["security"] = [{"key": []}]
@@ -136,42 +109,3 @@ def _drop_fastapis_errors(document: dict[str, Any]) -> None:
         for operation in operations.values():
             if "HTTPValidationError" in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]
-
-
-def _show_answers(path: str, method: str, operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Add an example to each answer: made of the schema, or for an error the error itself."""
-    for status, response in operation["responses"].items():
-        if "content" not in response:  # the answers about health that are empty
-            continue
-        (content,) = response["content"].values()
-        if status == "200":
-            content["example"] = _example(content["schema"], schemas)
-        else:
-            _, error = _BY_STATUS[int(status)]
-            # A path of several kinds of clients has the statuses, and the shapes, of all of them.
-            answers = (shape(error, to_response(error)) for shape in (shape_of(path, method), tei))
-            example = next(answer.body for answer in answers if answer.status == int(status))
-            shown = {"schema": content["schema"], "example": example}
-            response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
-
-
-def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
-    """Return a value that a schema of an answer allows, of its fields' own examples where they have one."""
-    if "$ref" in schema:
-        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return _example(schema[key][0], schemas)
-    for key in ("examples", "enum"):
-        if key in schema:
-            return schema[key][0]
-    if "const" in schema:
-        return schema["const"]
-    kind = schema.get("type", "object")
-    if kind == "object":
-        fields = schema.get("properties", {})
-        return {name: _example(field, schemas) for name, field in fields.items()}
-    if kind == "array":
-        sides = schema.get("prefixItems") or [schema["items"]]
-        return [_example(side, schemas) for side in sides]
-    return {"string": "text", "integer": 1, "number": 0.5, "boolean": False, "null": None}[kind]

@@ -7,7 +7,6 @@ everybody; what they then ask for (the OpenAPI document too) is not.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -48,17 +47,11 @@ _DOCS_HEADERS = _COMMON | {  # Swagger UI's styles and pictures are inline
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    content: bytes
-    media_type: str
-    headers: dict[str, str]
-
-
-def _read(file: Path, headers: dict[str, str]) -> _File:
+def _read(file: Path, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    """Return a file's content, and the headers that it is sent with."""
     content = file.read_bytes()
     etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return _File(content, _MEDIA_TYPES[file.suffix], headers | {"etag": etag})
+    return content, headers | {"content-type": _MEDIA_TYPES[file.suffix], "etag": etag}
 
 
 _FILES = {
@@ -88,9 +81,9 @@ def add_pages(app: FastAPI) -> None:
 
 
 async def _serve(request: Request) -> Response:
-    file = _FILES.get(request.scope["path"])
-    if file is None:
+    if request.scope["path"] not in _FILES:
         raise NotFound
-    if request.headers.get("if-none-match") == file.headers["etag"]:
-        return Response(status_code=304, headers=file.headers)
-    return Response(file.content, media_type=file.media_type, headers=file.headers)
+    content, headers = _FILES[request.scope["path"]]
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers)

@@ -7,36 +7,38 @@ request would pull through the processor's caches again (docs/decisions/009-the-
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from models.errors import InvalidMask
-from service.api import strict_json
-from service.api.backend import Backend
-from service.api.body import check_content_type, read
+from service.api.body import parse, read
 from service.api.errors import ErrorShape, explain, json_response, use
-from service.api.openapi import POST_ERRORS, errors
-from service.api.waiting import answer
-from service.config.keys import ApiKey, KeyRing
+from service.config.keys import ApiKey
 from service.config.settings import Settings
 from service.engine.request import Deadline
-from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
+from service.errors import (
+    ClientDisconnected,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidRequest,
+    NotReady,
+    Starting,
+)
 from service.observe.record import current
 from service.schemas.responses import Timing, to_json
 
+if TYPE_CHECKING:
+    from service.replica import Replica
+
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]
-
-BYTES_PER_PAIR = 4_096
-"""A request counts at least one pair for so many bytes of its body, as long texts cost more to read."""
+T = TypeVar("T")
 
 
 class Post(Request):
@@ -46,7 +48,7 @@ class Post(Request):
     """
 
     settings: Settings
-    backend: Backend
+    backend: Replica
     deadline: Deadline
     content: bytes
     key: ApiKey | None = None
@@ -63,37 +65,6 @@ class Post(Request):
         if self.key.role != "admin":
             raise Forbidden
         return f"key {self.key.name}"
-
-    @contextmanager
-    def charged(self, pairs: int) -> Iterator[Callable[[int], None]]:
-        """Count pairs against the rate of the request's key while they are scored. Raises RateLimited.
-
-        A large body counts more pairs: one for every `BYTES_PER_PAIR`.
-        They are given back if the replica refuses the request, as wrong or for want of room. An endpoint that
-        may score more pairs than announced reports all that it scores to the function that this yields:
-        those count however the request ends, and the key may owe them.
-        """
-        pairs = max(pairs, -(-len(self.content) // BYTES_PER_PAIR))
-        pairs_scored = 0
-
-        def count_pairs(more: int) -> None:
-            nonlocal pairs_scored
-            pairs_scored += more
-
-        if self.key is None:
-            yield count_pairs
-            return
-        keys: KeyRing = self.app.state.keys
-        keys.spend_pairs(self.key, pairs)
-        least = pairs
-        try:
-            yield count_pairs
-        except (InvalidRequest, InvalidMask, QueueFull, Unavailable):
-            least = 0
-            raise
-        finally:
-            if correction := pairs - max(pairs_scored, least):
-                keys.correct_pairs(self.key, correction)
 
 
 class Timed(NamedTuple):
@@ -137,8 +108,7 @@ class PostRoute(APIRoute):
             await super().handle(scope, receive, send)
             return
         request = Post(scope, receive)
-        state = request.app.state
-        settings = request.settings = state.settings
+        settings = request.settings = request.app.state.settings
         request.key = scope["state"].get("key")
         value = await self.read_body(request, receive)
         shape = self.default
@@ -147,24 +117,26 @@ class PostRoute(APIRoute):
         if shape.write_error is not None:
             use(scope, shape.write_error)
         body = validated(shape.model, value)
-        request.deadline = _deadline(scope["state"]["arrived"], body, settings)
+        timeout_s = settings.request_timeout_s
+        if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
+            if deadline_ms > timeout_s * 1000:
+                limit = f"must be at most {timeout_s * 1000:.0f}, the request timeout"
+                raise InvalidRequest(limit, param="deadline_ms")
+            timeout_s = deadline_ms / 1000
+        request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
         parameters = self._parameters(request) if request.path_params else {}
         # Read now: nothing waits between this and the call in which the replica takes its config.
         request.backend = backend_of(request)
         config_version = request.backend.config_version
-        value = await answer(
-            shape.endpoint(request, body=body, **parameters),
-            receive,
-            timeout_s=request.deadline.remaining(),
-        )
+        work = shape.endpoint(request, body=body, **parameters)
+        value = await answer(work, receive, timeout_s=request.deadline.remaining())
         response = _response(value, request, config_version)
         await response(scope, receive, send)
 
     async def read_body(self, request: Post, receive: Receive) -> Any:
         """Return the JSON value of the body, and set `content`. Raises ServiceError."""
-        check_content_type(request.headers)
         request.content = await read(receive, request.headers, request.settings)
-        return strict_json.loads(request.content, max_parts=request.settings.max_json_parts)
+        return parse(request.content, max_parts=request.settings.max_json_parts)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the path's parameters, checked as FastAPI documents them."""
@@ -177,28 +149,53 @@ class PostRoute(APIRoute):
         return values
 
 
-class PostMiddleware:
-    """Hands a POST request to its route, past the router and three layers that such a route does not use.
+async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:
+    """Return the result of `work`; cancel it if its client hangs up or its time runs out.
 
-    The router would try one pattern after the other. A path with parameters, and whatever else is unusual,
-    goes the usual way.
+    Args:
+        work: runs in the caller's task. If it is cancelled, it removes from the queue what it has put there.
+        receive: the request's own channel, its body read to the end.
+
+    Raises:
+        ClientDisconnected: the client was gone first.
+        DeadlineExceeded: `timeout_s` passed first.
     """
+    waiting = asyncio.current_task()
+    assert waiting is not None
+    hung_up = is_over = False
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self._routes: dict[str, PostRoute] | None = None
+    def hang_up(_: asyncio.Task[None]) -> None:
+        nonlocal hung_up
+        if is_over:  # the loop had this call on its list already when the wait ended
+            return
+        hung_up = True
+        waiting.cancel()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = None
-        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
-            if self._routes is None:
-                self._routes = post_routes(scope["app"])
-            route = self._routes.get(scope["path"])
-        if route is None:
-            await self.app(scope, receive, send)
-        else:
-            scope.update(route=route, endpoint=route.endpoint, path_params={})
-            await route.handle(scope, receive, send)
+    watch = asyncio.create_task(_disconnect(receive))
+    watch.add_done_callback(hang_up)
+    patience = asyncio.timeout(timeout_s)
+    try:
+        async with patience:
+            return await work
+    except TimeoutError:
+        if patience.expired():
+            raise DeadlineExceeded from None
+        raise
+    except asyncio.CancelledError:
+        if hung_up and waiting.cancelling() == 1:  # nobody else wants this task to end
+            raise ClientDisconnected from None
+        raise
+    finally:
+        is_over = True
+        if hung_up:
+            waiting.uncancel()
+        watch.remove_done_callback(hang_up)
+        watch.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def post_routes(app: FastAPI) -> dict[str, PostRoute]:
@@ -215,30 +212,9 @@ def validated(model: type[Model], value: Any) -> Model:
         raise explain(error.errors(include_url=False, include_context=False)) from None
 
 
-def add_post_route(
-    app: FastAPI,
-    path: str,
-    endpoint: Endpoint,
-    response_model: Any,
-    tags: list[str | Enum],
-    *,
-    more_errors: Sequence[int] = (),
-) -> None:
-    """Add a route of this kind, documented with the errors of all of them and `more_errors`, as statuses."""
-    app.router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        response_model=response_model,
-        responses=POST_ERRORS | errors(*more_errors),
-        tags=tags,
-        route_class_override=PostRoute,
-    )
-
-
-def backend_of(request: Request) -> Backend:
+def backend_of(request: Request) -> Replica:
     """Return the replica. Raises Starting while there is none."""
-    backend: Backend | None = request.app.state.backend
+    backend: Replica | None = request.app.state.backend
     if backend is None:
         raise Starting(retry_after=2.0)
     return backend
@@ -246,25 +222,10 @@ def backend_of(request: Request) -> Backend:
 
 def check_ready(request: Request) -> None:
     """Raise NotReady unless requests are welcome."""
-    backend: Backend | None = request.app.state.backend
+    backend: Replica | None = request.app.state.backend
     reason = "starting" if backend is None else backend.ready()
     if reason is not None:
         raise NotReady(reason)
-
-
-def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
-    """Return the request's deadline: its own or else the server's timeout, from arrival.
-
-    Raises InvalidRequest if its own is later than the server's.
-    """
-    timeout_s = settings.request_timeout_s
-    deadline_ms: float | None = getattr(body, "deadline_ms", None)
-    if deadline_ms is not None:
-        if deadline_ms > timeout_s * 1000:
-            limit = f"must be at most {timeout_s * 1000:.0f}, the request timeout"
-            raise InvalidRequest(limit, param="deadline_ms")
-        timeout_s = deadline_ms / 1000
-    return Deadline(received=time.monotonic(), expires=arrived + timeout_s)
 
 
 def _response(value: Any, request: Post, config_version: str) -> Response:

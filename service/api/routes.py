@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.backend import Backend
 from service.api.clients.vllm import VllmScores
 from service.api.errors import json_response
-from service.api.openapi import GET_ERRORS, errors
-from service.api.post import Post, add_post_route, backend_of, check_ready
+from service.api.keys import charged
+from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
+from service.api.post import Post, PostRoute, backend_of, check_ready
 from service.experiments import steering
 from service.experiments.events import OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
-from service.schemas.limits import check_attention, check_compare, check_condense, check_score
 from service.schemas.listings import HeadsResponse, Health, MasksResponse, ModelsResponse, VariantsResponse
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
@@ -32,27 +31,27 @@ _Name = Annotated[
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
     """Grade the titles of a query, under a variant and any head mask."""
-    with request.charged(check_score(body, request.settings)):
+    with charged(request, body.check(request.settings)):
         return await request.backend.score(body, request.deadline)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
     """Score the same pairs under several masks and variants, in the same batches."""
-    with request.charged(check_compare(body, request.settings)):
+    with charged(request, body.check(request.settings)):
         return await request.backend.compare(body, request.deadline)
 
 
 async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) -> AttentionResponse:
     """Show where the tokens of one pair look, head by head."""
-    check_attention(body)
-    with request.charged(1):
+    with charged(request, body.check(request.settings)):
         return await request.backend.attention(body, request.deadline)
 
 
 async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
     """Shorten a verbose query to the words that still find the same titles."""
-    check_condense(body, request.settings)
-    with request.charged(len(body.titles)) as count_pairs:  # how many it takes is known only afterwards
+    with charged(
+        request, body.check(request.settings)
+    ) as count_pairs:  # how many it takes is known afterwards
         return await request.backend.condense(body, request.deadline, count_pairs)
 
 
@@ -82,28 +81,24 @@ async def _act(request: Post, name: str, decide: steering.Decide, reason: str) -
     return await request.backend.experiments.act(name, decide, reason=reason, actor=actor)
 
 
-async def models(request: Request) -> Response:
-    """The checkpoints that are loaded."""
-    backend = backend_of(request)
-    return _listing(backend, backend.models())
+_LISTINGS = (
+    ("models", ModelsResponse, "The checkpoints that are loaded."),
+    ("variants", VariantsResponse, "The variants that requests can name."),
+    ("masks", MasksResponse, "The stored masks that specs can name as `@name`."),
+    (
+        "heads",
+        HeadsResponse,
+        "The head study of the service's own checkpoint: what it found out about each head.",
+    ),
+)
 
 
-async def variants(request: Request) -> Response:
-    """The variants that requests can name."""
-    backend = backend_of(request)
-    return _listing(backend, backend.variants())
+def _listing(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def endpoint(request: Request) -> Response:
+        backend = backend_of(request)
+        return json_response(getattr(backend, name)(), headers={"x-config-version": backend.config_version})
 
-
-async def masks(request: Request) -> Response:
-    """The stored masks that specs can name as `@name`."""
-    backend = backend_of(request)
-    return _listing(backend, backend.masks())
-
-
-async def heads(request: Request) -> Response:
-    """The head study of the service's own checkpoint: what it found out about each head."""
-    backend = backend_of(request)
-    return _listing(backend, backend.heads())
+    return endpoint
 
 
 async def experiments(request: Request) -> Response:
@@ -140,39 +135,40 @@ async def metrics(request: Request) -> Response:
 
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
-    scoring: list[str | Enum] = ["scoring"]
-    loaded: list[str | Enum] = ["what is loaded"]
-    operations: list[str | Enum] = ["operations"]
-    of_experiments: list[str | Enum] = ["experiments"]
-    add_post_route(app, "/v1/score", score, ScoreResponse | VllmScores, scoring)
-    add_post_route(app, "/v1/compare", compare, CompareResponse, scoring)
-    add_post_route(app, "/v1/attention", attention, AttentionResponse, scoring)
-    add_post_route(app, "/v1/condense", condense, CondenseResponse, scoring)
-    add_post_route(app, "/v1/outcomes", outcomes, OutcomeReceipt, of_experiments)
-    for verb in (ramp, stop, ship):
-        path = f"/v1/experiments/{{name}}/{verb.__name__}"
-        add_post_route(app, path, verb, ExperimentDetail, of_experiments, more_errors=(403, 404, 409))
+    verb = POST_ERRORS | errors(403, 404, 409)
     by_name = GET_ERRORS | errors(404, 422)
-    for path, endpoint, answer, statuses, tags in (
-        ("/v1/models", models, ModelsResponse, GET_ERRORS, loaded),
-        ("/v1/variants", variants, VariantsResponse, GET_ERRORS, loaded),
-        ("/v1/masks", masks, MasksResponse, GET_ERRORS, loaded),
-        ("/v1/heads", heads, HeadsResponse, GET_ERRORS, loaded),
-        ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, of_experiments),
-        ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, of_experiments),
-        ("/v1/experiments/{name}/course", course, Course, by_name, of_experiments),
-        ("/health/live", live, Health, errors(500), operations),
-        ("/health/ready", ready, Health, errors(500, 503), operations),
+    post: dict[str, Any] = {"methods": ["POST"], "route_class_override": PostRoute}
+    get: dict[str, Any] = {}
+    for path, endpoint, answer, statuses, tag, how in (
+        ("/v1/score", score, ScoreResponse | VllmScores, POST_ERRORS, "scoring", post),
+        ("/v1/compare", compare, CompareResponse, POST_ERRORS, "scoring", post),
+        ("/v1/attention", attention, AttentionResponse, POST_ERRORS, "scoring", post),
+        ("/v1/condense", condense, CondenseResponse, POST_ERRORS, "scoring", post),
+        ("/v1/outcomes", outcomes, OutcomeReceipt, POST_ERRORS, "experiments", post),
+        ("/v1/experiments/{name}/ramp", ramp, ExperimentDetail, verb, "experiments", post),
+        ("/v1/experiments/{name}/stop", stop, ExperimentDetail, verb, "experiments", post),
+        ("/v1/experiments/{name}/ship", ship, ExperimentDetail, verb, "experiments", post),
+        ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, "experiments", get),
+        ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, "experiments", get),
+        ("/v1/experiments/{name}/course", course, Course, by_name, "experiments", get),
+        ("/health/live", live, Health, errors(500), "operations", get),
+        ("/health/ready", ready, Health, errors(500, 503), "operations", get),
     ):
-        app.add_api_route(path, endpoint, response_model=answer, responses=statuses, tags=tags)
+        app.router.add_api_route(path, endpoint, response_model=answer, responses=statuses, tags=[tag], **how)
+    for name, listed, description in _LISTINGS:
+        app.add_api_route(
+            f"/v1/{name}",
+            _listing(name),
+            name=name,
+            description=description,
+            response_model=listed,
+            responses=GET_ERRORS,
+            tags=["what is loaded"],
+        )
     app.add_api_route(
         "/metrics",
         metrics,
         response_class=PlainTextResponse,
         responses=errors(401, 403, 429, 500),
-        tags=operations,
+        tags=["operations"],
     )
-
-
-def _listing(backend: Backend, value: object) -> Response:
-    return json_response(value, headers={"x-config-version": backend.config_version})

@@ -164,7 +164,7 @@ class KeyRing:
     """The keys that a replica accepts, and what is left of their limits.
 
     Args:
-        keys: the keys; if empty, the service is open to everybody.
+        keys: the keys.
         clock: returns monotonic seconds.
     """
 
@@ -178,9 +178,6 @@ class KeyRing:
             for key in keys
             if key.pairs is not None
         }
-
-    def __bool__(self) -> bool:
-        return bool(self._keys)
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.

@@ -11,7 +11,7 @@ import orjson
 
 from models.errors import ModelError
 from models.quality.formats import OPEN_QUOTE, csv_problem
-from service.api.strict_json import duplicate_key
+from service.api.body import duplicate_key
 
 ROW_BYTES = 64 << 20
 """The largest row that is read."""

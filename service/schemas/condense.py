@@ -7,18 +7,28 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from models.condense.search import Method
+from models.condense.search import Method, largest_cost
+from models.condense.words import count_words
+from service.config.settings import Settings
+from service.errors import InvalidRequest
 from service.schemas.requests import (
-    MAX_GRADE,
-    DeadlineMs,
-    MaskForm,
+    ChosenNetwork,
+    Grades,
     Query,
     Request,
     Text,
-    VariantName,
+    check_query,
     example,
+    too_many,
 )
 from service.schemas.responses import AnsweringModel, AnsweringVariant, HeadMaskInfo, Timing, Usage
+
+MAX_PAIRS = 20_000
+"""Maximum pairs that one request may have scored, with all its shorter queries."""
+
+MAX_CHARS = 20_000_000
+"""How many characters the queries of one request may have together. All of them are kept in memory, in 1 to 4
+bytes per character, and writing them takes about a second."""
 
 
 def _whole(value: object) -> object:
@@ -26,7 +36,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class CondenseRequest(Request):
+class CondenseRequest(ChosenNetwork, Request):
     """Shorten a query to the words that still find the same titles."""
 
     model_config = example(
@@ -41,13 +51,13 @@ class CondenseRequest(Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(
+    grades: Grades = Field(
         None,
         description="How relevant each title is known to be, from 0. With grades the loss is the loss of "
         "NDCG@10; without, the mean Jensen–Shannon distance from the whole query's judgments.",
     )
     max_words: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
-        None, description="How many words the shorter query has at most; alone, it has just so many."
+        None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
@@ -59,9 +69,41 @@ class CondenseRequest(Request):
         description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
         "`leave_one_out`: in the order of the loss of each word alone, which is cheaper.",
     )
-    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
-    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    deadline_ms: DeadlineMs = None
+
+    def check(self, settings: Settings) -> int:
+        """Return the number of titles. Raises InvalidRequest, which names field and limit."""
+        check_query(self.query, "query")
+        if len(self.titles) > settings.max_pairs:
+            raise too_many(len(self.titles), "titles", settings)
+        if self.grades is not None:
+            if len(self.grades) != len(self.titles):
+                raise InvalidRequest(
+                    f"{len(self.grades)} grades for {len(self.titles)} titles", param="grades"
+                )
+            if len(set(self.grades)) < 2:
+                raise InvalidRequest(
+                    "every title has the same grade, so NDCG@10 is not defined; leave them out",
+                    param="grades",
+                )
+        words, titles = count_words(self.query), len(set(self.titles))
+        queries = largest_cost(words, self.method)
+        characters = queries * len(self.query)
+        if characters > MAX_CHARS:
+            raise InvalidRequest(
+                f"{words} words and {len(self.query)} characters make up to {characters} characters of "
+                f"shorter queries with the method {self.method}; the limit is {MAX_CHARS}: send fewer words "
+                "or shorter ones",
+                param="query",
+            )
+        if queries * titles > MAX_PAIRS:
+            max_titles = MAX_PAIRS // queries
+            raise InvalidRequest(
+                f"{words} words and {titles} titles are up to {queries * titles} pairs to score with the "
+                f"method {self.method}; the limit is {MAX_PAIRS}: "
+                + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
+                param="titles" if max_titles else "query",
+            )
+        return len(self.titles)
 
 
 @dataclass(slots=True)
@@ -84,10 +126,10 @@ class QueryOfLength:
     """The query of one length on the way from all words to one."""
 
     words: Annotated[int, Field(description="How many words it has.")]
-    query: Annotated[str, Field(description="The query of so many words.")]
+    query: Annotated[str, Field(description="The query of that length.")]
     left_out: Annotated[
         int | None,
-        Field(description="The place in `words`, from 0, of the word that this length leaves out."),
+        Field(description="The index in `words` of the word that this length leaves out."),
     ]
     loss: Annotated[float, Field(description="What it loses; see `measure`.")]
     measured: Annotated[

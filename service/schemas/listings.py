@@ -85,8 +85,8 @@ class CascadeStage:
     keep: Annotated[
         float | None,
         Field(
-            description="What the next stage scores: so many of a query's titles, or, below 1, that share of "
-            "them; null: this is the last stage."
+            description="How many of a query's titles the next stage scores; below 1, which share of them; "
+            "null: this is the last stage."
         ),
     ]
 

@@ -1,11 +1,12 @@
 """The shapes of requests, as the API validates and documents them.
 
-pydantic checks types and shapes here; what depends on the operator's limits is checked in `limits`, and
-what depends on the model (masks, variants) in `service.scoring`. Answers are in `responses`.
+pydantic checks types and shapes; `check` what types cannot express, and the limits that the operator sets.
+What depends on the model (masks, variants) is checked in `service.scoring`. Answers are in `responses`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -17,40 +18,23 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from models.checkpoint.chunks import LongTitles, Overflow
+from service.config.settings import Settings
+from service.errors import InvalidRequest
 from service.experiments.fields import Attributes, Unit
 
+MAX_COLUMNS = 64
+"""Maximum masks and variants of one `/v1/compare`."""
 MAX_GRADE = 30
 MAX_NAME_CHARS = 64
 MAX_SPEC_CHARS = 16_384  # every head of a 24 x 16 model, listed one by one, is under 3,000
 
-_HEADS_SCHEMA = {
-    "type": "array",
-    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2},
-}
-_WEIGHTS_SCHEMA = {
-    "type": "array",
-    "minItems": 1,
-    "items": {"type": "array", "minItems": 1, "items": {"type": "number", "minimum": 0, "maximum": 1}},
-}
-
-
-_SKIP_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-
-
-def _one_key(name: str, title: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "title": title,
-        "type": "object",
-        "properties": {name: schema, "skip": _SKIP_SCHEMA},
-        "required": [name],
-        "additionalProperties": False,
-    }
-
-
+_INTEGERS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_HEADS = {"type": "array", "items": {**_INTEGERS, "minItems": 2, "maxItems": 2}}
+_WEIGHTS = {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}}
+_FORMS = {"off": _HEADS, "keep": _HEADS, "weights": {"type": "array", "items": _WEIGHTS}, "skip": _INTEGERS}
 MASK_SCHEMA: dict[str, Any] = {
     "description": (
         "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `6-11.*`, `keep:2.3,4.*`, "
@@ -58,28 +42,33 @@ MASK_SCHEMA: dict[str, Any] = {
         "`skip:3`, `2.3,skip:6-11`; or an object with `off`, `keep` (lists of [layer, head]) or `weights` "
         "(layers × heads numbers in [0, 1]), and `skip` (a list of layers) beside it or alone."
     ),
-    "oneOf": [
+    "anyOf": [
         {"type": "string", "minLength": 1, "maxLength": MAX_SPEC_CHARS},
-        _one_key("off", "HeadsOff", _HEADS_SCHEMA),
-        _one_key("keep", "HeadsKept", _HEADS_SCHEMA),
-        _one_key("weights", "HeadWeights", _WEIGHTS_SCHEMA),
-        _one_key("skip", "LayersSkipped", _SKIP_SCHEMA),
+        {"title": "Heads", "type": "object", "properties": _FORMS, "additionalProperties": False},
     ],
 }
 
 
-def _mask_form(value: Any) -> str | dict[str, Any]:
-    """Check the outer type only: `HeadMask.parse`, which knows the grammar and the model, checks the rest."""
-    if isinstance(value, str):
-        if len(value) > MAX_SPEC_CHARS:
-            raise PydanticCustomError("mask_too_long", f"is longer than {MAX_SPEC_CHARS} characters")
+def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
+    """Return a validator that takes a value as it is, if it is right; `sentence` says what it should be."""
+
+    def check(value: Any) -> Any:
+        if not is_right(value):
+            raise PydanticCustomError("form", sentence)
         return value
-    if isinstance(value, dict):
-        return value
-    raise PydanticCustomError("mask_type", "should be a mask spec such as '2.3,4.*' or an object")
+
+    return PlainValidator(check)
 
 
-MaskForm = Annotated[str | dict[str, Any], PlainValidator(_mask_form), WithJsonSchema(MASK_SCHEMA)]
+MaskForm = Annotated[
+    str | dict[str, Any],
+    # The outer type only: `HeadMask.parse`, which knows the grammar and the model, checks the rest.
+    accepted(
+        lambda form: isinstance(form, dict) or (isinstance(form, str) and len(form) <= MAX_SPEC_CHARS),
+        f"should be a mask spec such as '2.3,4.*', of at most {MAX_SPEC_CHARS} characters, or an object",
+    ),
+    WithJsonSchema(MASK_SCHEMA),
+]
 Text = Annotated[
     str,
     Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
@@ -93,6 +82,9 @@ DeadlineMs = Annotated[
         description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
     ),
 ]
+
+
+Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None
 
 
 def example(**fields: Any) -> ConfigDict:
@@ -115,26 +107,51 @@ class Request(BaseModel):
         return value
 
 
-_QUERY_AND_TITLES: JsonDict = {
-    "title": "query and titles",
-    "type": "object",
-    "required": ["query", "titles"],
-    "properties": {
-        "query": {"type": "string"},
-        "titles": {"type": "array"},
-        "pairs": {"type": "null"},
-    },
+class ChosenNetwork(BaseModel):
+    """The fields of a request that choose what answers it, and until when."""
+
+    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
+    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
+    deadline_ms: DeadlineMs = None
+
+
+class Asker(ChosenNetwork):
+    """These fields, and those from which an experiment chooses the variant."""
+
+    unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
+    attributes: Attributes = Field(
+        None, description="What an experiment's `where` may ask for, such as `locale`."
+    )
+
+
+_EITHER_FORM: dict[str, Any] = {
+    "oneOf": [
+        {
+            "title": title,
+            "type": "object",
+            "required": list(form),
+            "properties": {**{other: {"type": "null"} for other in others}, **form},
+        }
+        for title, form, others in (
+            ("query and titles", {"query": {"type": "string"}, "titles": {"type": "array"}}, ("pairs",)),
+            ("pairs", {"pairs": {"type": "array"}}, ("query", "titles")),
+        )
+    ]
 }
-_PAIRS: JsonDict = {
-    "title": "pairs",
-    "type": "object",
-    "required": ["pairs"],
-    "properties": {
-        "query": {"type": "null"},
-        "titles": {"type": "null"},
-        "pairs": {"type": "array"},
-    },
-}
+"""A query with titles, or pairs."""
+
+
+def too_many(count: int, param: str, settings: Settings) -> InvalidRequest:
+    """Return the error of a request that has more texts than it may."""
+    return InvalidRequest(f"{count} are more than the {settings.max_pairs} of one request", param=param)
+
+
+def check_query(query: str, param: str) -> None:
+    """Raise InvalidRequest if a query is blank."""
+    # The tokenizer drops control and other unprintable characters, so a query of those alone is blank too.
+    # A set, because there may be millions. The space is the only blank that counts as printable.
+    if not query.strip() or not (query.isprintable() or any(map(str.isprintable, set(query) - {" "}))):
+        raise InvalidRequest("must not be blank", param=param)
 
 
 class PairsRequest(Request):
@@ -153,6 +170,7 @@ class PairsRequest(Request):
         "`truncate`: its beginning is scored. `chunks`: all of it is scored, in chunks that overlap by a "
         "sixth, and the best chunk's scores count; a query longer than half the window is cut to that.",
     )
+    deadline_ms: DeadlineMs = None
 
     @property
     def long_titles(self) -> LongTitles | None:
@@ -165,36 +183,53 @@ class PairsRequest(Request):
             return self.pairs
         return [(self.query or "", title) for title in self.titles or ()]
 
+    def check(self, settings: Settings) -> int:
+        """Return the number of pairs.
 
-class ScoreRequest(PairsRequest):
+        Raises InvalidRequest, which names field and limit, if they are blank, too many or in two forms.
+        """
+        if self.pairs is not None:
+            if self.query is not None or self.titles is not None:
+                raise InvalidRequest("give either pairs, or query and titles, not both", param="pairs")
+            if len(self.pairs) > settings.max_pairs:
+                raise too_many(len(self.pairs), "pairs", settings)
+            for number, (query, _) in enumerate(self.pairs):
+                check_query(query, f"pairs[{number}][0]")
+            return len(self.pairs)
+        if self.query is None or self.titles is None:
+            param = "query" if self.query is None else "titles"
+            raise InvalidRequest("is missing; give query and titles, or pairs", param=param)
+        if len(self.titles) > settings.max_pairs:
+            raise too_many(len(self.titles), "titles", settings)
+        check_query(self.query, "query")
+        return len(self.titles)
+
+
+class ScoreRequest(Asker, PairsRequest):
     """Grade how relevant each title is to the query."""
 
-    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
-    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
-    attributes: Attributes = Field(
-        None, description="What an experiment's `where` may ask for, such as `locale`."
-    )
-    grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(
+    grades: Grades = Field(
         None,
         description="How relevant each title is known to be, from 0, where it is: changes no score; an "
         "experiment's shadow comparison then knows the NDCG of each arm.",
     )
-    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
-            "allOf": [{"oneOf": [_QUERY_AND_TITLES, _PAIRS]}],
+            "allOf": [_EITHER_FORM],
             "examples": [
-                {
-                    "query": "angle bracket",
-                    "titles": ["12-Gauge Angle", "Wood screws"],
-                    "head_mask": "2.3,7.*",
-                },
+                {"query": "angle bracket", "titles": ["12-Gauge Angle", "Screws"], "head_mask": "2.3,7.*"},
                 {"pairs": [["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]], "deadline_ms": 200},
             ],
         }
     )
+
+    def check(self, settings: Settings) -> int:
+        """Return the number of pairs. Raises InvalidRequest."""
+        pairs = super().check(settings)
+        if self.grades is not None and len(self.grades) != pairs:
+            raise InvalidRequest(f"{len(self.grades)} grades for {pairs} titles", param="grades")
+        return pairs
 
 
 class CompareRequest(PairsRequest):
@@ -206,27 +241,37 @@ class CompareRequest(PairsRequest):
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."
     )
-    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
-            "allOf": [
-                {"oneOf": [_QUERY_AND_TITLES, _PAIRS]},
-                {
-                    "anyOf": [
-                        {"required": ["masks"], "properties": {"masks": {"minItems": 1}}},
-                        {"required": ["variants"], "properties": {"variants": {"minItems": 1}}},
-                    ]
-                },
-            ],
+            "allOf": [_EITHER_FORM],
             "examples": [
-                {"query": "angle bracket", "titles": ["12-Gauge Angle"], "masks": ["none", "6-11.*"]},
+                {"query": "angle bracket", "titles": ["12-Gauge Angle"], "masks": ["none", "6-11.*"]}
             ],
         }
     )
 
+    def check(self, settings: Settings) -> int:
+        """Return the number of rows: pairs × masks and variants. Raises InvalidRequest."""
+        pairs = super().check(settings)
+        columns = len(self.masks) + len(self.variants)
+        if columns == 0:
+            raise InvalidRequest("give at least one mask or variant to compare", param="masks")
+        if columns > MAX_COLUMNS:
+            raise InvalidRequest(
+                f"{columns} masks and variants are more than the {MAX_COLUMNS} of one compare",
+                param="masks" if self.masks else "variants",
+            )
+        if pairs * columns > settings.max_compare_rows:
+            raise InvalidRequest(
+                f"{pairs} pairs under {columns} masks and variants are {pairs * columns} rows; "
+                f"the limit is {settings.max_compare_rows}",
+                param="titles" if self.pairs is None else "pairs",
+            )
+        return pairs * columns
 
-class AttentionRequest(Request):
+
+class AttentionRequest(ChosenNetwork, Request):
     """Ask for the attention probabilities of chosen heads over one pair."""
 
     model_config = example(query="angle bracket", title="Simpson 12-Gauge Angle", heads="2.3,4.*")
@@ -236,6 +281,8 @@ class AttentionRequest(Request):
     heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] = Field(
         description="The heads to show, as the list form of a mask: `2.3,4.*`."
     )
-    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
-    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    deadline_ms: DeadlineMs = None
+
+    def check(self, _: Settings) -> int:
+        """Return the number of pairs: one. Raises InvalidRequest."""
+        check_query(self.query, "query")
+        return 1

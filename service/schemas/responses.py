@@ -154,7 +154,7 @@ class Timing:
     """Milliseconds spent in each stage; also sent as the `Server-Timing` header."""
 
     tokenize: Annotated[float, Field(description="Reading the texts into tokens.")]
-    queue: Annotated[float, Field(description="Waiting for a place in a batch.")]
+    queue: Annotated[float, Field(description="Waiting to be part of a batch.")]
     inference: Annotated[float, Field(description="In the model.")]
     total: Annotated[float, Field(description="From the arrival of the body to the answer.")]
 

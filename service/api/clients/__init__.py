@@ -10,8 +10,7 @@ from fastapi import Body, FastAPI
 
 from service.api.clients import oip, tei
 from service.api.clients.base import CompatRequest, score_and_answer
-from service.api.clients.cohere import CohereV2Request
-from service.api.clients.jina import InfinityRequest, RerankRequest
+from service.api.clients.rerank import CohereV2Request, InfinityRequest, RerankRequest
 from service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
 from service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
 from service.api.clients.voyage import VoyageRequest
@@ -21,62 +20,27 @@ from service.errors import InvalidRequest
 
 # The shapes of a path are told apart by their fields (`known_by`); the last one has none, or is taken if the
 # request has none of the fields.
-_ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...], str], ...] = (
-    (
-        "/v1/rerank",
-        "rerank_v1",
-        (VoyageRequest, RerankRequest),
-        "Rank documents by relevance, in the shape of Cohere (version 1), Jina and vLLM; in Voyage's for a "
-        "request with `top_k`.",
-    ),
-    (
-        "/v2/rerank",
-        "rerank_v2",
-        (CohereV2Request,),
-        "Rank documents by relevance, in the shape of Cohere, version 2.",
-    ),
-    (
-        "/rerank",
-        "rerank",
-        (TeiRerankRequest, InfinityRequest),
-        "Rank documents by relevance, in the shape of Infinity: as /v1/rerank, but `document` is a text. In "
-        "text-embeddings-inference's for a request with `texts`.",
-    ),
-    (
-        "/predict",
-        "tei_predict",
-        (TeiPredictRequest,),
-        "Classify texts or pairs of texts: the labels of each, the most probable first.",
-    ),
-    (
-        "/",
-        "tei_root",
-        (TeiRerankRequest, TeiPredictRequest),
-        "As /rerank for a request with `texts`, else as /predict.",
-    ),
-    (
-        "/score",
-        "vllm_score",
-        (VllmTextsRequest, VllmQueriesRequest),
-        "Score documents against one query, or each against its own, in vLLM's shape. /v1/score takes these "
-        "requests as well.",
-    ),
+_ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...]], ...] = (
+    ("/v1/rerank", "rerank_v1", (VoyageRequest, RerankRequest)),
+    ("/v2/rerank", "rerank_v2", (CohereV2Request,)),
+    ("/rerank", "rerank", (TeiRerankRequest, InfinityRequest)),
+    ("/predict", "tei_predict", (TeiPredictRequest,)),
+    ("/", "tei_root", (TeiRerankRequest, TeiPredictRequest)),
+    ("/score", "vllm_score", (VllmTextsRequest, VllmQueriesRequest)),  # /v1/score takes these, too
 )
 
 
 def add_compat_routes(app: FastAPI) -> None:
     """Add every route for other people's clients, and vLLM's requests to our /v1/score."""
-    for path, name, shapes, description in _ROUTES:
-        _add_route(app, path, name, shapes, description)
+    for path, name, shapes in _ROUTES:
+        _add_route(app, path, name, shapes)
     tei.add_routes(app)
     oip.add_routes(app)
     ours = post_routes(app)["/v1/score"]
     ours.shapes = {"query": ours.default, "pairs": ours.default, **post_routes(app)["/score"].shapes}
 
 
-def _add_route(
-    app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatRequest]], description: str
-) -> None:
+def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatRequest]]) -> None:
     async def endpoint(request: Post, body: Any) -> Timed:
         return await score_and_answer(request, body)
 
@@ -91,7 +55,7 @@ def _add_route(
         response_model=Union[tuple(answer for shape in shapes for answer in shape.answers)],  # noqa: UP007
         responses=_errors(shapes),
         tags=list[str | Enum](dict.fromkeys(server for shape in shapes for server in shape.servers)),
-        description=description,
+        description="\n\n".join(shape.__doc__ or "" for shape in shapes),
         route_class_override=PostRoute,
     )
     route = post_routes(app)[path]

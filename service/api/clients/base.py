@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.api.errors import ErrorShape, ours, rerank
+from service.api.keys import charged
 from service.api.post import Post, Timed, validated
 from service.errors import InvalidRequest, shown
-from service.experiments.fields import Attributes, Unit
 from service.schemas.documents import DocumentsRequest
-from service.schemas.limits import check_score
-from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName
+from service.schemas.requests import Asker, ScoreRequest
 from service.schemas.responses import (
     Assignment,
     Error,
@@ -55,19 +54,10 @@ RERANK_ERRORS = ErrorForm(rerank, RerankError, STATUSES)
 OUR_ERRORS = ErrorForm(ours, Error, (*STATUSES, 422))
 
 
-class OurFields(BaseModel):
+class OurFields(Asker):
     """The fields of /v1/score that a request in another server's shape may have. Unknown ones are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-    variant: VariantName | None = Field(None, description="Ours: a variant of `GET /v1/variants`.")
-    head_mask: MaskForm | None = Field(None, description="Ours: multiplied onto the variant's own mask.")
-    unit: Unit | None = Field(
-        None, description="Ours: who is asking, for the assignment to an experiment's arm."
-    )
-    attributes: Attributes = Field(
-        None, description="Ours: what an experiment's `where` may ask for, such as `locale`."
-    )
 
 
 class CompatRequest(OurFields, ABC):
@@ -88,7 +78,6 @@ class CompatRequest(OurFields, ABC):
         description="`NAME@VARIANT` names a variant of `GET /v1/variants`. Any other name is taken and "
         "ignored: the service's own model scores.",
     )
-    deadline_ms: DeadlineMs = None
 
     @classmethod
     def shown(cls) -> Any:
@@ -103,8 +92,8 @@ class CompatRequest(OurFields, ABC):
     def answer(self, response: ScoreResponse) -> Any:
         """Return their answer, as JSON values or dataclasses."""
 
-    def headers(self, response: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the headers that the answer brings besides ours."""
+    def headers(self, request: ScoreRequest, response: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
+        """Return the headers that the answer brings besides ours. request: our request, made of this one."""
         return {}
 
     def scoring(self, reading: Mapping[str, Any] | None = None, **texts: Any) -> ScoreRequest:
@@ -112,13 +101,7 @@ class CompatRequest(OurFields, ABC):
 
         reading: the fields of a DocumentsRequest that say how to read the texts. Raises InvalidRequest.
         """
-        ours = {
-            "variant": self._variant(),
-            "head_mask": self.head_mask,
-            "unit": self.unit,
-            "attributes": self.attributes,
-            "deadline_ms": self.deadline_ms,
-        }
+        ours = {name: getattr(self, name) for name in OurFields.model_fields} | {"variant": self._variant()}
         return validated(DocumentsRequest if reading else ScoreRequest, {**texts, **ours, **(reading or {})})
 
     def _variant(self) -> str | None:
@@ -141,21 +124,22 @@ class CompatRequest(OurFields, ABC):
 async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
     try:
-        response = await score_charged(request, body.score_request())
+        score_request = body.score_request()
+        response = await score_charged(request, score_request)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
-    headers = {**body.headers(response), **degraded_header(response)}
+    headers = {**body.headers(score_request, response), **degraded_header(response)}
     return Timed(body.answer(response), response.timing_ms, headers)
 
 
 async def score_charged(request: Post, score_request: ScoreRequest) -> ScoreResponse:
     """Score our request, made of another one, within the limits and the rate of its key."""
-    with request.charged(check_score(score_request, request.settings)):
+    with charged(request, score_request.check(request.settings)):
         return await request.backend.score(score_request, request.deadline)
 
 
 def degraded_header(response: ScoreResponse) -> dict[str, str]:
-    """Return the header that tells of a degraded answer in shapes that have no place for it."""
+    """Return the header that marks a degraded answer in shapes that have no field for it."""
     return {"x-degraded": "true"} if response.degraded else {}
 
 
@@ -203,3 +187,15 @@ def scored_by(response: ScoreResponse) -> ScoredBy:
 def model_name(response: ScoreResponse) -> str:
     """Return what scored, as `model` takes it: `NAME@VARIANT`."""
     return f"{response.model}@{response.variant}"
+
+
+class TokenUsage(TypedDict):
+    """How much was read, for the clients of Jina and vLLM."""
+
+    prompt_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
+
+
+def usage_of(response: ScoreResponse) -> TokenUsage:
+    """Return how much was read."""
+    return {"prompt_tokens": response.usage.tokens, "total_tokens": response.usage.tokens}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, WithJsonSchema
 
 from service.errors import InvalidRequest
+from service.schemas.requests import accepted
 from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
@@ -17,12 +17,6 @@ WARNED_DOCUMENTS = 10
 
 Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
 """How many of something a caller wants; more than there are is fine."""
-
-
-def _no_limit(value: int) -> int:
-    if value:
-        raise PydanticCustomError("unsupported", "is not supported; leave it out, or send 0 for no limit")
-    return value
 
 
 TokensPerDoc = Annotated[
@@ -40,8 +34,7 @@ TruncatePromptTokens = Annotated[
     ),
 ]
 TokensPerQuery = Annotated[
-    Annotated[int, AfterValidator(_no_limit), WithJsonSchema({"type": "integer", "const": 0})] | None,
-    Field(description="vLLM's: 0, no limit. Other limits are not supported."),
+    Literal[0] | None, Field(description="vLLM's: 0, no limit. Other limits are not supported.")
 ]
 TopN = Annotated[
     Count | None, Field(description="How many results to return, the most relevant ones; default: all.")
@@ -52,15 +45,11 @@ ReturnDocuments = Annotated[
 DocumentForm = str | dict[str, Any]
 
 
-def _document(value: Any) -> DocumentForm:
-    if isinstance(value, str | dict):
-        return value
-    raise PydanticCustomError("document_type", "should be a string or an object with a text")
-
-
 _OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 Document = Annotated[
-    DocumentForm, PlainValidator(_document), WithJsonSchema({"oneOf": [{"type": "string"}, _OBJECT]})
+    DocumentForm,
+    accepted(lambda form: isinstance(form, str | dict), "should be a string or an object with a text"),
+    WithJsonSchema({"oneOf": [{"type": "string"}, _OBJECT]}),
 ]
 Documents = Annotated[
     list[Document],
@@ -101,23 +90,20 @@ def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
 
 
 def reading(
-    *, max_tokens: int | None = None, max_chunks: int | None = None, truncate_tokens: int | None = None
+    max_tokens: int | None, truncate_tokens: int | None, max_chunks: int | None = None
 ) -> dict[str, Any]:
     """Return the fields of a DocumentsRequest that say how much of each document to read; {}: the beginning.
 
     max_tokens: None or 0: no such limit.
     truncate_tokens: TruncatePromptTokens. Above 0, it counts in place of the other two: documents are cut off
-        after so many tokens, and never read in chunks.
+        after that many tokens, and never read in chunks.
     """
     if truncate_tokens is not None and truncate_tokens > 0:
         return {"overflow": "truncate", "max_tokens_per_doc": truncate_tokens}
     if not max_tokens and max_chunks is None:
         return {}
-    return {
-        "overflow": "chunks",
-        "max_tokens_per_doc": max_tokens or None,
-        "max_chunks_per_doc": max_chunks,
-    }
+    limits = {"max_tokens_per_doc": max_tokens or None, "max_chunks_per_doc": max_chunks}
+    return {"overflow": "chunks", **limits}
 
 
 def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
@@ -128,20 +114,13 @@ def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
     truncated = [result.index for result in response.results if result.truncated]
     empty = [result.index for result in response.results if result.empty]
     warnings = []
-    if truncated:
-        listed = _listed(truncated)
-        warnings.append(
-            f"{_count(truncated)} truncated, so that only the beginning was scored {listed}.{advice}"
-        )
-    if empty:
-        warnings.append(f"{_count(empty)} empty and ranked last {_listed(empty)}.")
+    for indices, what, end in (
+        (truncated, "truncated, so that only the beginning was scored", advice),
+        (empty, "empty and ranked last", ""),
+    ):
+        if indices:
+            documents = "1 document was" if len(indices) == 1 else f"{len(indices)} documents were"
+            more = ", …" if len(indices) > WARNED_DOCUMENTS else ""
+            listed = ", ".join(map(str, indices[:WARNED_DOCUMENTS])) + more
+            warnings.append(f"{documents} {what} (index {listed}).{end}")
     return warnings
-
-
-def _count(indices: Sequence[int]) -> str:
-    return "1 document was" if len(indices) == 1 else f"{len(indices)} documents were"
-
-
-def _listed(indices: Sequence[int]) -> str:
-    listed = ", ".join(map(str, indices[:WARNED_DOCUMENTS]))
-    return f"(index {listed}{', …' if len(indices) > WARNED_DOCUMENTS else ''})"

@@ -8,58 +8,93 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import orjson
 from fastapi import Body, FastAPI, Path, Request, Response
+from pydantic import Field, model_validator
 from starlette.routing import Match
 from starlette.types import Receive, Scope
 
-from service.api import strict_json
-from service.api.backend import Backend
-from service.api.body import check_content_type, read
+from service.api.body import parse, read
 from service.api.clients.base import STATUSES, OurFields, degraded_header, renamed, score_charged
-from service.api.clients.oip_schemas import (
-    InferAnswer,
-    InferRequest,
+from service.api.clients.oip_tensors import (
+    DATATYPES,
+    LENGTH_HEADER,
+    Fields,
     InputTensor,
-    ModelMetadata,
-    ModelReady,
-    OipError,
-    ServerLive,
-    ServerMetadata,
-    ServerReady,
-    TensorMetadata,
+    WantedOutput,
+    read_texts,
+    write_outputs,
 )
 from service.api.errors import json_response
 from service.api.openapi import errors
 from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from service.errors import InvalidRequest, NotFound, shown
 from service.schemas.listings import VariantInfo
-from service.schemas.requests import ScoreRequest
-from service.schemas.responses import ScoreResult
+from service.schemas.requests import ScoreRequest, example
+
+if TYPE_CHECKING:
+    from service.replica import Replica
 
 VERSION = "1"
 """The version of every model. Variants have names in place of versions."""
 
-_LENGTH_HEADER = "inference-header-content-length"
-"""The header that says how many bytes of a body are its JSON."""
-
-_DATATYPES = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
-_NUMPY = {"FP32": "<f4", "INT64": "<i8"}
-_TEXT_LENGTH = struct.Struct("<I")
-
-_ModelName = Annotated[
+ModelName = Annotated[
     str,
     Path(
         examples=["full"],
         description="A checkpoint of `GET /v1/models`, a variant of `GET /v1/variants`, or `NAME@VARIANT`.",
     ),
 ]
+
+
+class InferParameters(OurFields):
+    """How the request is scored."""
+
+    timeout: Annotated[int, Field(gt=0, le=2**53 - 1)] | None = Field(
+        None, description="Microseconds from the arrival of the request; later, it gets 504."
+    )
+    binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
+
+
+class InferRequest(Fields):
+    """Score titles against queries. Our own fields may stand beside `parameters` too."""
+
+    model_config = example(
+        inputs=[
+            {"name": "query", "datatype": "BYTES", "shape": [1], "data": ["angle bracket"]},
+            {"name": "title", "datatype": "BYTES", "shape": [2], "data": ["12-Gauge Angle", "Wood screws"]},
+        ]
+    )
+
+    id: str | None = Field(None, description="Repeated in the answer.")
+    parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
+    inputs: list[InputTensor] = Field(description="`query` and `title`.")
+    outputs: list[WantedOutput] = Field([], description="The outputs wanted; default: all.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, value: Any) -> Any:
+        """Move our fields into `parameters`. Those that are there already count."""
+        if not isinstance(value, dict) or not isinstance(value.get("parameters", {}), dict):
+            return value
+        beside = {name: value[name] for name in OurFields.model_fields if name in value}
+        return {**value, "parameters": {**beside, **value.get("parameters", {})}} if beside else value
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """Return the request's own timeout."""
+        timeout = self.parameters.timeout
+        return self.parameters.deadline_ms if timeout is None else timeout / 1000
+
+
+@dataclass(slots=True)
+class OipError:
+    """Every answer that is not a success."""
+
+    error: Annotated[str, Field(description="One sentence.")]
 
 
 class InferRoute(PostRoute):
@@ -77,219 +112,127 @@ class InferRoute(PostRoute):
     async def read_body(self, request: Post, receive: Receive) -> Any:
         """Return the JSON value of the body; `request.state.tensors` holds the bytes after it."""
         # Triton's client names no type. A web page that sends none names its origin, which is checked.
-        length = request.headers.get(_LENGTH_HEADER)
-        check_content_type(
-            request.headers, others=[""] if length is None else ["", "application/octet-stream"]
-        )
-        content = request.content = await read(receive, request.headers, request.settings)
+        length = request.headers.get(LENGTH_HEADER)
+        types = [""] if length is None else ["", "application/octet-stream"]
+        content = await read(receive, request.headers, request.settings, other_types=types)
+        request.content = content
         end = len(content)
         if length is not None:
             if not length.isdecimal() or len(length) > 20 or int(length) > end:
-                raise InvalidRequest(f"should be the bytes of the JSON, at most {end}", param=_LENGTH_HEADER)
+                raise InvalidRequest(f"should be the bytes of the JSON, at most {end}", param=LENGTH_HEADER)
             end = int(length)
         request.state.tensors = content[end:]
-        return strict_json.loads(content[:end], max_parts=request.settings.max_json_parts)
+        return parse(content[:end], max_parts=request.settings.max_json_parts)
 
 
-async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, Body()]) -> Timed:
-    """Score titles against queries.
+async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, Body()]) -> Timed:
+    """Score titles against queries. The answer is that of the protocol.
 
-    Tensors may be sent as bytes after the JSON (`binary_data_size`), and are then answered so if asked for
-    (`binary_data`, `binary_data_output`).
+    Its outputs are `score` and, of a graded model, `probabilities` (FP32) and `grade` (INT64). Tensors may be
+    sent as bytes after the JSON (`binary_data_size`), and are answered so if asked for (`binary_data`,
+    `binary_data_output`).
     """
-    name = model.removesuffix(f"/versions/{VERSION}")
+    name, served, variant = _served(request.backend, model)
     ours = body.parameters.model_dump(include=set(OurFields.model_fields))
-    found, variant = _served(request.backend, name)
     if ours["variant"] is not None:
-        _, variant = _served(request.backend, f"{found.model}@{ours['variant']}")
+        _, _, variant = _served(request.backend, f"{served.model}@{ours['variant']}")
     try:
         fields = ours | {"variant": variant, "deadline_ms": body.deadline_ms}
-        score_request = validated(ScoreRequest, _texts(body.inputs, request.state.tensors) | fields)
-        response = await score_charged(request, score_request)
+        texts = read_texts(body.inputs, request.state.tensors)
+        response = await score_charged(request, validated(ScoreRequest, texts | fields))
     except InvalidRequest as error:
         raise renamed(error, _their_name) from None
-    head: dict[str, Any] = {"model_name": name, "model_version": VERSION}
-    if body.id is not None:
-        head["id"] = body.id
     truncated = sum(result.truncated for result in response.results)
-    head["parameters"] = {"variant": response.variant, "truncated": truncated}
-    content, headers = _written(head, body, response.results)
+    head = {
+        "model_name": name,
+        "model_version": VERSION,
+        "parameters": {"variant": response.variant, "truncated": truncated},
+        **({} if body.id is None else {"id": body.id}),
+    }
+    binary = body.parameters.binary_data_output
+    content, headers = write_outputs(head, body.outputs, response.results, binary=binary)
     return Timed(content, response.timing_ms, headers | degraded_header(response))
 
 
-async def metadata(request: Request, model: _ModelName) -> Response:
+async def metadata(request: Request, model: ModelName) -> Response:
     """A model's inputs and outputs."""
     backend = backend_of(request)
-    name = model.removesuffix(f"/versions/{VERSION}")
-    variant, _ = _served(backend, name)
-    grades = backend.model_of(variant.name).grades or []
-    shapes = {"score": [-1], "probabilities": [-1, len(grades)], "grade": [-1]} if grades else {"score": [-1]}
-    outputs = [TensorMetadata(output, _DATATYPES[output], shape) for output, shape in shapes.items()]
-    inputs = [TensorMetadata("query", "BYTES", [-1]), TensorMetadata("title", "BYTES", [-1])]
-    return json_response(ModelMetadata(name, [VERSION], "headroom", inputs, outputs))
+    name, served, _ = _served(backend, model)
+    grades = backend.model_of(served.name).grades or []
+    shapes = {"score": [-1]} | ({"probabilities": [-1, len(grades)], "grade": [-1]} if grades else {})
+    return json_response(
+        {
+            "name": name,
+            "versions": [VERSION],
+            "platform": "headroom",
+            "inputs": [{"name": each, "datatype": "BYTES", "shape": [-1]} for each in ("query", "title")],
+            "outputs": [{"name": key, "datatype": DATATYPES[key], "shape": shapes[key]} for key in shapes],
+        }
+    )
 
 
-async def model_ready(request: Request, model: _ModelName) -> Response:
+async def model_ready(request: Request, model: ModelName) -> Response:
     """The model is there, and requests are welcome."""
     check_ready(request)
-    name = model.removesuffix(f"/versions/{VERSION}")
-    _served(backend_of(request), name)
-    return json_response(ModelReady(name=name, ready=True))
+    name, _, _ = _served(backend_of(request), model)
+    return json_response({"name": name, "ready": True})
 
 
 async def server() -> Response:
     """This server and the extensions of the protocol that it knows."""
     extensions = ["binary_tensor_data", "parameters"]
-    return json_response(ServerMetadata("headroom", version("headroom"), extensions))
+    return json_response({"name": "headroom", "version": version("headroom"), "extensions": extensions})
 
 
 async def live() -> Response:
     """The process runs."""
-    return json_response(ServerLive(live=True))
+    return json_response({"live": True})
 
 
 async def ready(request: Request) -> Response:
     """Requests are welcome."""
     check_ready(request)
-    return json_response(ServerReady(ready=True))
+    return json_response({"ready": True})
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add /v2, /v2/health and /v2/models."""
-    gets = (401, 404, 429, 500, 503)
-    app.router.add_api_route(
-        "/v2/models/{model:path}/infer",
-        infer,
-        name="oip_infer",
-        methods=["POST"],
-        response_model=InferAnswer,
-        responses=errors(*STATUSES, 404, model=OipError),
-        tags=["Open Inference Protocol"],
-        route_class_override=InferRoute,
-    )
-    for path, endpoint, name, answer, statuses in (
-        ("/v2", server, "oip_server", ServerMetadata, (401, 403, 429, 500)),
-        ("/v2/health/live", live, "oip_live", ServerLive, (500,)),
-        ("/v2/health/ready", ready, "oip_ready", ServerReady, (500, 503)),
-        ("/v2/models/{model:path}/ready", model_ready, "oip_model_ready", ModelReady, gets),
-        ("/v2/models/{model:path}", metadata, "oip_model", ModelMetadata, gets),
+    """Add /v2, /v2/health and /v2/models. Their answers are those of the protocol."""
+    for path, endpoint, name, statuses in (
+        ("/v2/models/{model:path}/infer", infer, "oip_infer", (*STATUSES, 404)),
+        ("/v2", server, "oip_server", (401, 403, 429, 500)),
+        ("/v2/health/live", live, "oip_live", (500,)),
+        ("/v2/health/ready", ready, "oip_ready", (500, 503)),
+        ("/v2/models/{model:path}/ready", model_ready, "oip_model_ready", (401, 404, 429, 500, 503)),
+        ("/v2/models/{model:path}", metadata, "oip_model", (401, 404, 429, 500, 503)),
     ):
-        app.add_api_route(
+        app.router.add_api_route(
             path,
             endpoint,
             name=name,
-            response_model=answer,
+            methods=["POST" if endpoint is infer else "GET"],
+            response_model=dict[str, Any],
             responses=errors(*statuses, model=OipError),
             tags=["Open Inference Protocol"],
+            route_class_override=InferRoute if endpoint is infer else None,
         )
 
 
-def _served(backend: Backend, name: str) -> tuple[VariantInfo, str | None]:
-    """Return the variant that a model's name means, and its name for a request. Raises NotFound.
+def _served(backend: Replica, model: str) -> tuple[str, VariantInfo, str | None]:
+    """Return a model's name without its version, the variant that it means, and that one's name in a request.
 
     A checkpoint's name alone is its first variant, or, if the default variant runs it, what requests without
-    a variant get: the name for a request is then None.
+    a variant get: the name in a request is then None. Raises NotFound.
     """
+    name = model.removesuffix(f"/versions/{VERSION}")
     variants = backend.variants().variants
     for variant in variants:
         if name in (variant.name, f"{variant.model}@{variant.name}"):
-            return variant, variant.name
+            return name, variant, variant.name
     of_model = sorted((v for v in variants if v.model == name), key=lambda variant: not variant.default)
     if not of_model:
         known = ", ".join(f"{variant.model}@{variant.name}" for variant in variants)
         raise NotFound(f"There is no model {shown(name)!r}; there are {known}.")
-    return of_model[0], None if of_model[0].default else of_model[0].name
-
-
-def _texts(inputs: list[InputTensor], content: bytes) -> dict[str, Any]:
-    """Return `query` and `titles`, or `pairs`, of a request's tensors. Raises InvalidRequest.
-
-    content: the bytes after the JSON; they belong to the inputs that say so, in their order.
-    """
-    texts: dict[str, list[str]] = {}
-    for place, tensor in enumerate(inputs):
-        where = f"inputs[{place}]"
-        if tensor.name in texts:
-            raise InvalidRequest(f"is the second {tensor.name}", param=where)
-        size = tensor.parameters.binary_data_size
-        if size is not None and size > len(content):
-            raise InvalidRequest("is more than the body holds", param=f"{where}.parameters.binary_data_size")
-        texts[tensor.name] = _elements(tensor, where, None if size is None else content[:size])
-        content = content[size or 0 :]
-    for name in ("query", "title"):
-        if name not in texts:
-            raise InvalidRequest(f"there is no tensor {name!r}; send query and title", param="inputs")
-    if content:
-        raise InvalidRequest(f"{len(content)} bytes after the JSON belong to no input", param="inputs")
-    queries, titles = texts["query"], texts["title"]
-    if len(queries) == 1:
-        return {"query": queries[0], "titles": titles}
-    if len(queries) != len(titles):
-        raise InvalidRequest(
-            f"{len(queries)} queries for {len(titles)} titles; send one, or as many", param="query"
-        )
-    return {"pairs": list(zip(queries, titles, strict=True))}
-
-
-def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[str]:
-    """Return the texts of a tensor, from its bytes or else its JSON. Raises InvalidRequest."""
-    shape = tensor.shape
-    if len(shape) != 1 and shape[1:] != [1]:
-        raise InvalidRequest(f"should be [n] or [n, 1], not {shown(shape)}", param=f"{where}.shape")
-    if content is None and tensor.data is None:
-        raise InvalidRequest("is missing; give the tensor's elements as strings", param=f"{where}.data")
-    elements = (tensor.data or []) if content is None else list(_strings(content, where))
-    if len(elements) != shape[0]:
-        raise InvalidRequest(
-            f"{len(elements)} elements do not fill the shape {shown(shape)}", param=f"{where}.data"
-        )
-    return elements
-
-
-def _strings(content: bytes, where: str) -> Iterator[str]:
-    """Yield the elements of a BYTES tensor: each has its length before it, in 4 bytes, little-endian."""
-    end = 0
-    while end < len(content):
-        start = end + _TEXT_LENGTH.size
-        if start <= len(content):
-            end = start + _TEXT_LENGTH.unpack_from(content, end)[0]
-        if not start <= end <= len(content):
-            raise InvalidRequest("its bytes end within an element", param=where)
-        try:
-            yield content[start:end].decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest("should hold text in UTF-8", param=where) from None
-
-
-def _written(
-    head: dict[str, Any], body: InferRequest, results: list[ScoreResult]
-) -> tuple[bytes, dict[str, str]]:
-    """Return an answer with the wanted outputs, all that the model has if none is named, and its headers.
-
-    Raises InvalidRequest if a wanted output is not one of a model with one label.
-    """
-    tensors, buffers = [], []
-    wanted: dict[str, bool | None] = {output.name: output.parameters.binary_data for output in body.outputs}
-    for place, (name, binary) in enumerate((wanted or dict.fromkeys(_DATATYPES)).items()):
-        rows = [getattr(result, name) for result in results]
-        if rows[0] is None:
-            if not wanted:
-                continue
-            raise InvalidRequest(f"a model with one label has no {name}", param=f"outputs[{place}].name")
-        datatype = _DATATYPES[name]
-        values = np.array(rows, _NUMPY[datatype])
-        tensor: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(values.shape)}
-        if body.parameters.binary_data_output if binary is None else binary:
-            buffers.append(values.tobytes())
-            tensor["parameters"] = {"binary_data_size": values.nbytes}
-        else:
-            tensor["data"] = values.ravel()
-        tensors.append(tensor)
-    content = orjson.dumps({**head, "outputs": tensors}, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not buffers:
-        return content, {"content-type": "application/json"}
-    headers = {"content-type": "application/octet-stream", _LENGTH_HEADER: str(len(content))}
-    return b"".join((content, *buffers)), headers
+    return name, of_model[0], None if of_model[0].default else of_model[0].name
 
 
 def _their_name(param: str) -> str:

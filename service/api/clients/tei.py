@@ -11,32 +11,18 @@ from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from fastapi import FastAPI, Request, Response
-from pydantic import Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, WithJsonSchema
 
 from service.api.clients.base import STATUSES, CompatRequest, ErrorForm, by_relevance, relevance
 from service.api.clients.documents import Count
 from service.api.errors import json_response, tei
 from service.api.openapi import errors
 from service.api.post import backend_of, check_ready
-from service.config.settings import Settings
 from service.errors import EmptyRequest
-from service.schemas.listings import ModelInfo
-from service.schemas.requests import ScoreRequest, example
+from service.schemas.requests import ScoreRequest, accepted, example
 from service.schemas.responses import Number, ScoreResponse
 
 TAG = "text-embeddings-inference"
-
-
-def _inputs(value: Any) -> Any:
-    """Check what /predict reads: a text, a pair, or a batch of lists of one or two texts."""
-    if isinstance(value, str) or _is_sequence(value):
-        return value
-    if isinstance(value, list) and value and all(map(_is_sequence, value)):
-        return value
-    raise PydanticCustomError(
-        "inputs", "should be a text, a pair of texts, or a batch: a list of [text] and [query, title]"
-    )
 
 
 def _is_sequence(value: Any) -> bool:
@@ -46,7 +32,14 @@ def _is_sequence(value: Any) -> bool:
 _SEQUENCE = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2}
 Inputs = Annotated[
     str | list[str] | list[list[str]],
-    PlainValidator(_inputs),
+    accepted(
+        lambda form: (
+            isinstance(form, str)
+            or _is_sequence(form)
+            or (isinstance(form, list) and bool(form) and all(map(_is_sequence, form)))
+        ),
+        "should be a text, a pair of texts, or a batch: a list of [text] and [query, title]",
+    ),
     WithJsonSchema(
         {"oneOf": [{"type": "string"}, _SEQUENCE, {"type": "array", "items": _SEQUENCE, "minItems": 1}]}
     ),
@@ -116,11 +109,12 @@ class TeiRequest(CompatRequest):
             return {"keep": "all"}
         return {"keep": "end"} if self.truncation_direction in ("Left", "left") else {}
 
-    def headers(self, response: ScoreResponse) -> Mapping[str, str]:
-        """Return the timings in whole milliseconds, and what was read."""
+    def headers(self, request: ScoreRequest, response: ScoreResponse) -> Mapping[str, str]:
+        """Return the timings in whole milliseconds, and what was read, a query once for each of its texts."""
         timing = response.timing_ms
         return {
             "x-compute-time": str(int(timing.total)),
+            "x-compute-characters": str(sum(len(query) + len(text) for query, text in request.texts())),
             "x-compute-tokens": str(response.usage.tokens),
             "x-total-time": str(int(timing.total)),
             "x-tokenization-time": str(int(timing.tokenize)),
@@ -178,11 +172,11 @@ class TeiPredictRequest(TeiRequest):
         return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
 
     def their_name(self, param: str) -> str:
-        """Return the place in `inputs` as the request has it: a text, a pair, or a batch of them."""
-        place = param.removeprefix("pairs[0]")
-        if self.is_batch or place == param:
+        """Return the index in `inputs` as the request has it: a text, a pair, or a batch of them."""
+        index = param.removeprefix("pairs[0]")
+        if self.is_batch or index == param:
             return super().their_name(param)
-        return "inputs" if isinstance(self.inputs, str) else f"inputs{place}"
+        return "inputs" if isinstance(self.inputs, str) else f"inputs{index}"
 
     def sequences(self) -> list[list[str]]:
         """Return the texts and pairs, each a list of one or two strings."""
@@ -213,60 +207,37 @@ class TeiPredictRequest(TeiRequest):
         return predictions if self.is_batch else predictions[0]
 
 
-@dataclass(slots=True)
-class TeiLabels:
-    """A model's labels."""
-
-    id2label: Annotated[dict[str, str], Field(description="The name of each logit, by its index.")]
-    label2id: Annotated[dict[str, int], Field(description="The index of each name.")]
-
-
-@dataclass(slots=True)
-class TeiReranker:
-    """A model with one label."""
-
-    reranker: TeiLabels
-
-
-@dataclass(slots=True)
-class TeiClassifier:
-    """A model with several labels, the grades; /rerank takes it all the same."""
-
-    classifier: TeiLabels
-
-
-@dataclass(slots=True)
-class TeiInfo:
-    """The model of the default variant, and this server's limits."""
-
-    model_id: Annotated[str, Field(description="Its repository on the hub, or its name.")]
-    model_sha: Annotated[
-        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
-    ]
-    model_dtype: Annotated[str, Field(description="The number format that it computes in.")]
-    served_model_name: Annotated[str, Field(description="Its name, as answers give it.")]
-    model_type: Annotated[
-        TeiReranker | TeiClassifier, Field(description="How many labels it has, and which.")
-    ]
-    max_concurrent_requests: Annotated[
-        int, Field(description="Pairs of full length that the queue takes before requests get 429.")
-    ]
-    max_input_length: Annotated[int, Field(description="The window in tokens.")]
-    max_batch_tokens: Annotated[int, Field(description="Tokens of one batch.")]
-    max_batch_requests: Annotated[int | None, Field(description="Always null: tokens limit a batch.")]
-    max_client_batch_size: Annotated[int, Field(description="Texts or pairs of one request.")]
-    auto_truncate: Annotated[bool, Field(description="Always true: what does not fit is truncated.")]
-    tokenization_workers: Annotated[int, Field(description="Threads that read long texts, of one replica.")]
-    version: Annotated[str, Field(description="headroom's version.")]
-    sha: Annotated[str | None, Field(description="Always null: text-embeddings-inference's own commit.")]
-    docker_label: Annotated[str | None, Field(description="Always null: the label of its own image.")]
-
-
 async def info(request: Request) -> Response:
-    """The model of the default variant, and this server's limits, in text-embeddings-inference's shape."""
-    backend = backend_of(request)
+    """The model of the default variant, and this server's limits, as text-embeddings-inference tells them.
+
+    `model_type` holds the labels: under `reranker` if it is one, else under `classifier`, which /rerank takes
+    all the same. `max_concurrent_requests` counts pairs of full length.
+    """
+    backend, settings = backend_of(request), request.app.state.settings
     default = next(variant for variant in backend.variants().variants if variant.default)
-    return json_response(_info(backend.model_of(default.name), request.app.state.settings))
+    model = backend.model_of(default.name)
+    device = "cpu" if model.device.startswith("cpu") else "cuda"
+    names = {str(index): label for index, label in enumerate(model.labels)}
+    labels = {"id2label": names, "label2id": {label: int(index) for index, label in names.items()}}
+    return json_response(
+        {
+            "model_id": model.repository or model.name,
+            "model_sha": model.commit,
+            "model_dtype": model.dtype,
+            "served_model_name": model.name,
+            "model_type": {"reranker" if len(names) == 1 else "classifier": labels},
+            "max_concurrent_requests": max(1, settings.queue_tokens(device) // model.max_tokens),
+            "max_input_length": model.max_tokens,
+            "max_batch_tokens": settings.batch_tokens(device),
+            "max_batch_requests": None,
+            "max_client_batch_size": settings.max_pairs,
+            "auto_truncate": True,
+            "tokenization_workers": 1,
+            "version": version("headroom"),
+            "sha": None,
+            "docker_label": None,
+        }
+    )
 
 
 async def health(request: Request) -> Response:
@@ -281,7 +252,7 @@ def add_routes(app: FastAPI) -> None:
         "/info",
         info,
         name="tei_info",
-        response_model=TeiInfo,
+        response_model=dict[str, Any],
         responses=errors(401, 403, 429, 500, 503, model=TeiError),
         tags=[TAG],
     )
@@ -294,28 +265,3 @@ def add_routes(app: FastAPI) -> None:
             responses=errors(500, 503, model=TeiError),
             tags=[TAG],
         )
-
-
-def _info(model: ModelInfo, settings: Settings) -> TeiInfo:
-    device = "cpu" if model.device.startswith("cpu") else "cuda"
-    labels = TeiLabels(
-        {str(index): label for index, label in enumerate(model.labels)},
-        {label: index for index, label in enumerate(model.labels)},
-    )
-    return TeiInfo(
-        model_id=model.repository or model.name,
-        model_sha=model.commit,
-        model_dtype=model.dtype,
-        served_model_name=model.name,
-        model_type=TeiReranker(labels) if len(labels.id2label) == 1 else TeiClassifier(labels),
-        max_concurrent_requests=max(1, settings.queue_tokens(device) // model.max_tokens),
-        max_input_length=model.max_tokens,
-        max_batch_tokens=settings.batch_tokens(device),
-        max_batch_requests=None,
-        max_client_batch_size=settings.max_pairs,
-        auto_truncate=True,
-        tokenization_workers=1,
-        version=version("headroom"),
-        sha=None,
-        docker_label=None,
-    )

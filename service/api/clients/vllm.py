@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import time
 import uuid
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import OUR_ERRORS, CompatRequest, model_name, relevance
+from service.api.clients.base import OUR_ERRORS, CompatRequest, TokenUsage, model_name, relevance, usage_of
 from service.api.clients.documents import TokensPerDoc, TokensPerQuery, TruncatePromptTokens, reading
 from service.errors import InvalidRequest
-from service.schemas.requests import ScoreRequest, example
+from service.schemas.requests import ScoreRequest, accepted, example
 from service.schemas.responses import Number, ScoreResponse
 
-
-def _texts(value: Any) -> Any:
-    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(text, str) for text in value)):
-        return value
-    raise PydanticCustomError("texts_type", "should be a string or a list of strings")
-
-
-Texts = Annotated[str | list[str], BeforeValidator(_texts)]
+Texts = Annotated[
+    str | list[str],
+    accepted(
+        lambda form: (
+            isinstance(form, str) or (isinstance(form, list) and all(isinstance(text, str) for text in form))
+        ),
+        "should be a string or a list of strings",
+    ),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 
 
 @dataclass(slots=True)
@@ -41,14 +41,6 @@ class VllmScore:
 
 
 @dataclass(slots=True)
-class VllmUsage:
-    """The tokens that were read."""
-
-    prompt_tokens: Annotated[int, Field(description="Tokens scored.")]
-    total_tokens: Annotated[int, Field(description="The same.")]
-
-
-@dataclass(slots=True)
 class VllmScores:
     """The scores, in the order of the request."""
 
@@ -57,11 +49,11 @@ class VllmScores:
     created: Annotated[int, Field(description="Seconds since 1970.")]
     model: Annotated[str, Field(description="What scored: `NAME@VARIANT`.")]
     data: Annotated[list[VllmScore], Field(description="One per pair.")]
-    usage: VllmUsage
+    usage: TokenUsage
 
 
 class VllmScoreRequest(CompatRequest):
-    """The fields that both forms share."""
+    """The fields that both forms share. names: of the queries and of the documents."""
 
     servers = ("vLLM",)
     answers = (VllmScores,)
@@ -72,15 +64,12 @@ class VllmScoreRequest(CompatRequest):
     max_tokens_per_doc: TokensPerDoc = None
     max_tokens_per_query: TokensPerQuery = None
 
-    @abstractmethod
-    def sides(self) -> tuple[Texts, Texts]:
-        """Return the queries and the documents, as they were sent."""
-
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        queries, documents = ([side] if isinstance(side, str) else side for side in self.sides())
         first, second = self.names["query"], self.names["titles"]
-        how_much = reading(max_tokens=self.max_tokens_per_doc, truncate_tokens=self.truncate_prompt_tokens)
+        sides = (getattr(self, name) for name in (first, second))
+        queries, documents = ([side] if isinstance(side, str) else side for side in sides)
+        how_much = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
         if len(queries) == 1:
             return self.scoring(how_much, query=queries[0], titles=documents)
         if len(queries) != len(documents):
@@ -99,15 +88,15 @@ class VllmScoreRequest(CompatRequest):
             created=int(time.time()),
             model=model_name(response),
             data=[VllmScore(each.index, "score", relevance(each, raw=raw)) for each in response.results],
-            usage=VllmUsage(response.usage.tokens, response.usage.tokens),
+            usage=usage_of(response),
         )
 
     def their_name(self, param: str) -> str:
         """Return their name of the field at fault."""
-        place = param.removeprefix("pairs")
-        if place == param:
+        index = param.removeprefix("pairs")
+        if index == param:
             return super().their_name(param)
-        return self.names["query"] + place.removesuffix("[0]")
+        return self.names["query"] + index.removesuffix("[0]")
 
 
 class VllmTextsRequest(VllmScoreRequest):
@@ -120,10 +109,6 @@ class VllmTextsRequest(VllmScoreRequest):
     text_1: Texts = Field(description="The query, or as many as there are documents.")
     text_2: Texts = Field(description="The documents.")
 
-    def sides(self) -> tuple[Texts, Texts]:
-        """Return the queries and the documents, as they were sent."""
-        return self.text_1, self.text_2
-
 
 class VllmQueriesRequest(VllmScoreRequest):
     """Score documents against queries, as vLLM does."""
@@ -134,7 +119,3 @@ class VllmQueriesRequest(VllmScoreRequest):
 
     queries: Texts = Field(description="The query, or as many as there are documents.")
     documents: Texts = Field(description="The documents.")
-
-    def sides(self) -> tuple[Texts, Texts]:
-        """Return the queries and the documents, as they were sent."""
-        return self.queries, self.documents

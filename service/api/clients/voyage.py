@@ -8,10 +8,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
-from service.api.clients.cohere import CohereResult
 from service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
 from service.schemas.requests import Query, ScoreRequest, example
-from service.schemas.responses import ScoreResponse
+from service.schemas.responses import Number, ScoreResponse
 
 
 class VoyageUsage(TypedDict):
@@ -20,9 +19,11 @@ class VoyageUsage(TypedDict):
     total_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
 
 
-class VoyageResult(CohereResult):
+class VoyageResult(TypedDict):
     """One document's relevance."""
 
+    index: Annotated[int, Field(description="Position in the request.")]
+    relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
     document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
 
 
@@ -58,19 +59,18 @@ class VoyageRequest(CompatRequest):
         reading = {"keep": "all"} if self.truncation is False else {}
         return self.scoring(reading, query=self.query, titles=self.documents)
 
-    def answer(self, response: ScoreResponse) -> VoyageAnswer:
+    def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return Voyage's answer."""
-        results = by_relevance(response.results)[: self.top_k]
+        data: list[dict[str, Any]] = [
+            {"index": one.index, "relevance_score": one.score}
+            for one in by_relevance(response.results)[: self.top_k]
+        ]
+        if self.return_documents:
+            data = [one | {"document": self.documents[one["index"]]} for one in data]
         return {
             "object": "list",
-            "data": [
-                {"index": r.index, "relevance_score": r.score, **self._returned(r.index)}  # type: ignore[typeddict-item]
-                for r in results
-            ],
+            "data": data,
             "usage": {"total_tokens": response.usage.tokens},
             "warnings": warnings_of(response),
             **scored_by(response),
         }
-
-    def _returned(self, index: int) -> dict[str, Any]:
-        return {"document": self.documents[index]} if self.return_documents else {}

@@ -39,7 +39,7 @@ def score(**fields: Any) -> dict[str, Any]:
     call = importlib.import_module(f"{PACKAGE}.api.scoring.score")
     client = importlib.import_module(f"{PACKAGE}.client").Client(base_url=ARGUMENTS["url"])
     if "off" in fields:
-        fields["head_mask"] = models.ScoreRequestHeadsOff(off=fields.pop("off"))
+        fields["head_mask"] = models.ScoreRequestHeads(off=fields.pop("off"))
     answer = call.sync(client=client, body=models.ScoreRequest(**fields))
     read: dict[str, Any] = {"type": type(answer).__name__}
     if isinstance(answer, models.Error):

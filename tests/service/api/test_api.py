@@ -102,30 +102,6 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
     assert response.headers["x-config-version"] == "0123456789ab"
 
 
-async def test_pairs_stand_in_for_query_and_titles() -> None:
-    backend = FakeBackend()
-    response = await post(app_with(backend), "/v1/score", {"pairs": [["a", "x"], ["b", ""]], "query": None})
-    assert response.status_code == 200
-    assert backend.requests[0].texts() == [("a", "x"), ("b", "")]  # type: ignore[attr-defined]
-
-
-async def test_compare_answers_masks_first_then_variants() -> None:
-    body = {**SCORE, "masks": ["none", "0-5.*", {"off": [[1, 1]]}], "variants": ["full"]}
-    response = await post(app_with(), "/v1/compare", body)
-    assert response.status_code == 200
-    specs = [column["head_mask"]["spec"] for column in response.json()["columns"]]
-    assert specs == ["none", "0-5.*", "1.1", "none"]
-
-
-async def test_attention_gives_a_matrix_per_head() -> None:
-    body = {"query": "a", "title": "", "heads": "2.3,4.0-1"}
-    response = await post(app_with(), "/v1/attention", body)
-    assert response.status_code == 200
-    heads = response.json()["heads"]
-    assert [(head["layer"], head["head"]) for head in heads] == [(2, 3), (4, 0), (4, 1)]
-    assert [len(row) for row in heads[0]["probabilities"]] == [3, 3, 3]
-
-
 @pytest.mark.parametrize("path", GETS)
 async def test_what_is_loaded_can_be_listed(path: str) -> None:
     response = await get(app_with(), path)
@@ -266,13 +242,6 @@ async def test_every_answer_is_counted_under_its_route_and_never_under_a_callers
     assert found['headroom_stage_seconds_sum{stage="inference"}'] == pytest.approx(0.0061)
 
 
-async def test_metrics_are_prometheus_text() -> None:
-    app = app_with()
-    response = await get(app, "/metrics")
-    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "headroom_ready" in samples(response.content)
-
-
 async def test_the_documentation_loads_nothing_from_elsewhere() -> None:
     async with client(app_with()) as session:
         page = await session.get("/docs")
@@ -298,13 +267,3 @@ async def test_the_document_names_this_servers_limits() -> None:
         *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504"),
     }
     assert "securitySchemes" not in document["components"]
-
-
-async def test_a_limit_that_was_set_is_the_one_that_holds() -> None:
-    app = app_with(max_pairs=2, request_timeout_s=5)
-    assert_error(
-        await post(app, "/v1/score", {**SCORE, "titles": ["a"] * 3}), 422, "invalid_request", "titles"
-    )
-    assert_error(
-        await post(app, "/v1/score", {**SCORE, "deadline_ms": 5001}), 422, "invalid_request", "deadline_ms"
-    )

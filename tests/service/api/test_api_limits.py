@@ -9,7 +9,7 @@ import pytest
 
 from models.errors import InvalidMask
 from service.api import body, create_app
-from service.api.post import BYTES_PER_PAIR
+from service.api.keys import BYTES_PER_PAIR
 from service.config.settings import Settings
 from service.errors import QueueFull
 from service.observe.metrics import Metrics

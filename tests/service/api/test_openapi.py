@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
-import pytest
 
 from service.api import create_app
 from service.config.settings import Settings
@@ -47,7 +46,7 @@ def shapes_of_errors(path: str) -> list[str]:
     return THEIRS.get(path, ["Error"])
 
 
-def test_every_error_of_every_route_has_the_one_shape_and_an_example_of_it() -> None:
+def test_every_error_of_every_route_has_the_one_shape() -> None:
     for name, operation in operations():
         shapes = [f"#/components/schemas/{shape}" for shape in shapes_of_errors(name.partition(" ")[2])]
         for status, response in operation["responses"].items():
@@ -57,7 +56,6 @@ def test_every_error_of_every_route_has_the_one_shape_and_an_example_of_it() -> 
             assert media[0] == "application/json", (name, status)
             branches = media[1]["schema"].get("anyOf", [media[1]["schema"]])
             assert branches == [{"$ref": shape} for shape in shapes], (name, status)
-            exactly(media[1]["schema"]).validate(media[1]["example"])
     assert "HTTPValidationError" not in SCHEMAS
 
 
@@ -76,20 +74,3 @@ def test_every_field_and_every_parameter_is_described() -> None:
             if not parameter.get("description")
         ]
     assert silent == []
-
-
-@pytest.mark.parametrize(("name", "operation"), list(operations()), ids=[name for name, _ in operations()])
-def test_every_route_shows_an_answer_that_it_could_give_and_a_request_it_takes(
-    name: str, operation: dict[str, Any]
-) -> None:
-    if name in ("GET /health", "GET /ping"):
-        assert "content" not in operation["responses"]["200"]
-        return
-    ((kind, shown),) = operation["responses"]["200"]["content"].items()
-    assert kind == ("text/plain" if name == "GET /metrics" else "application/json")
-    exactly(shown["schema"]).validate(shown["example"])
-    if "requestBody" in operation:
-        body = operation["requestBody"]["content"]["application/json"]["schema"]
-        for shape in body.get("anyOf", [body]):
-            for example in SCHEMAS[shape["$ref"].rpartition("/")[2]]["examples"]:
-                exactly(shape).validate(example)

@@ -75,20 +75,16 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"query": None}, "query", "string"),
     ({"query": " "}, "query", "blank"),
     ({"documents": []}, "documents", "at least 1"),
-    ({"documents": "a"}, "documents", "list"),
     ({"documents": ["a", 3]}, "documents[1]", "string"),
     ({"documents": ["a"] * 1001}, "documents", "1000"),
     ({"top_n": 0}, "top_n", "greater than or equal to 1"),
-    ({"top_n": -1}, "top_n", "greater than or equal to 1"),
     ({"max_tokens_per_doc": -1}, "max_tokens_per_doc", "greater than or equal to 0"),
-    ({"max_tokens_per_query": 7}, "max_tokens_per_query", "is not supported"),
+    ({"max_tokens_per_query": 7}, "max_tokens_per_query", "should be 0"),
     ({"model": "rerank-v3.5@nobody"}, "model", "no such variant"),
     ({"model": "rerank-v3.5@"}, "model", "at least 1"),
     ({"model": "rerank-v3.5@full", "variant": "other"}, "model", "variant"),
     ({"variant": "nobody"}, "variant", "no such variant"),
     ({"head_mask": "99.*"}, "head_mask", "99"),
-    ({"unit": ""}, "unit", "at least 1"),
-    ({"deadline_ms": -5}, "deadline_ms", "greater than 0"),
     ({"deadline_ms": 60_001}, "deadline_ms", "60000"),
 ]
 
@@ -182,8 +178,6 @@ async def test_rank_fields_choose_what_is_ranked_and_in_which_order() -> None:
     ):
         body = BODY | {"documents": documents, "rank_fields": fields}
         assert_error(await post(APP, "/v1/rerank", body), 400, "invalid_request", param)
-    body = BODY | {"documents": [{"text": "a"}]}
-    assert_error(await post(APP, "/v2/rerank", body), 400, "invalid_request", "documents[0]")
 
 
 @pytest.mark.parametrize(

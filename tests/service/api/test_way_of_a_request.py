@@ -19,7 +19,7 @@ from models.checkpoint.hub import DEFAULT
 from tests.service.in_process import QUERY, TITLES, serve
 
 ROOT = Path(__file__).parents[3]
-MOST_FILES, MOST_FUNCTIONS = 34, 155
+MOST_FILES, MOST_FUNCTIONS = 23, 130
 """Of `service/`; the aim is 22 and 80 (issue 44)."""
 
 
@@ -61,10 +61,15 @@ async def way_of_a_request() -> Calls:
     calls = Calls()
     with profiled(calls):
         async with serve(DEFAULT, {"variants": [{"name": "full"}]}) as service:
-            for counting in (False, False, True):
+            ways = []
+            for counting in (False, False, True, True, True):
+                calls.by_file.clear()
                 calls.counting = counting
                 await service.post("/v1/score", query=QUERY, titles=TITLES)
-            calls.counting = False
+                calls.counting = False
+                ways.append(calls.by_file.copy())
+    # The shortest one: while another request was answered, the gauges of the queue may have been updated.
+    calls.by_file = min(ways[2:], key=lambda way: sum(map(len, way.values())))
     return calls
 
 

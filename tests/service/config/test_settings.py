@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from models.checkpoint.config import ModelConfig
 from models.masks.head_mask import HeadMask
-from service.api.strict_json import MAX_DEPTH
+from service.api.body import MAX_DEPTH
 from service.config.masks import left_out, resolve_masks
 from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.schemas.limits import MAX_COLUMNS
+from service.schemas.requests import MAX_COLUMNS
 
 
 @pytest.fixture(autouse=True)

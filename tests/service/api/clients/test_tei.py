@@ -171,6 +171,7 @@ async def test_headers_tell_what_it_took_in_whole_milliseconds(service: Service)
 
     scored = await service.post("/v1/score", query=QUERY, titles=TITLES)
     assert int(answer.headers["x-compute-tokens"]) == scored["usage"]["tokens"]
+    assert int(answer.headers["x-compute-characters"]) == sum(len(QUERY) + len(title) for title in TITLES)
     assert all(int(answer.headers[f"x-{name}-time"]) >= 0 for name in TIMES)
 
 

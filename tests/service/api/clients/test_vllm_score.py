@@ -93,7 +93,7 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
         (
             {"text_1": "a", "text_2": "c", "max_tokens_per_query": 7},
             "max_tokens_per_query",
-            "is not supported; leave it out, or send 0 for no limit",
+            "should be 0",
         ),
         ({"text_1": ["a", " "], "text_2": ["c", "d"]}, "text_1[1]", "must not be blank"),
         ({"text_1": "a", "text_2": ["c"] * 1001}, "text_2", "1001 are more than the 1000 of one request"),
