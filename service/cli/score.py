@@ -11,7 +11,7 @@ import typer
 
 from models.commands.host import Network
 from models.commands.mask_option import FORMS
-from models.commands.options import Config, Device, Dtype, Model
+from models.commands.options import Config, Delimiter, Device, Dtype, Model, QueryColumn, TitleColumn
 from service.cli import choice, score_files
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ def command(
     ] = False,
     source: score_files.Input = None,
     output: score_files.Output = None,
-    query_column: score_files.QueryColumn = "query",
-    title_column: score_files.TitleColumn = "title",
+    query_column: QueryColumn = "query",
+    title_column: TitleColumn = "title",
     mask_column: score_files.MaskColumn = None,
     variant_column: score_files.VariantColumn = None,
-    delimiter: score_files.Delimiter = ",",
+    delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
     overwrite: score_files.Overwrite = False,
     use_ray: score_files.Ray = False,
@@ -85,19 +85,32 @@ def command(
             raise typer.BadParameter(
                 "--input and --output go together, without a query", param_hint="--input"
             )
-        columns = (query_column, title_column, mask_column, variant_column, delimiter)
-        masks, variants = tuple(mask or ()), tuple(variant or ())
-        others = (model, config, device, dtype, overflow, prefix, overwrite, use_ray, as_json)
-        score_files.run(score_files.Arguments(source, output, columns, masks, variants, *others))
+        from service.files.options import Fields
+
+        options = score_files.options_of(
+            choice.read_setup(model, config, device, dtype),
+            *(mask or (), variant or ()),
+            Fields(query_column, title_column, mask_column, variant_column, delimiter),
+            overflow=overflow,
+            prefix=prefix,
+        )
+        score_files.run(source, output, options, overwrite=overwrite, use_ray=use_ray, as_json=as_json)
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
-    pairs = pairs_of(query, titles)
-    chosen = choice.resolve(Network(model, config, one_variant, one_mask, device, dtype))
-    if one_variant is None and not (chosen.configured or chosen).mask.is_none:
+    network = Network(model, config, one_variant, one_mask, device, dtype)
+    score_pairs(query, pairs_of(query, titles), network, overflow, as_json)
+
+
+def score_pairs(
+    query: str, pairs: Iterator[tuple[str, str]], network: Network, overflow: Overflow, as_json: bool
+) -> None:
+    """Score pairs and print a line for each. query: as given; if it is -, the lines hold the queries."""
+    chosen = choice.resolve(network)
+    if network.variant is None and not (chosen.configured or chosen).mask.is_none:
         on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
-        print(f"headroom: {choice.of_default(chosen.name, one_mask)}; {on}", file=sys.stderr)
+        print(f"headroom: {choice.of_default(chosen.name, network.mask)}; {on}", file=sys.stderr)
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):

@@ -106,53 +106,50 @@ def ask(
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""
     from service.experiments.plan import Question
 
-    if not math.isfinite(baseline) or (sd is None and not 0 < baseline < 1):
-        raise typer.BadParameter("must be between 0 and 1, unless --sd is given", param_hint="--baseline")
-    if sd is not None and not (math.isfinite(sd) and sd > 0):
-        raise typer.BadParameter("must be above 0", param_hint="--sd")
-    if margin is not None and not (math.isfinite(margin) and margin > 0):
-        raise typer.BadParameter("must be above 0", param_hint="--margin")
-    if margin is not None and not absolute and margin >= 1:
-        raise typer.BadParameter(
-            f"must be below 1, because it is a share of the baseline: {margin / 100:g} is {margin:g} %",
-            param_hint="--margin",
-        )
-    if not math.isfinite(effect) or (margin is None and effect == 0):
-        raise typer.BadParameter(
-            "give a margin, or the --effect that the test should find", param_hint="--margin"
-        )
-    if not absolute and baseline <= 0:
-        raise typer.BadParameter("needs a --baseline above 0, or --absolute", param_hint="--margin")
     unit = 1.0 if absolute else baseline
-    arm_sd = None
-    if sd is None:
-        changed = baseline + effect * unit
-        if not 0 < changed < 1:
-            raise typer.BadParameter(
-                f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
-                param_hint="--effect",
-            )
-        arm_sd = math.sqrt(changed * (1 - changed))
+    changed = baseline + effect * unit
+    is_share = sd is None
+    _need(
+        math.isfinite(baseline) and (0 < baseline < 1 or not is_share),
+        "--baseline",
+        "must be between 0 and 1, unless --sd is given",
+    )
+    _need(is_share or 0 < sd < math.inf, "--sd", "must be above 0")  # type: ignore[operator]
+    _need(margin is None or 0 < margin < math.inf, "--margin", "must be above 0")
+    share = margin or 0.0
+    too_large = f"must be below 1, because it is a share of the baseline: {share / 100:g} is {share:g} %"
+    _need(margin is None or absolute or margin < 1, "--margin", too_large)
+    is_asked = math.isfinite(effect) and (margin is not None or effect != 0)
+    _need(is_asked, "--margin", "give a margin, or the --effect that the test should find")
+    _need(absolute or baseline > 0, "--margin", "needs a --baseline above 0, or --absolute")
+    too_far = f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1"
+    _need(not is_share or 0 < changed < 1, "--effect", too_far)
     try:
         question = Question(
             baseline=baseline,
-            sd=math.sqrt(baseline * (1 - baseline)) if sd is None else sd,
+            sd=sd or math.sqrt(baseline * (1 - baseline)),
             margin=None if margin is None else margin * unit,
             effect=effect * unit,
             relative=not absolute,
             weights=tuple(float(weight) for weight in weights.split(",")),
             correlation=correlation,
             sign=1 if better == "higher" else -1,
-            arm_sd=arm_sd,
+            arm_sd=math.sqrt(changed * (1 - changed)) if is_share else None,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if question.shift < MIN_SHIFT * question.tau:
-        raise typer.BadParameter(
-            "is too small beside the standard deviation: no test has enough units to show it",
-            param_hint="--effect" if margin is None else "--margin",
-        )
+    _need(
+        question.shift >= MIN_SHIFT * question.tau,
+        "--effect" if margin is None else "--margin",
+        "is too small beside the standard deviation: no test has enough units to show it",
+    )
     return question
+
+
+def _need(is_right: bool, option: str, reason: str) -> None:
+    """Raise BadParameter with the reason unless the option is right."""
+    if not is_right:
+        raise typer.BadParameter(reason, param_hint=option)
 
 
 def text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:

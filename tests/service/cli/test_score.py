@@ -15,11 +15,6 @@ QUERY = "angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
 
 
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
-
-
 def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
     output = run("score", QUERY, *TITLES, *options)
 
@@ -91,32 +86,6 @@ def test_a_header_names_the_columns(run: Run, options: list[str]) -> None:
 
 def test_the_version(run: Run) -> None:
     assert run("--version").out.startswith("headroom 0.")
-
-
-def test_a_variant_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:
-    config = tmp_path / "serve.yaml"
-    config.write_text(
-        "applications: [{deployments: [{name: Relevance, user_config: "
-        '{masks: {low: "0-1.*"}, variants: [{name: full}, {name: small, head_mask: "@low"}]}}]}]'
-    )
-    named = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small")
-    masked = run("score", QUERY, *TITLES, *options, "--mask", "0-1.*")
-    stored = run("score", QUERY, *TITLES, *options, "--config", str(config), "--mask", "@low")
-    assert named == masked == stored
-    assert named.status == 0
-
-    text = config.read_text()
-    config.write_text(text.replace('"@low"', '"@low", optional: true'))
-    assert run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small") == named
-    config.write_text(text.replace('"@low"', '"@gone", optional: true'))
-    missing = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small")
-    assert missing.status == 1
-    assert "gone" in missing.err
-    config.write_text(text)
-
-    unknown = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "nope")
-    assert unknown.status == 1
-    assert "nope" in unknown.err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from models import Classifier, HeadMask
+from models import Classifier
 from tests.prompt import Run
 
 PAIRS = [
@@ -21,11 +21,6 @@ PAIRS = [
     ("wood screws", "deck screws\nfor wood, 5 lb"),
     ("usb cable", 'a "fast" charger cable'),
 ]
-
-
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
 
 
 def write(path: Path) -> Path:
@@ -172,20 +167,6 @@ def test_a_cascade_is_no_variant_of_a_row(run: Run, options: list[str], tmp_path
     assert (default.status, "rows without a variant" in default.err) == (1, True)
 
 
-def test_a_column_of_rare_masks(run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    specs = [f"random:0.5@{seed}" for seed in range(12)]
-    file, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
-    file.write_text("query,title,m\n" + "".join(f"angle bracket,wood lamp {spec},{spec}\n" for spec in specs))
-    assert (
-        run("score", "--input", str(file), "--output", str(output), *options, "--mask-column", "m").status
-        == 0
-    )
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
-    pairs = [("angle bracket", f"wood lamp {spec}") for spec in specs]
-    expected = clf.score(pairs, [HeadMask.parse(spec, layers=3, heads=4) for spec in specs])
-    np.testing.assert_allclose([row["score"] for row in read(output)], expected.score, atol=1e-5)
-
-
 def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str], tmp_path: Path) -> None:
     cell = "steel lamp " * 1_000_000  # 11 MB
     file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
@@ -291,35 +272,3 @@ def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path:
         assert [row["title"] for row in read(found / name)] == [title for _, title in PAIRS]
         assert [row["title"] for row in read(found / "more" / "b.parquet")] == [title for _, title in PAIRS]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "store"]
-
-
-def test_another_run_s_parts_are_not_taken_for_ones_own(run: Run, options: list[str], tmp_path: Path) -> None:
-    source, output = write(tmp_path / "a.csv"), tmp_path / "out.csv"
-    parts = tmp_path / "out.csv.parts"
-    parts.mkdir()
-    (parts / "plan.json").write_text('{"mask or variant": [[null, "0.*"]]}')
-    arguments = ("score", "--input", str(source), "--output", str(output), *options)
-    other = run(*arguments)
-    assert other.status == 1
-    assert "holds the parts of a run with another mask or variant" in other.err
-    assert parts.exists()
-    assert run(*arguments, "--overwrite").status == 0
-    assert not parts.exists()
-
-
-def test_long_titles_in_chunks(run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    title = "steel wood lamp " * 40
-    file, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    pairs = [("lamp", title), ("lamp", "red lamp")]
-    file.write_bytes(b"".join(orjson.dumps({"query": q, "title": t}) + b"\n" for q, t in pairs))
-    arguments = ("score", "--input", str(file), "--output", str(output), *options, "--overflow", "chunks")
-    assert run(*arguments).status == 0
-    expected = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs, overflow="chunks")
-    rows = read(output)
-    np.testing.assert_allclose([row["score"] for row in rows], expected.score, atol=1e-5)
-    assert expected.chunks is not None
-    assert expected.chunks[0] is not None
-    chunk = rows[0]["chunk"]
-    assert isinstance(chunk, dict)
-    assert chunk["start"] == expected.chunks[0].start
-    assert rows[1]["chunk"] is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib.metadata
 import json
 import math
@@ -21,11 +20,6 @@ from tests.modernberts import write_ettin
 from tests.prompt import Run
 
 ROWS = "query,title\nwood lamp,red lamp\n"
-
-
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
 
 
 def names(directory: Path) -> list[str]:
@@ -299,16 +293,6 @@ def test_a_row_that_cannot_be_written_again_is_set_aside(
     output = tmp_path / "out.parquet"  # as Arrow, the date is no problem
     assert run("score", "--input", str(tmp_path / "b.parquet"), "--output", str(output), *options).status == 0
     assert parquet.read_table(output).column("date").combine_chunks().equals(dates)
-
-
-def test_a_damaged_file_is_named(run: Run, options: list[str], tmp_path: Path) -> None:
-    source = tmp_path / "a.csv.gz"
-    data = bytearray(gzip.compress(("query,title\n" + "wood lamp,red lamp\n" * 999).encode()))
-    data[12:40] = b"\xff" * 28
-    source.write_bytes(data)
-    result = run("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options)
-    assert result.status == 1
-    assert f"{source} cannot be read: " in result.err
 
 
 def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(

@@ -21,11 +21,6 @@ BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'
 """Texts that a cell of csv or tsv must be quoted for, and some that it need not be."""
 
 
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
-
-
 def score(run: Run, source: Path, output: Path, options: list[str], *more: str) -> Output:
     result = run("score", "--input", str(source), "--output", str(output), *options, *more)
     assert result.status == 0, result.err
@@ -64,15 +59,6 @@ def test_line_ends_quotes_and_delimiters_survive_csv(
     again = score(run, middle, end, options, "--prefix", "again_")
     assert "set aside" not in again.err
     assert [{name: row[name] for name in rows[0]} for row in lines(end)] == rows
-
-
-def test_rows_after_a_quote_that_is_not_closed_are_kept(run: Run, options: list[str], tmp_path: Path) -> None:
-    file, output = tmp_path / "a.csv", tmp_path / "b.jsonl"
-    file.write_text('query,title\nq1,"unclosed\nq2,good two\nq3,good three\nq4,pipe 12",x\nq5,good five\n')
-    score(run, file, output, options)
-    assert [row["query"] for row in lines(output)] == ["q2", "q3", "q5"]
-    rejects = lines(Path(f"{output}.rejects.jsonl"))
-    assert [(row["line"], row["text"]) for row in rejects] == [(2, 'q1,"unclosed'), (5, 'q4,pipe 12",x')]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +112,6 @@ def test_a_later_value_that_would_be_changed_is_set_aside(
     assert parquet.read_table(output)["x"].to_pylist() == [first] * 3
     (reject,) = lines(Path(summary.rejects_file))
     assert (reject["line"], reject["reason"][:2]) == (3, "x ")
-
-
-def test_lists_and_objects_become_json_in_parquet(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    values = [[], {"tags": None}, ["b", 2.5], {"tags": 1}]
-    summary, output = scored(tmp_path, tiny_checkpoint, values)
-    assert (summary.rows, summary.rejects) == (4, 0)
-    cells = parquet.read_table(output)["x"].to_pylist()
-    assert [json.loads(cell) for cell in cells] == values
 
 
 def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from service.cli import score_files
+from service.cli.choice import read_setup
+from service.files.options import Fields
 from service.files.reading import WINDOW_ROWS
 from service.files.running import Summary, run
 
@@ -19,29 +21,33 @@ START = -1
 """What a job sends before its first window."""
 
 
-def arguments(source: Path, output: Path, model: Path, **options: Any) -> score_files.Arguments:
-    plain: dict[str, Any] = {
-        "columns": ("query", "title", None, None, ","),
-        "masks": (),
-        "variants": (),
-        "model": str(model),
-        "config": None,
-        "device": "cpu",
-        "dtype": "float32",
-        "overflow": "truncate",
-        "prefix": "",
-        "overwrite": False,
-        "use_ray": False,
-        "as_json": False,
-    }
-    return score_files.Arguments(str(source), str(output), **(plain | options))
+@dataclass(frozen=True)
+class Arguments:
+    """The command line of a job, as `score_files` takes it."""
+
+    source: str
+    output: str
+    model: str
+    columns: tuple[str, str, str | None, str | None, str] = ("query", "title", None, None, ",")
+    masks: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    overflow: str = "truncate"
+    config: Path | None = None
+    overwrite: bool = False
+    use_ray: bool = False
 
 
-def score_all(
-    job: score_files.Arguments, report: Callable[[float, int, int], None], *, window_rows: int
-) -> Summary:
+def arguments(source: Path, output: Path, model: Path, **options: Any) -> Arguments:
+    return Arguments(str(source), str(output), str(model), **options)
+
+
+def score_all(job: Arguments, report: Callable[[float, int, int], None], *, window_rows: int) -> Summary:
     """Do what `headroom score --input` does, with windows of so many rows."""
-    with score_files.prepared(job) as (prepared, workers):
+    setup = read_setup(job.model, job.config, "cpu", "float32")
+    options = score_files.options_of(
+        setup, job.masks, job.variants, Fields(*job.columns), overflow=job.overflow, prefix=""
+    )
+    with score_files.prepared(job.source, job.output, options, job.use_ray) as (prepared, workers):
         return run(replace(prepared, window_rows=window_rows), workers, report, overwrite=job.overwrite)
 
 
@@ -68,7 +74,7 @@ class Child:
         return bool(self.process.exitcode == -signal.SIGKILL)
 
 
-def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
+def start(job: Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.service.files.killed", "service.files.scoring"])
     ours, theirs = context.Pipe()
@@ -78,7 +84,7 @@ def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | Non
     return Child(process, ours)
 
 
-def peak_bytes(job: score_files.Arguments) -> int:
+def peak_bytes(job: Arguments) -> int:
     """Run a job to its end and return the peak of its resident memory."""
     child = start(job, window_rows=WINDOW_ROWS)
     last: Any = None
@@ -91,7 +97,7 @@ def peak_bytes(job: score_files.Arguments) -> int:
     return int(last[1])
 
 
-def _run(job: score_files.Arguments, events: Connection, window_rows: int, file_bytes: int | None) -> None:
+def _run(job: Arguments, events: Connection, window_rows: int, file_bytes: int | None) -> None:
     if file_bytes is not None:  # what a full disk does: the next byte is an OSError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
