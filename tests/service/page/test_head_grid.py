@@ -255,14 +255,3 @@ def test_a_click_on_the_grid_counts_although_a_spec_was_typed_before_it(
     page.one("#query").click()  # the field loses the focus: that enters the spec
     shown_scores(page, page_server, "5.*")
     assert spec(page) == "5.*"
-
-
-def test_selected_heads_leave_the_grid_as_wide_as_it_was(page: Page) -> None:
-    page.size(1280, 900)
-    page.open()
-    settled(page)
-    width = "return document.querySelector('.grid').clientWidth"
-    before = page.run(width)
-    cell(page, 3, 3).click()
-    page.until(lambda: page.all(".cell.selected"))
-    assert page.run(width) == before

@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.keys import Keys
 
 from tests.service.page.browsing import Page
 from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec
@@ -192,47 +190,6 @@ def test_back_and_forward_lead_through_the_views(page: Page) -> None:
     page.one(".token")
     page.browser.forward()
     page.one(".experiment")
-
-
-def test_back_shows_what_was_there_also_the_last_click_and_an_empty_query(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&active=1&base=0")
-    settled(page)
-    page.run("""
-      const head = document.querySelector('[data-at="1.1"]');
-      head.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
-      dispatchEvent(new PointerEvent('pointerup'));
-      document.querySelector("nav a[href^='#attention']").click();""")
-    page.one(".token")
-    page.browser.back()
-    page.until(lambda: spec(page) == "1.1")
-
-    page.write("#query", "")
-    page.until(lambda: "q=" not in page.browser.current_url)
-    page.one("nav a[href^='#attention']").click()
-    page.write("#pair-query", "towel\n")
-    page.one(".token")
-    page.browser.back()
-    page.until(lambda: page.one("#query").get_attribute("value") == "")
-    assert page.one("#query-wrong").text == "Type a query."
-
-
-def test_a_views_link_opens_the_whole_state_in_another_tab(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0")
-    settled(page)
-    link = page.one("nav a[href^='#attention']")
-    here = page.browser.current_window_handle
-    for key in (Keys.CONTROL, Keys.SHIFT):
-        ActionChains(page.browser).key_down(key).click(link).key_up(key).perform()
-        page.until(lambda: len(page.browser.window_handles) == 2)
-        assert page.one("nav [aria-current]").text == "Playground"
-        (other,) = set(page.browser.window_handles) - {here}
-        page.browser.switch_to.window(other)
-        expected = "#attention?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0&pair=0&head=0.0"
-        try:
-            page.until(lambda expected=expected: page.browser.current_url == f"{page.url}/{expected}")
-        finally:
-            page.browser.close()
-            page.browser.switch_to.window(here)
 
 
 @pytest.mark.parametrize(

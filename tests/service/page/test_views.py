@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -167,18 +166,6 @@ def test_a_margin_is_drawn_on_the_side_of_harm_and_in_its_own_unit(page: Page) -
     assert "0" in [tick.text for tick in page.all(".finding:nth-of-type(3) .axes text")]  # and not −0
 
 
-def test_times_under_a_chart_do_not_overlap(page: Page) -> None:
-    page.size(1100, 900)
-    page.open("#experiments?experiment=deeper")  # most of its looks are from before the rollback, early on
-    page.until(lambda: len(page.all(".finding .axes")) == 3)
-    ends = page.run("""
-      const times = [...document.querySelector('.finding .axes').querySelectorAll('text[text-anchor]')]
-        .filter((text) => /\\d:\\d/.test(text.textContent)).map((text) => text.getBoundingClientRect());
-      return times.map(({left, right}) => [left, right])""")
-    assert len(ends) >= 2
-    assert all(right < left for (_, right), (left, _) in pairwise(ends)), ends
-
-
 def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
     page.open("#experiments?experiment=prune20")
     page.one(".verdict")
@@ -240,36 +227,6 @@ def test_the_admin_key_dialog_can_be_left_and_the_key_stays(page: Page) -> None:
     assert page.run("return sessionStorage.getItem('headroom-key')") == "plain"
     page.until(lambda: page.run("return seen.flying") == 0)
     assert not page.all("dialog.key[open]")
-    assert page.one(".trip")
-
-
-def test_a_late_refusal_of_the_wrong_key_leaves_the_dialog_closed(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
-    page.button("Stop").click()
-    page.button("Yes", ".confirm").click()
-    page.one("dialog.key #key")
-    page.run("""
-      window.held = {};
-      window.answer = async (path, options) => {
-        const asked = `${path} ${options.headers.authorization}`;
-        if (['v1/experiments Bearer wrong', 'v1/models Bearer plain'].includes(asked))
-          await new Promise((go) => { held[asked] = go; });
-        return unwatched(path, options);
-      };""")
-    page.write("dialog.key #key", "wrong\n")
-    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
-    page.hurry()
-    page.until(lambda: page.run("return 'v1/experiments Bearer wrong' in held"))
-    page.button("Cancel", "dialog.key").click()
-    page.until(lambda: page.run("return 'v1/models Bearer plain' in held"))
-    flying = page.run("return seen.flying")
-    page.run("held['v1/experiments Bearer wrong']()")
-    page.until(lambda: page.run("return seen.flying") < flying)
-    page.next_frame()
-    assert not page.all("dialog.key[open]")
-    page.run("held['v1/models Bearer plain']()")
-    page.until(lambda: page.run("return seen.flying") == 0)
     assert page.one(".trip")
 
 
@@ -368,39 +325,6 @@ def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page:
     page.write(".actions [type=number]", "5")
     question = "Expose 5 % of each arm's units and take pruned30 in again?"
     assert ramp(page, question) == {**keep, "traffic": 0.05}
-
-
-def test_a_ramp_after_a_rollback_says_which_share_it_takes_unless_one_is_typed(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
-    page.run("""
-      window.sent = [];
-      window.answer = async (path, options) => {
-        if (options.method !== 'POST') return unwatched(path, options);
-        sent.push(JSON.parse(options.body));
-        return new Response('{}');
-      };""")
-    assert page.one(".actions [type=number]").get_attribute("value") == ""
-    page.button("Ramp").click()
-    assert page.one(".confirm span").text == (
-        "Expose the share of each arm's units that comes next in the config's ramp?"
-    )
-    page.button("No", ".confirm").click()
-    page.one(".actions [type=checkbox]").click()
-    page.button("Ramp").click()
-    assert page.one(".confirm span").text == (
-        "Expose the share of each arm's units at which it last ran and take pruned30 in again?"
-    )
-    page.button("Yes", ".confirm").click()
-    page.until(
-        lambda: page.run("return sent.pop()") == {"traffic": None, "reinstate": ["pruned30"], "reason": ""}
-    )
-    page.until(lambda: "Ramped." in page.one(".actions").text)
-    page.write(".actions [type=number]", "50")
-    page.button("Ramp").click()
-    assert page.one(".confirm span").text == "Expose 50 % of each arm's units?"
-    page.button("Yes", ".confirm").click()
-    page.until(lambda: page.run("return sent.pop()") == {"traffic": 0.5, "reinstate": [], "reason": ""})
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
