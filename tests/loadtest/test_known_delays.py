@@ -41,7 +41,7 @@ def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
     with reference("50ms") as server:
         freeze = threading.Timer(1.0, _freeze, [server])
         freeze.start()
-        said = _said(_started("hey", "-z", "5s", "-c", "2", server.url))
+        said = _said("hey", "-z", "5s", "-c", "2", server.url)
         freeze.join()
         assert 1000 * float(re.search(r"95%+ in ([\d.]+) secs", said)[1]) < 500, said
 
@@ -86,9 +86,8 @@ def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
     with reference("900ms") as server:
 
         def claim():
-            hey = _started("hey", "-n", "120", "-c", "20", "-q", "1", server.url)
             outcome = measure(server.url, rate=20, duration=6)
-            said = _said(hey)
+            said = _said("hey", "-n", "120", "-c", "20", "-q", "1", server.url)
             # Its total runs on to the last answer, one delay after the last send.
             rate = 120 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
             theirs = {int(p): 1000 * float(s) for p, s in re.findall(r"(\d+)%+ in ([\d.]+) secs", said)}
@@ -103,23 +102,17 @@ def test_wrk_reports_the_same_percentiles():
     with reference("900ms") as server:
 
         def claim():  # from a second on, wrk rounds to hundredths
-            wrk = _started("wrk", "-t1", "-c10", "-d5s", "--latency", server.url)
             outcome = measure(server.url, rate=60, duration=3)
-            theirs = {int(p): float(ms) for p, ms in re.findall(r"(\d+)%\s+([\d.]+)ms", _said(wrk))}
+            said = _said("wrk", "-t1", "-c10", "-d5s", "--latency", server.url)
+            theirs = {int(p): float(ms) for p, ms in re.findall(r"(\d+)%\s+([\d.]+)ms", said)}
             ours = dict(zip((50, 90), percentiles(outcome, 50, 90), strict=True))
             return {f"p{p}": (ours[p], theirs[p]) for p in ours}
 
         assert_soon(claim)
 
 
-def _started(program: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([need(program), *arguments], stdout=subprocess.PIPE, text=True)
-
-
-def _said(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate()
-    assert process.returncode == 0
-    return output
+def _said(program: str, *arguments: str) -> str:
+    return subprocess.run([need(program), *arguments], capture_output=True, text=True, check=True).stdout
 
 
 def test_five_thousand_requests_a_second_take_two_thirds_of_a_core_at_most():
