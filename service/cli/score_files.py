@@ -33,7 +33,8 @@ Input = Annotated[
 Output = Annotated[
     str | None,
     typer.Option(
-        "--output", help="File (or directory) to write; its name appears when it is complete. Format by name."
+        "--output",
+        help="File to write, whose name appears when it is complete, or a directory. Format by name.",
     ),
 ]
 MaskColumn = Annotated[

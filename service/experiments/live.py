@@ -61,12 +61,13 @@ class Route:
     """The experiments' answer to one request.
 
     variant: None leaves the choice to the config's default.
-    exposure: is logged once it is clear that the request was not refused.
+    unit, time: of the exposure, which is logged once it is clear that the request was not refused.
     """
 
     variant: str | None = None
     assigned: Assigned | None = None
-    exposure: Exposure | None = None
+    unit: str = ""
+    time: float = 0.0
 
 
 UNROUTED = Route()
@@ -146,7 +147,7 @@ class LiveExperiments:
         if unit is not None:
             assigned = assigner.assign(unit, attributes, standings)
             if assigned is not None:
-                return Route(assigned.variant, assigned, self._exposure(assigned, unit))
+                return Route(assigned.variant, assigned, unit, self.ledger.clock())
         return Route(assigner.shipped(unit, attributes, standings))
 
     def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
@@ -189,25 +190,23 @@ class LiveExperiments:
         else:
             self.metrics.lost("shadow", 1)
 
-    def _exposure(self, assigned: Assigned, unit: str) -> Exposure:
-        return Exposure(
+    def _expose(self, route: Route) -> None:
+        assigned = route.assigned
+        if assigned is None:
+            return
+        member = (assigned.experiment, route.unit)
+        if not self._seen.add(member):
+            return
+        self.metrics.exposures.labels(assigned.experiment, assigned.arm).inc()
+        exposure = Exposure(
             experiment=assigned.experiment,
-            unit=unit,
+            unit=route.unit,
             arm=assigned.arm,
             bucket=assigned.bucket,
-            time=self.ledger.clock(),
+            time=route.time,
             config_version=self.ledger.config_version,
             epoch=assigned.epoch,
         )
-
-    def _expose(self, route: Route) -> None:
-        exposure = route.exposure
-        if exposure is None:
-            return
-        member = (exposure.experiment, exposure.unit)
-        if not self._seen.add(member):
-            return
-        self.metrics.exposures.labels(exposure.experiment, exposure.arm).inc()
         if not self.writer.put(exposure):
             self._seen.forget(member)  # the unit's next request tries again
 
@@ -221,12 +220,6 @@ class LiveExperiments:
     ) -> None:
         """Log the exposure, and count the request for the guardrails."""
         self._expose(route)
-        if (exposure := route.exposure) is not None:
-            self.windows.record(
-                exposure.experiment,
-                exposure.arm,
-                elapsed,
-                unit=exposure.unit,
-                scores=scores,
-                is_error=is_error,
-            )
+        if (assigned := route.assigned) is not None:
+            experiment, arm = assigned.experiment, assigned.arm
+            self.windows.record(experiment, arm, elapsed, unit=route.unit, scores=scores, is_error=is_error)

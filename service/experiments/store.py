@@ -166,11 +166,14 @@ class Store:
             pending_outcomes=pending,
         )
 
-    def record_action(self, action: Action) -> int:
-        """Append to the log of actions and return the number; for a second start, that of the first."""
-        with self._write() as db:
-            _lock_log(db)
-            return _append(db, action)
+    def record_action(self, action: Action) -> None:
+        """Append to the log of actions. An experiment starts once, so a second start is left out."""
+
+        def decide(log: Sequence[Action]) -> Sequence[Action]:
+            has_started = any(before.kind == "start" for before in log)
+            return [] if action.kind == "start" and has_started else [action]
+
+        self.act(action.experiment, decide)
 
     def act(self, experiment: str, decide: Callable[[Sequence[Action]], Sequence[Action]]) -> None:
         """Append what `decide` makes of the experiment's log; nothing comes in between.
@@ -178,9 +181,10 @@ class Store:
         If `decide` raises, nothing is recorded.
         """
         with self._write() as db:
-            _lock_log(db)
+            if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
+                db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
             for action in decide([action for _, action in _read_log(db, [experiment])]):
-                _append(db, action)
+                db.execute(insert(actions).values(values_of(action)))
 
     def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
         """Return all actions on these experiments with their numbers, in their order."""
@@ -256,29 +260,12 @@ def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
         yield rows[start : start + CHUNK]
 
 
-def _lock_log(db: Connection) -> None:
-    """Keep others from appending until the transaction ends; so actions are visible in order of number."""
-    if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
-        db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-
-
 def _read_log(db: Connection, experiments: Collection[str]) -> list[tuple[int, Action]]:
     query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
     return [
         (int(row["number"]), Action(**{name: row[name] for name in Action.__slots__}))
         for row in db.execute(query).mappings()
     ]
-
-
-def _append(db: Connection, action: Action) -> int:
-    """Append an action and return its number; for a second start, that of the first."""
-    if action.kind == "start":
-        started = select(actions.c.number).where(
-            actions.c.experiment == action.experiment, actions.c.kind == "start"
-        )
-        if (number := db.scalar(started)) is not None:
-            return int(number)
-    return int(db.execute(insert(actions).returning(actions.c.number), values_of(action)).scalar_one())
 
 
 def _delete(db: Connection, table: Table, which: ColumnElement[bool], limit: int) -> int:

@@ -16,9 +16,9 @@ from service.files.storage import UNFINISHED, storage_of
 INPUT = "input"
 """The key of a plan that holds name, size and time of each input file."""
 
-PLAN, MARK, OWNER, WHOLE, OLD = "plan.json", "complete", "owner", "whole", "old"
+PLAN, MARK, OWNER = "plan.json", "complete", "owner"
 _PART = re.compile(r"(\d{6})-(\d{8})-(\d+)-(\d+)\.part")
-_OURS = re.compile(rf"{PLAN}|{MARK}|{OWNER}|{WHOLE}|{OLD}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
+_OURS = re.compile(rf"{PLAN}|{MARK}|{OWNER}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
 """The names of everything that runs put into the directory."""
 
 

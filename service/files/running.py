@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from models.errors import ModelError
 from service.files.job import REJECTS, Job
-from service.files.parts import MARK, OLD, WHOLE, Part, Parts
+from service.files.parts import MARK, Part, Parts
 from service.files.reading import Window
 from service.files.storage import BUFFER_BYTES, Disk
 from service.files.writing import assemble
 
 SUCCESS = "_SUCCESS"
-"""The file that says that a directory in an object store is complete."""
+"""The file that says that a directory is complete."""
 
 Progress = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
@@ -170,17 +169,13 @@ def _counts(job: Job, parts: Parts) -> tuple[int, int]:
 def _publish(job: Job, parts: Parts) -> None:
     """Write the file of rejects, then the output. It may be done again from the same parts.
 
-    On a disk, the whole output is made among the parts and gets its name by a rename. An object store cannot
-    rename a directory; there its files are written one by one, and `_SUCCESS` comes last.
+    The files of a directory are written one by one, and `_SUCCESS` comes last.
     """
     storage, output = parts.storage, job.output
-    on_disk = isinstance(storage, Disk)
     in_order = sorted(parts.done().values())
-    whole = parts.path(WHOLE) if on_disk else output
-    if job.is_directory and not on_disk:
+    if job.is_directory:
         storage.remove(f"{output}/{SUCCESS}")
-    if job.is_directory or on_disk:
-        storage.remove(whole)
+        storage.remove(output)
     storage.remove(output + REJECTS)
     if any(part.rejects for part in in_order):
         with storage.create(output + REJECTS) as stream:
@@ -190,12 +185,7 @@ def _publish(job: Job, parts: Parts) -> None:
                         shutil.copyfileobj(rejects, stream, BUFFER_BYTES)
     for file in job.files:
         names = [parts.part_path(part) for part in in_order if part.file == file.number]
-        assemble(storage, names, whole + file.output.removeprefix(output), file.target.kind)
-    if isinstance(storage, Disk):
-        if job.is_directory and Path(output).exists():
-            storage.remove(parts.path(OLD))
-            storage.move(output, parts.path(OLD))  # is removed with the parts
-        storage.move(whole, output)
-    elif job.is_directory:
+        assemble(storage, names, file.output, file.target.kind)
+    if job.is_directory:
         with storage.create(f"{output}/{SUCCESS}"):
             pass

@@ -89,11 +89,6 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def move(self, source: str, target: str) -> None:
-        """Give a file or a directory another name."""
-        self.check()
-        Path(source).replace(target)
-
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all that is in it; nothing happens if there is none."""
         self.check()
@@ -119,7 +114,7 @@ def _files(directory: str, above: tuple[str, ...] = ()) -> Iterator[str]:
 class ObjectStore:
     """Files whose names begin with one URI, by pyarrow's file systems.
 
-    Its methods are those of `Disk` without `move`, because a store cannot rename a directory.
+    Its methods are those of `Disk`.
 
     uri: holds an object's key as it is, with blanks, "#", "?" or "%"; in file:// "%20" is a blank.
     """

@@ -56,7 +56,7 @@ def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
     output = tmp_path / "out"
     result = run("score", "--input", source, "--output", os.path.relpath(output), *options)
     assert result.status == 0, result.err
-    assert names(output) == ["a.csv", "b.csv", "more/a.csv"]
+    assert names(output) == ["_SUCCESS", "a.csv", "b.csv", "more/a.csv"]
 
 
 def test_linked_directories_are_scored_too_and_a_link_to_a_directory_above_ends(
@@ -71,7 +71,7 @@ def test_linked_directories_are_scored_too_and_a_link_to_a_directory_above_ends(
     output = tmp_path / "out"
     result = run("score", "--input", str(data), "--output", str(output), *options)
     assert result.status == 0, result.err
-    assert names(output) == ["a.csv", "linked/a.csv"]
+    assert names(output) == ["_SUCCESS", "a.csv", "linked/a.csv"]
 
 
 def test_a_directory_that_cannot_be_read_is_named(run: Run, options: list[str], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_output_that_is_a_link_stays_one(run: Run, options: list[str], tmp_pa
             result = run(*command, *more, *options)
             assert result.status == 0, result.err
             assert (tmp_path / output).is_symlink()
-    assert names(tmp_path / "disk") == ["out.csv", "out/a.csv"]
+    assert names(tmp_path / "disk") == ["out.csv", "out/_SUCCESS", "out/a.csv"]
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])

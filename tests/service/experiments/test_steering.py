@@ -13,13 +13,14 @@ from service.config.settings import LiveConfig
 from service.errors import Conflict, DatabaseUnavailable
 from service.experiments.admin import ExperimentAdmin
 from service.experiments.assignment import Assigner
+from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach
 from service.experiments.state import fold
-from service.experiments.steering import Decide, ramp, ship, stop
+from service.experiments.steering import Decide, OperatorRequest, ramp, ship, stop
 from service.experiments.store import Store
 from tests.service.experimenting import config
-from tests.service.experiments.making import live_of
+from tests.service.experiments.making import experiment, live_of, start
 
 ASSIGNER = LiveConfig.model_validate(config()).assigner
 BY = {"reason": "", "actor": "boss"}
@@ -120,11 +121,10 @@ async def test_an_edit_that_nobody_confirms_or_undoes_begins_by_itself(url: str)
 class LosesAnAnswer(Store):
     """The database records a roll-back, and the connection breaks before it says so."""
 
-    def record_action(self, action: Action) -> int:
-        number = super().record_action(action)
+    def record_action(self, action: Action) -> None:
+        super().record_action(action)
         if action.kind == "rollback":
             raise DatabaseUnavailable
-        return number
 
 
 async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> None:
@@ -140,3 +140,32 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> 
     (declared,) = ASSIGNER.experiments
     assert live.ledger.standing("prune20") == fold(declared, log, live.ledger.clock())
     await live.close(1)
+
+
+def back_in(config: ExperimentConfig, log: list[Action], now: float, *arms: str) -> list[Any]:
+    """Return the kinds, arms and traffics of what a ramp adds that reinstates arms and names no traffic."""
+    request = OperatorRequest(config, len(log), now, "boss", "")
+    return [(new.kind, new.arm, new.traffic) for new in ramp(request, log, traffic=None, reinstate=arms)]
+
+
+def test_an_arm_comes_back_by_name_with_the_traffic_that_it_had() -> None:
+    """It got the first step of the schedule, which ended with that."""
+    declared = experiment(ramp=[[0.1, "1h"], [0.2, "1d"]], traffic=0.5)
+    log = [start(declared), Action("prune20", "ramp", 1.0, "boss", traffic=0.3)]
+    log.append(Action("prune20", "rollback", 2.0, "guardrail", arm="pruned"))
+    for ended in ([], [Action("prune20", "stop", 3.0, "boss")]):
+        so_far, added = [*log, *ended], [("reinstate", "pruned", None), ("ramp", None, 0.3)]
+        assert back_in(declared, so_far, 4.0, "pruned") == added
+        with pytest.raises(Conflict, match="name those to take in again in `reinstate`: pruned"):
+            back_in(declared, so_far, 4.0)
+
+
+def test_an_arm_that_was_away_while_others_ran_does_not_come_back() -> None:
+    """Users who came meanwhile would be new in this arm alone, and the arms could not be compared."""
+    declared = experiment("control", "b", "c")
+    log = [start(declared)]
+    for time, arm in ((1.0, "c"), (2.0, "b")):
+        log.append(Action("prune20", "rollback", time, "guardrail", arm=arm))
+        with pytest.raises(Conflict, match="give a new experiment another name and salt"):
+            back_in(declared, log, 3.0, "c")
+    assert back_in(declared, log, 3.0, "b") == [("reinstate", "b", None), ("ramp", None, 1.0)]

@@ -102,27 +102,6 @@ def test_a_stopped_postgresql_costs_only_what_the_buffer_cannot_hold(
         store.close()
 
 
-def test_a_locked_sqlite_file_holds_nobody_up(tmp_path: Path, counts: Counts) -> None:
-    path = tmp_path / "experiments.db"
-    store = Store(f"sqlite:///{path}")
-    store.prepare()
-    writer = counts.writer(store, capacity=100)
-    other = sqlite3.connect(path, isolation_level=None)
-    try:
-        other.execute("BEGIN EXCLUSIVE")
-        writer.start()
-        assert [writer.put(exposure(number)) for number in range(120)] == [True] * 100 + [False] * 20
-        assert writer.depth == 100
-        other.execute("ROLLBACK")
-        assert writer.flush(30)
-        assert stored(store) == 100
-        assert counts.totals[1:] == (20, 0)
-    finally:
-        other.close()
-        writer.close(0)
-        store.close()
-
-
 def test_rows_that_a_database_cannot_hold_do_not_take_others_with_them(store: Store, counts: Counts) -> None:
     writer = counts.writer(store)
     for number in range(600):

@@ -119,21 +119,6 @@ async def test_units_of_one_arm_that_get_lost_end_the_experiment(tiny_checkpoint
         assert service.metric('headroom_sample_ratio_p{experiment="prune20"}') < 0.001
 
 
-async def test_a_rolled_back_arm_comes_back_only_by_name(service: Service) -> None:
-    store = service.replica.live.ledger.store
-    rollback = Action(
-        experiment="prune20", kind="rollback", time=0.0, actor="guardrail", arm="pruned", reason="p99"
-    )
-    await asyncio.to_thread(store.record_action, rollback)
-    await asyncio.to_thread(service.replica.live.ledger.refresh)
-    ramp = "/v1/experiments/prune20/ramp"
-    refused = await service.http.post(ramp, json={"traffic": 0.5}, headers=BOSS)
-    assert refused.status_code == 409
-    assert "pruned" in refused.json()["error"]["message"]
-    taken = await service.http.post(ramp, json={"traffic": 0.5, "reinstate": ["pruned"]}, headers=BOSS)
-    assert (taken.status_code, taken.json()["status"], taken.json()["rolled_back"]) == (200, "running", [])
-
-
 async def test_a_rollback_that_comes_late_does_not_undo_a_reinstatement_after_it(
     tiny_checkpoint: Path, url: str
 ) -> None:

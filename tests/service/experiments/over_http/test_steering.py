@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from service.config.settings import InvalidConfig, LiveConfig
-from service.experiments.guardrails import Breach
-from tests.service.experimenting import BOSS, KEYS, USER, config, score
+from tests.service.experimenting import BOSS, USER, config, score
 from tests.service.in_process import Service, serve
 
 
@@ -51,48 +50,6 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert all(abs(entry["time"] - time.time()) < 100 for entry in history)
     missing = await service.http.post("/v1/experiments/nothing/stop", json={}, headers=BOSS)
     assert missing.status_code == 404
-
-
-async def test_an_arm_that_is_reinstated_keeps_the_traffic(tiny_checkpoint: Path, url: str) -> None:
-    """It got the first step of the schedule, which ended with that."""
-    ramp = config(ramp=[[0.1, "1h"], [0.2, "1d"]], traffic=0.5)
-    async with serve(tiny_checkpoint, ramp, database_url=url, api_keys=KEYS) as service:
-        live = service.replica.live
-
-        async def act(verb: str, **body: Any) -> dict[str, Any]:
-            answer = await service.http.post(f"/v1/experiments/prune20/{verb}", json=body, headers=BOSS)
-            assert answer.status_code == 200, answer.text
-            found: dict[str, Any] = answer.json()
-            return found
-
-        await act("ramp", traffic=0.3)
-        live.guard.roll_back("prune20", [Breach("pruned", "p99_ms", "slow")])
-        back = await act("ramp", reinstate=["pruned"])
-        assert (back["status"], back["traffic"]) == ("running", 0.3)
-        live.guard.roll_back("prune20", [Breach("pruned", "p99_ms", "slow")])
-        await act("stop")
-        assert (await act("ramp", reinstate=["pruned"]))["traffic"] == 0.3
-
-
-async def test_an_arm_that_was_away_while_others_ran_does_not_come_back(
-    tiny_checkpoint: Path, url: str
-) -> None:
-    """Users who came meanwhile would be new in this arm alone, and the arms could not be compared."""
-    arms = [{"name": name, "variant": "full"} for name in ("control", "b", "c")]
-    async with serve(tiny_checkpoint, config(arms=arms), database_url=url, api_keys=KEYS) as service:
-
-        async def reinstate(arm: str) -> Any:
-            path, body = "/v1/experiments/prune20/ramp", {"reinstate": [arm]}
-            return await service.http.post(path, json=body, headers=BOSS)
-
-        for arm in ("c", "b"):
-            service.replica.live.guard.roll_back("prune20", [Breach(arm, "p99_ms", "slow")])
-            refused = await reinstate("c")
-            assert refused.status_code == 409
-            assert "give a new experiment another name and salt" in refused.json()["error"]["message"]
-            await asyncio.sleep(0.01)  # so that the two rollbacks differ in time
-        back = (await reinstate("b")).json()
-        assert (back["status"], back["rolled_back"]) == ("running", ["c"])
 
 
 async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, url: str) -> None:
