@@ -74,7 +74,7 @@ def test_an_edit_is_applied_after_two_equal_reads(service: Service) -> None:
 
 def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
     """Each look finds more of it; the parts are right by themselves."""
-    for end in (EDITED.index("masks:"), EDITED.index("            # Candidates"), len(EDITED)):
+    for end in (EDITED.index("masks:"), EDITED.index("            # Masks that"), len(EDITED)):
         service.edit(EDITED[:end], looks=1)
     assert (service.applied, service.said) == ([], [])
     service.edits.look()
