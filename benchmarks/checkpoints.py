@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmarks import environments
 from benchmarks.peers.ours import INT8
@@ -21,7 +22,7 @@ from models.quality.labelled import read_pairs
 MODELS = environments.RUNS / "bench-models"
 BATCH = 64
 TEXTS = {"titles": "query–title pairs, 25 tokens in the mean", "documents": "documents of 128 tokens"}
-_TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 def checkpoint(shape: str) -> Path:
@@ -76,8 +77,8 @@ def quantize_into(source: Path, out: Path, pairs: int | None = None) -> None:
 
 def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
     """Return queries and titles of words that are one token each for the shipped model, of these lengths."""
-    known = (DEFAULT / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    candidates = [word for word in known if re.fullmatch("[a-z]{3,}", word)]
+    known = Tokenizer.from_file(str(DEFAULT / "tokenizer.json")).get_vocab()
+    candidates = sorted(piece[1:] for piece in known if re.fullmatch("▁[a-z]{3,}", piece))
     pairs = _tokenizer(DEFAULT).encode([(word, "") for word in candidates])
     one_token = [word for word, pair in zip(candidates, pairs, strict=True) if pair.query_tokens == 1]
     special_tokens = len(pairs[0].special)

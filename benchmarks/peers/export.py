@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from benchmarks.peers.batch import Batch
 
 INPUTS = Batch._fields
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 EXAMPLE = tuple(torch.full((2, 16), value) for value in (5, 1, 0))
 """Inputs to trace a model with, in the order of INPUTS."""
 

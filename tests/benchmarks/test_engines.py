@@ -14,7 +14,7 @@ from benchmarks.workload import SHAPES, Shape
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
 
-TINY = Shape("tiny", hidden=64, inner=128, vocabulary=16_000, layers=2, heads=4)
+TINY = Shape("tiny", hidden=64, inner=128, vocabulary=46_000, layers=2, heads=4)
 """Large enough for logits that differ by more than what bfloat16 rounds."""
 
 OURS = {"ours": "ours", "torch_transformers": "ours"}
@@ -120,7 +120,7 @@ def test_errors_are_relative_to_the_spread_of_the_logits() -> None:
 
 def test_texts_have_the_lengths_that_are_asked_for() -> None:
     lengths = np.array([8, 25, 128])
-    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000).encode(
+    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=46_000).encode(
         checkpoints.texts(lengths)
     )
     assert [len(pair) for pair in encoded] == lengths.tolist()

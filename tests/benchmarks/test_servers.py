@@ -89,7 +89,7 @@ def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(
     scores = [result["score"] for answer in answers for result in answer["results"]]
     assert [len(answer["results"]) for answer in answers] == [3, 1]
     assert scores[0] > scores[2] > scores[1] == pytest.approx(scores[3])
-    expected = 1 / (1 + np.exp(-(3 + 1 + 6) / 10))  # [CLS] lamp [SEP] six letters [SEP]
+    expected = 1 / (1 + np.exp(-(4 + 1 + 6) / 10))  # <s> lamp </s> </s> six letters </s>
     assert scores[0] == pytest.approx(expected)
 
 

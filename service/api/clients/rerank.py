@@ -110,7 +110,7 @@ class RerankRequest(CompatRequest):
     servers: ClassVar[tuple[str, ...]] = ("Cohere", "Jina", "vLLM")
     answers: ClassVar[tuple[Any, ...]] = (RerankAnswer,)
     version: ClassVar[str] = "1"
-    """Cohere's version, as the answer says it."""
+    """Cohere's version, as the answer says it; version 2 returns no documents."""
 
     query: Query = Field(description="What was searched for; not blank.")
     documents: Documents
@@ -157,7 +157,7 @@ class RerankRequest(CompatRequest):
             {"index": one.index, "relevance_score": relevance(one, raw=raw)}
             for one in by_relevance(response.results)[: self.top_n]
         ]
-        if self.return_documents:
+        if self.return_documents and self.version == "1":
             results = [one | {"document": self.returned(one["index"])} for one in results]
         advice = " max_tokens_per_doc or max_chunks_per_doc reads more of them."
         return {
