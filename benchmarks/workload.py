@@ -42,8 +42,8 @@ SHAPES = {
     "shipped": Shape("shipped, 12 × 12 × 384", 384, 1536, 46_000),
     "modernbert": Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, family="modernbert"),
 }
-"""All are measured with the shipped tokenizer, so they have at least its pieces. ModernBERT-base's shape is also
-that of cross-encoder/ettin-reranker-150m-v1."""
+"""All are measured with the shipped tokenizer, so they have at least its pieces. ModernBERT-base's shape is
+also that of cross-encoder/ettin-reranker-150m-v1."""
 
 BERT_SHAPES = ("base", "shipped")
 
