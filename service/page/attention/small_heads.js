@@ -1,7 +1,7 @@
 /** Every head's attention over the pair, small: patterns are told apart at a glance, and one is chosen. */
 
 import { useEffect, useRef } from "../vendor/hooks.js";
-import { roleLetter } from "../lib/format.js";
+import { mainLetter } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { range } from "../lib/mask.js";
 import { update } from "../lib/store.js";
@@ -60,11 +60,11 @@ function Small({ state, loaded, index, chosen, choose }) {
     const matrix = shown(loaded.tokens, loaded.segments, values, { special, words });
     paint(canvas.current, matrix.values, matrix.labels.length, 1);
   }, [values, special, words, state.theme]);
-  const roles = Object.keys(state.facts?.study?.heads[index]?.roles ?? {});
+  const letter = mainLetter(state.facts?.study?.heads[index]?.roles);
   return html`
     <div class="small" role="radio" aria-checked=${chosen} tabindex=${chosen ? 0 : -1} data-small=${index}
       aria-label=${`layer ${Math.floor(index / heads)} head ${index % heads}`} onClick=${() => choose(index)}>
       <canvas ref=${canvas} width="1" height="1"></canvas>
-      ${roles.length ? html`<span class="letter" aria-hidden="true">${roles.map(roleLetter).join("")}</span>` : null}
+      ${letter ? html`<span class="letter" aria-hidden="true">${letter}</span>` : null}
     </div>`;
 }

@@ -59,6 +59,18 @@ export function roleLetter(role) {
   return ROLES[role]?.letter ?? role.slice(0, 1).toUpperCase();
 }
 
+/**
+ * A head has room for one letter. Most heads look at special tokens, so that role shows only where there is no other.
+ *
+ * @param {Record<string, number> | undefined} roles excess over chance by role
+ * @returns {string} the letter of the role that is held most; empty without a role
+ */
+export function mainLetter(roles) {
+  const held = Object.entries(roles ?? {}).sort((one, other) => other[1] - one[1]);
+  const [role] = held.find(([name]) => name !== "special") ?? held[0] ?? [];
+  return role ? roleLetter(role) : "";
+}
+
 /** @type {Record<string, {name: string, letter: string}>} */
 const ROLES = {
   term_match: { name: "term match", letter: "T" },

@@ -1,7 +1,7 @@
 /** One head in the grid. Its shade says what it is worth, its shape whether it is on. */
 
 import { html } from "../lib/html.js";
-import { isKnown, roleLetter, roleName, signed } from "../lib/format.js";
+import { isKnown, mainLetter, roleName, signed } from "../lib/format.js";
 import { tidy } from "../lib/mask.js";
 
 /** @typedef {import("../lib/types.js").HeadFinding} HeadFinding */
@@ -14,7 +14,6 @@ const SHADES = 9;
  *   the head off
  */
 export function Cell({ index, layer, head, weight, by, finding, scale, selected, focused }) {
-  const roles = finding ? Object.keys(finding.roles) : [];
   const classes = [
     "cell",
     shadeOf(finding, scale),
@@ -26,7 +25,7 @@ export function Cell({ index, layer, head, weight, by, finding, scale, selected,
     <div role="gridcell" class=${classes.join(" ")} data-at=${`${layer}.${head}`} data-index=${index}
       tabindex=${focused ? 0 : -1} aria-selected=${selected} aria-label=${described(layer, head, stateOf(weight, by), finding)}>
       ${weight > 0 && weight < 1 ? html`<i class="fill" style=${{ height: `${100 * weight}%` }}></i>` : null}
-      <span aria-hidden="true">${weight === 0 ? "" : roles.map(roleLetter).join("")}</span>
+      <span aria-hidden="true">${weight === 0 ? "" : mainLetter(finding?.roles)}</span>
     </div>`;
 }
 
