@@ -56,7 +56,6 @@ def test_wrong_arguments_are_told_before_torch_is_imported(tiny_checkpoint: Path
         (["prune", "--mask", "9.9", *new, *model], "layer 9 does not exist"),
         (["prune", "--mask", "*.*", *new, *model], "all 12 heads"),
         (["prune", "--mask", "1.1", "--out", str(full), *model], "not empty"),
-        (["prune", "--scales", "gone.json", *new, *model], "gone.json does not exist"),
         (["quantize", "--data", "gone.csv", *new, *model], "gone.csv does not exist"),
         (["quantize", "--test", str(wrong), *new, *model], "no column title"),
         (["quantize", "--out", str(full), *model], "not empty"),

@@ -30,6 +30,6 @@ def test_errors_of_options_and_files_are_in_words(run: Run, tmp_path: Path) -> N
     wrong = run("score", "a", "b", "--overflow", "chunk")
     assert (wrong.status, "Value error" in wrong.err) == (2, False)
     assert "'--overflow': 'chunk' is not one of 'truncate', 'chunks'" in wrong.err
-    for arguments in (["prune", "--out", "new", "--scales"], ["condense", "a b", "--titles"]):
+    for arguments in (["train", "--out", "new", "--data"], ["condense", "a b", "--titles"]):
         output = run(*arguments, str(tmp_path))
         assert output.err.endswith(f"{tmp_path} is a directory\n")
