@@ -56,7 +56,7 @@ def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def address(view: str, masks: str = "&mask=none&mask=0.8-9,1.*,6-11.*&active=1&base=0") -> str:
+def address(view: str, masks: str = "&mask=none&mask=5-6.*&active=1&base=0") -> str:
     titles = "".join(f"&t={httpx.QueryParams({'t': title})}".replace("&t=t=", "&t=") for title in SHOWN)
     return f"#{view}?q=wireless+mouse{titles}{masks}" + ("&pair=1&head=0.8" if view == "attention" else "")
 
