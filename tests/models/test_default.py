@@ -40,7 +40,7 @@ def test_the_proven_masks_are_shipped_with_the_model(clf: Classifier) -> None:
     assert {name: (mask.heads_on, mask.layers_on) for name, mask in clf.stored_masks.items()} == {
         "pruned20": (115, 12),
         "pruned30": (101, 12),
-        "fast": (110, 10),
+        "fast": (108, 12),
         "rough": (69, 8),
     }
 
