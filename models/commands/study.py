@@ -247,4 +247,6 @@ def _run(kind: Kind, study: Study, as_json: bool) -> str:
     if as_json:
         return json.dumps(content, ensure_ascii=False)
     texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
-    return "\n\n".join([*(textwrap.fill(text, 100) for text in texts if text), str(study.out / "report.html")])
+    return "\n\n".join(
+        [*(textwrap.fill(text, 100) for text in texts if text), str(study.out / "report.html")]
+    )
