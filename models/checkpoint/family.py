@@ -1,4 +1,4 @@
-"""What a model family is: how its config.json describes a network of ours, and how it names the tensors."""
+"""Model families: how a family's config.json describes a network of ours, and how it names the tensors."""
 
 from __future__ import annotations
 

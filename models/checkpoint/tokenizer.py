@@ -207,6 +207,7 @@ class PairTokenizer:
         """Encode a text that `reading` accepts to its end, however long it is; some portions are empty."""
 
         def encode(start: int, end: int) -> Portion:
+            """Return the tokens of the characters [start, end)."""
             with without_panics(TokenizerFailed, FAILED):
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]

@@ -1,4 +1,4 @@
-"""What `headroom evaluate` finds, as plain values for JSON and as text for people."""
+"""Findings of `headroom evaluate`, as plain values for JSON and as text for people."""
 
 from __future__ import annotations
 

@@ -3,13 +3,6 @@
 from dataclasses import dataclass
 
 GRADES = ("irrelevant", "related", "partial", "close", "exact")
-GRADE_MEANINGS = {
-    "irrelevant": "another thing altogether",
-    "related": "shares a word, a brand or a department with the query, but does not answer it",
-    "partial": "goes with what was asked for: an accessory, a part, a complement",
-    "close": "the right kind of thing, but something asked for differs: a substitute",
-    "exact": "what was asked for",
-}
 
 Target = tuple[float, ...]
 

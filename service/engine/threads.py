@@ -233,6 +233,7 @@ def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadP
     prepared = threading.Barrier(size)
 
     def prepare() -> None:
+        """Set up the thread that runs this, and wait for the others."""
         try:
             torch.set_num_threads(torch_threads)
             if device.type == "cuda":

@@ -155,6 +155,7 @@ class ObjectStore:
 
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a new file for writing. It is there when the block ends without an error."""
         self.check()
         path = self._path(name)
         draft = path + UNFINISHED if self._renames else path

@@ -29,7 +29,7 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0
 
 @dataclass(slots=True)
 class Record:
-    """What is known of one request.
+    """Facts of one request, as far as they are known.
 
     path: as the client sent it, in percent encoding, without its query string. keeps_query: whether the
     operator wants queries written. came: seconds since 1970. key: the name of its API key. trace_id: 32 hex

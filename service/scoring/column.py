@@ -52,7 +52,7 @@ class ScoredColumn:
 
     @property
     def usage(self) -> Usage:
-        """What was scored so far; a pair counts once per stage."""
+        """Return what was scored so far; a pair counts once per stage."""
         return Usage(sum(self._pairs_scored), self._tokens)
 
     @property

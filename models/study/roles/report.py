@@ -81,6 +81,7 @@ def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
 
 def _causal_json(check: CausalCheck) -> dict[str, Any]:
     def one(comparison: Comparison) -> dict[str, Any]:
+        """Return one comparison as report.json holds it."""
         intervals = {m: comparison.relative[m].interval() for m in CAUSAL_METRICS}
         return {
             "heads": [list(head) for head in comparison.heads],

@@ -177,7 +177,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     recipe = Recipe()
-    if options.steps:
+    if options.steps is not None:
+        if options.steps < 1:
+            parser.error(f"--steps must be at least 1, not {options.steps}")
         recipe = replace(recipe, phases=(replace(FIRST, steps=options.steps),))
     without = [name for name in options.without.split(",") if name]
     checkpoint = options.base / "checkpoint"

@@ -97,7 +97,7 @@ def catalogue_texts(catalogue: Catalogue) -> set[str]:
 def question_group(catalogue: Catalogue, rng: random.Random) -> list[Example]:
     """Return a question with its answer, a title that shares its words, and two unrelated titles.
 
-    Now and then only the words that the answer has are asked, for the same grades.
+    Half of the time only the words that the answer has are asked, for the same grades.
     """
     asked = rng.choice(catalogue.questions)
     titles = [(asked.exact, EXACT), (asked.same_words, SAME_WORDS), (asked.unrelated, OTHER)]

@@ -79,7 +79,7 @@ SECOND = Phase(
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The choices that leaving a source out has confirmed (docs/model-card.md).
+    """The choices of the training; docs/model-card.md says how they were made.
 
     judged_shares: of the judged sources. The word embeddings stay as they are, so that words of languages
     that are not trained on keep their meaning.
