@@ -42,7 +42,9 @@ DESCRIPTION = [
 ]
 """Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
+OF_PARENT = "../../model.safetensors"
+"""The shard of a smaller network, `networks/NAME` beside a model's weights, that is the model's file."""
 _OTHERS = ("*.safetensors", "[0-9]*_*/*.safetensors", "pytorch_model.bin", "head_study.json")
 _MAX_BYTES = 128 << 20
 """The largest description that is read; the tokenizers of 250,000 pieces have 35 MB."""
@@ -69,8 +71,8 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     directory: holds the files of DESCRIPTION. names: all files of the repository.
     """
     whole = _preferred("", names)
-    if whole != ["model.safetensors"] and _INDEX in names:
-        whole = _shards(directory / _INDEX)
+    if whole != ["model.safetensors"] and INDEX in names:
+        whole = _shards(directory / INDEX)
     return whole and [
         *whole,
         *(file for module in module_folders(directory) for file in _preferred(module, names)),
@@ -83,11 +85,17 @@ def _preferred(folder: str, names: Collection[str]) -> list[str]:
 
 
 def _shards(index: Path) -> list[str]:
-    """Return the names of the files that an index names."""
+    """Return the names of the files that an index names; none is above the directory but OF_PARENT."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise UnsupportedCheckpoint(f"{index}: weight_map must map tensors to names of files")
-    return sorted({Path(shard).name for shard in weight_map.values()})
+    return sorted({shard if shard == OF_PARENT else Path(shard).name for shard in weight_map.values()})
+
+
+def shared_tensors(directory: Path) -> set[str]:
+    """Return the names of a smaller network's tensors that are in its model's file (OF_PARENT)."""
+    weight_map = read_json(directory / INDEX)["weight_map"]
+    return {name for name, shard in weight_map.items() if shard == OF_PARENT}
 
 
 def module_folders(directory: Path) -> list[str]:

@@ -28,11 +28,12 @@ class Origin(NamedTuple):
     commit: str
 
 
-def locate(path: str | Path | None) -> Path:
+def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     """Return a checkpoint's directory: a local one, the shipped one (None), or a download from the hub.
 
     path: a directory, or `organization/name` or `organization/name@revision` of the hub; the revision is a
-        branch, a tag or a commit. A process asks the hub once for each name.
+        branch, a tag or a commit. A process asks the hub once for each name. Or `@NAME`, the smaller network
+        `networks/NAME` beside the weights of `model`.
     Raises UnsupportedCheckpoint if there is neither such a directory nor a hub repository that can be had.
     """
     if path is None:
@@ -40,6 +41,11 @@ def locate(path: str | Path | None) -> Path:
     name = str(path)
     if (shared := _shared().get(name)) is not None and shared.is_dir():
         return shared
+    if name.startswith("@"):
+        if not has_network(locate(model), name):
+            raise UnsupportedCheckpoint(f"the model has no network {name}")
+        _located[name] = (locate(model) / "networks" / name[1:]).resolve()
+        return _located[name]
     directory = Path(path).expanduser()
     if directory.is_dir():
         _located[name] = directory.resolve()
@@ -60,6 +66,11 @@ def locate(path: str | Path | None) -> Path:
 
         _located[name] = download(repository, revision or None)
     return _located[name]
+
+
+def has_network(model: Path, name: str) -> bool:
+    """Return whether the smaller network `@NAME` lies beside the weights in a model's directory."""
+    return bool(re.fullmatch(r"@\w[\w.-]*", name)) and (model / "networks" / name[1:]).is_dir()
 
 
 def share(file: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.checkpoint.files import readable_as_usual, weight_files
+from models.checkpoint.files import OF_PARENT, readable_as_usual, shared_tensors, weight_files
 from models.checkpoint.modules import head_tensors, read_head
 from models.checkpoint.shapes import Shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
@@ -91,7 +91,13 @@ def _read_files(directory: Path) -> Mapping[str, Tensor]:
         raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")
     try:
         if names != ["pytorch_model.bin"]:
-            return {name: tensor for file in names for name, tensor in load_file(directory / file).items()}
+            found: dict[str, Tensor] = {}
+            for file in names:
+                tensors = load_file(directory / file)
+                if file == OF_PARENT:
+                    tensors = {name: tensors[name] for name in shared_tensors(directory)}
+                found |= tensors
+            return found
         pickled = directory / "pytorch_model.bin"
         _refuse_compressed(pickled)
         loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)

@@ -37,7 +37,7 @@ def prune(source: Path, target: Path, mask: HeadMask) -> tuple[ModelConfig, dict
     head, because every pair would then get the same score.
     """
     config = read_config(source)
-    structure = _structure_of(mask, config)
+    structure = structure_of(mask, config)
     check_empty(target)
     check(structure, config)
     from models.checkpoint.tensors import read_tensors
@@ -94,7 +94,7 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     return None
 
 
-def _structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
+def structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
     """Return what a mask keeps. Raises ModelError if the mask is for a model of another shape."""
     shape, units = (config.num_layers, config.num_heads), (config.num_layers, max(config.widths))
     for name, ours, theirs in (("units", mask.units_off, units), ("heads", mask.matrix, shape)):

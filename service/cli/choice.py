@@ -78,12 +78,15 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
 
 def resolve(network: Network) -> Variant:
     """Return the variant and mask that the options name; without a variant, the config's default."""
+    from models.checkpoint.hub import locate
+
     form = None if network.mask is None else read_form(network.mask)
     setup = read_setup(network.model, network.config, network.device, network.dtype)
     live = setup.only([network.variant or setup.live.default_variant])
     for entry in live.variants:
         if entry.cascade is None:
-            check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, form)
+            directory = locate(entry.checkpoint or setup.model, setup.model)
+            check_masks(live.model_copy(update={"variants": (entry,)}), directory, form)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
@@ -100,17 +103,15 @@ def of_default(variant: str, mask: str | None) -> str:
     return f"the config's default, {variant}, scores{laid} (--variant names another)"
 
 
-def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None) -> None:
+def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> None:
     """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
 
-    live: a config whose only variant is the one to score with. checkpoint: that variant's checkpoint.
+    live: a config whose only variant is the one to score with. directory: that variant's checkpoint.
     """
     from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import locate
     from service.config.masks import left_out, resolve_masks
 
-    directory = locate(checkpoint)
     own = read_config(directory)
     stored = read_stored_masks(directory, own)
     masks, of_variant = resolve_masks(live, own, stored, live.variants[0].checkpoint)

@@ -139,9 +139,10 @@ def options_of(
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for each in columns[: max(1, len(masks))]:  # those of one variant: each mask once
-            choice.check_masks(only, variant.checkpoint or setup.model, each.mask)
+            directory = locate(variant.checkpoint or setup.model, setup.model)
+            choice.check_masks(only, directory, each.mask)
     paths = {variant.checkpoint or setup.model for variant in live.variants}
-    graded = any(read_config(locate(path)).is_graded for path in paths)
+    graded = any(read_config(locate(path, setup.model)).is_graded for path in paths)
     return ScoreOptions(
         setup.model, live, columns, fields, graded, overflow, setup.device, setup.dtype, prefix
     )

@@ -112,9 +112,9 @@ def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
     paths = {"": settings.model} | {v.checkpoint: v.checkpoint for v in config.live.variants if v.checkpoint}
     digests = dict(config.live.digests)
     for name, path in paths.items():
-        if name not in digests and (path is None or Path(path).expanduser().is_dir()):
+        if name not in digests and (path is None or name[:1] == "@" or Path(path).expanduser().is_dir()):
             with contextlib.suppress(OSError, UnsupportedCheckpoint):  # the check of the checkpoint says why
-                directory = locate(path)
+                directory = locate(path, settings.model)
                 check_files(directory)
                 if bytes_of_weights(directory):
                     digests[name] = known.get(name) or digest_of(directory, masks=True)

@@ -51,8 +51,8 @@ def resolve_masks(
             masks.pop(name, None)
     of_variants = {}
     for index, entry in entries.items():
-        if not entry.optional or stored_name(entry.head_mask) in masks:
-            form = "none" if entry.head_mask is None else entry.head_mask
+        form = "none" if entry.head_mask is None else entry.head_mask
+        if not entry.optional or entry.head_mask is None or stored_name(form) in masks:
             of_variants[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
     return masks, of_variants
 
@@ -69,8 +69,9 @@ def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
             reasons[entry.name] = "a stage of it is left out"
             why = f"{entry.name}, whose stage {missing[0]} is left out"
         elif entry.cascade is None and entry.name not in present:
-            reasons[entry.name] = f"the model has no mask {entry.head_mask}"
-            why = f"{entry.name}, but the model has no mask {entry.head_mask}"
+            lacking = f"network {entry.checkpoint}" if entry.checkpoint else f"mask {entry.head_mask}"
+            reasons[entry.name] = f"the model has no {lacking}"
+            why = f"{entry.name}, but the model has no {lacking}"
         else:
             continue
         if (user := _user_of(config, entry.name)) is not None:

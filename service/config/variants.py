@@ -67,11 +67,13 @@ class VariantConfig(_Config):
     sliced: bool = Field(False, description="Cut what is off out of the weights, which saves time.")
     optional: bool = Field(
         False,
-        description="Leave the variant out, with a warning, if the model has no mask of that name, or a "
+        description="Leave the variant out, with a warning, if the model has no such mask or network, or a "
         "cascade one of its stages. It is an error if `default`, an experiment or a cascade needs it.",
     )
     checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
-        None, description="Checkpoint directory or hub id (`name@revision`). Unset: the service's own model."
+        None,
+        description="Checkpoint directory, hub id (`name@revision`), or `@NAME`: the smaller network "
+        "`networks/NAME` beside the model's weights. Unset: the service's own model.",
     )
     cascade: tuple[StageConfig, ...] | None = Field(
         None,
@@ -93,9 +95,11 @@ class VariantConfig(_Config):
             return self
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
-        if self.optional and not (isinstance(self.head_mask, str) and self.head_mask.startswith("@")):
+        named = (self.head_mask, self.checkpoint)
+        if self.optional and not any(isinstance(name, str) and name.startswith("@") for name in named):
             raise ValueError(
-                "optional needs a head_mask that is stored with some models, such as '@pruned20'"
+                "optional needs a head_mask or a checkpoint that lies beside some models' weights, such as "
+                "'@pruned20'"
             )
         return self
 

@@ -85,14 +85,14 @@ class Job:
         columns = [[column.variant, column.mask] for column in options.columns]
         specs = json.dumps([columns, live], ensure_ascii=False)
         stored: dict[str, list[str]] = {}
-        for directory in map(locate, models):
+        for directory in (locate(model, options.model) for model in models):
             for name, mask in read_stored_masks(directory, read_config(directory)).items():
                 if options.fields.mask is not None or name in specs:
                     stored.setdefault(f"stored mask {name}", []).append(mask.id)
         return {
             INPUT: [[file.name, file.stat.size, file.stat.modified] for file in self.files],
             "output": [self.output, *sorted({str(file.target) for file in self.files})],
-            "model": [digest_of(locate(path)) for path in models],
+            "model": [digest_of(locate(path, options.model)) for path in models],
             **stored,
             "mask or variant": columns,
             "config file": live,

@@ -52,9 +52,9 @@ def check_checkpoints(config: ConfigFile) -> None:
     from models.checkpoint.hub import locate
 
     for variant in config.live.variants:
-        if variant.checkpoint is not None:
+        if variant.checkpoint is not None and not variant.optional:
             try:
-                read_config(locate(variant.checkpoint))
+                read_config(locate(variant.checkpoint, config.settings.model))
             except ModelError as error:
                 raise InvalidConfig(f"variants.{variant.name}.checkpoint: {error}") from None
 
@@ -165,12 +165,17 @@ def _check_limits(config: ConfigFile) -> None:
 
 def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import locate
+    from models.checkpoint.hub import has_network, locate
     from service.config.masks import left_out, resolve_masks
 
     directory = locate(config.settings.model)
     model = read_config(directory)
     _, of_variants = resolve_masks(config.live, model, read_stored_masks(directory, model))
-    elsewhere = {entry.name for entry in config.live.variants if entry.checkpoint is not None}
+    elsewhere = {
+        entry.name
+        for entry in config.live.variants
+        if entry.checkpoint is not None
+        and not (entry.optional and not has_network(directory, entry.checkpoint))
+    }
     for name, reason in left_out(config.live, of_variants.keys() | elsewhere).items():
         say(f"variant {name} is left out: {reason}")

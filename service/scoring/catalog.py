@@ -6,8 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from models.checkpoint.hub import locate
+from models.checkpoint.hub import has_network, locate
 from models.classifier import Classifier
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
@@ -160,13 +161,18 @@ def build_catalog(
     masks: dict[str, Mapping[str, HeadMask]] = {}
     variants: dict[str, Variant] = {}
     users: dict[str, str] = {}  # of each checkpoint, the first variant that has it
+    home = classifiers[BASE].directory
     for entry in config.variants:
-        if entry.cascade is None:
+        absent = entry.optional and entry.checkpoint and not (home and has_network(home, entry.checkpoint))
+        if entry.cascade is None and not absent:
             users.setdefault(entry.checkpoint or BASE, entry.name)
     for key in dict.fromkeys((BASE, *users)):
         try:
             if key not in classifiers:
-                classifiers[key] = _same(key, classifiers.values()) or load(key)
+                directory = locate(key, home)
+                classifiers[key] = _same(directory, classifiers.values()) or load(
+                    str(directory) if key.startswith("@") else key
+                )
             _check_content(config, key, classifiers[key])
         except (ModelError, InvalidConfig) as error:
             raise InvalidConfig(f"variants.{users[key]}.checkpoint: {error}") from error
@@ -197,10 +203,9 @@ def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None
         )
 
 
-def _same(checkpoint: str, loaded: Iterable[Classifier]) -> Classifier | None:
-    """Return the classifier that was loaded from this checkpoint under another name, if there is one."""
-    directory = locate(checkpoint).resolve()
-    return next((one for one in loaded if one.directory == directory), None)
+def _same(directory: Path, loaded: Iterable[Classifier]) -> Classifier | None:
+    """Return the classifier that was loaded from this directory under another name, if there is one."""
+    return next((one for one in loaded if one.directory == directory.resolve()), None)
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:

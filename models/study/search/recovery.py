@@ -1,15 +1,14 @@
 """Recovery: some minutes of distillation from the intact model on pairs without grades.
 
 The pairs are the study's queries with titles of any query, half of them with their own; nobody's grade is
-read. The smaller network learns the intact one's calibrated probabilities (Hinton et al. 2015,
-https://arxiv.org/abs/1503.02531).
+read (Hinton et al. 2015, https://arxiv.org/abs/1503.02531).
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,14 +16,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from models.batch import pack
+from models.batch import PackedBatch, pack
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
 from models.compress.structure import Structure
-from models.network import build
+from models.network import Network, build
 from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation
 from models.study.search.networks import Networks
@@ -56,36 +55,84 @@ class Recovered:
 def recover(networks: Networks, structure: Structure, minutes: float) -> Recovered:
     """Train the network of a structure for some minutes and write its checkpoint into `recovered`."""
     study = networks.study
-    clf = study.classifier
-    start, config = cut(clf.network.in_plain_torch().tensors(), replace(clf.config, int8=False), structure)
-    device = clf.network.device
-    weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in start.items()}
-    optimizer = torch.optim.AdamW(weights.values(), lr=RATE, weight_decay=0.01)
-    pairs, losses = _pairs(study), list[float]()
     began, limit = time.monotonic(), minutes * 60
     study.progress.start("seconds of training", round(limit))
     told = 0
-    while (spent := time.monotonic() - began) < limit:
-        share = spent / limit
+
+    def spent(_: int) -> float:
+        nonlocal told
+        seconds = time.monotonic() - began
+        study.progress.advance(round(seconds) - told)
+        told = round(seconds)
+        return seconds / limit
+
+    student = distilled(study.classifier, structure, _pairs(study), spent)
+    return _written(networks, structure, student, minutes)
+
+
+@dataclass(frozen=True)
+class Student:
+    """A smaller network after its training. tensors: by name, float32. losses: one per step."""
+
+    tensors: dict[str, torch.Tensor]
+    config: ModelConfig
+    losses: list[float]
+
+
+def distilled(
+    teacher: Classifier,
+    structure: Structure,
+    batches: Iterator[list[tuple[str, str]]],
+    share_done: Callable[[int], float],
+) -> Student:
+    """Cut a structure out of a classifier's network and train it on the classifier's own answers.
+
+    The student learns the calibrated probabilities and what leaves the last layer at the first token, from
+    which they are computed. Word embeddings stay as they are: most words occur in no batch.
+    share_done: the share of the training that is over after so many steps; it ends at 1.
+    """
+    start, config = cut(teacher.network.in_plain_torch().tensors(), _as_floats(teacher.config), structure)
+    device = teacher.network.device
+    weights = {name: tensor.detach().clone() for name, tensor in start.items()}
+    trained = [tensor.requires_grad_() for name, tensor in weights.items() if "word_embeddings" not in name]
+    optimizer, losses = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01), list[float]()
+    while (share := share_done(len(losses))) < 1:
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
-        encoded = clf.tokenizer.encode(next(pairs))
-        batch = pack(encoded, device=device, fill=False)
-        wanted = torch.from_numpy(clf.scores(clf.forward(encoded)).probabilities)[batch.order].to(device)
+        batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
+        with torch.no_grad():
+            wanted_state, wanted = _read(teacher.network, batch)
         network = build(
             config, weights, device=device, dtype=torch.float32, deterministic=True,
             ops=TorchOps(device, torch.float32),
         )  # fmt: skip
-        logits = network.logits(batch, network.selector.select(None))[:, list(config.label_order)]
-        loss = F.kl_div(F.log_softmax(logits / config.temperature, -1), wanted, reduction="batchmean")
+        state, logits = _read(network, batch)
+        loss = F.mse_loss(state, wanted_state) + F.kl_div(
+            F.log_softmax(logits / config.temperature, -1),
+            F.softmax(wanted / config.temperature, -1),
+            reduction="batchmean",
+        )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         losses.append(loss.item())
-        study.progress.advance(round(spent) - told)
-        told = round(spent)
-    return _written(networks, structure, weights, losses, minutes, config)
+    return Student({name: tensor.detach() for name, tensor in weights.items()}, config, losses)
+
+
+def _as_floats(config: ModelConfig) -> ModelConfig:
+    return replace(config, int8=False)
+
+
+def _read(network: Network, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a network's classifier reads, (B, D), and its logits, (B, labels), both in float32."""
+    x = network.embed(batch)
+    for layer, chosen, view in zip(
+        network.layers, network.selector.select(None), network.views(batch), strict=True
+    ):
+        x = network.layer_output(layer, x, view, chosen)
+    state = network.pool(x, batch)[: batch.rows]
+    return state.float(), network.classify(state)
 
 
 def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
@@ -100,24 +147,17 @@ def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
         ]
 
 
-def _written(
-    networks: Networks,
-    structure: Structure,
-    weights: dict[str, torch.Tensor],
-    losses: list[float],
-    minutes: float,
-    config: ModelConfig,
-) -> Recovered:
+def _written(networks: Networks, structure: Structure, student: Student, minutes: float) -> Recovered:
     """Write the checkpoint in the source's number format, load it, and evaluate it."""
-    study = networks.study
+    study, losses = networks.study, student.losses
     stored = networks.tensors["classifier.weight"].dtype
-    tensors = {name: tensor.detach().to("cpu", stored) for name, tensor in weights.items()}
     directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
-    write_checkpoint(locate(study.model), directory, tensors, config)
+    tensors = {name: tensor.to("cpu", stored) for name, tensor in student.tensors.items()}
+    write_checkpoint(locate(study.model), directory, tensors, student.config)
     network = study.classifier.network
     dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
-    student = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
+    loaded = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
     tenth = max(1, len(losses) // 10)
     name = f"recovered {time.time_ns()}"
     return Recovered(
@@ -127,6 +167,6 @@ def _written(
         minutes,
         float(np.mean(losses[:tenth] or np.nan)),
         float(np.mean(losses[-tenth:] or np.nan)),
-        networks.evaluate_one(student, study.data, name),
-        networks.evaluate_one(student, study.holdout, name) if study.holdout is not None else None,
+        networks.evaluate_one(loaded, study.data, name),
+        networks.evaluate_one(loaded, study.holdout, name) if study.holdout is not None else None,
     )

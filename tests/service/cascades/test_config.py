@@ -97,9 +97,11 @@ def test_the_start_says_which_cascade_is_left_out_and_refuses_one_that_is_needed
         document = yaml.safe_dump(config.document).encode()
         preflight.check(path, config_file.read(document, path, with_model), said.append)
 
-    check(FULL, tuned, cascade(stage("tuned", 5), stage("full"), optional=True))
+    small = {"name": "small", "checkpoint": "@small", "optional": True}
+    check(FULL, tuned, small, cascade(stage("tuned", 5), stage("full"), optional=True))
     assert said == [
         "variant tuned is left out: the model has no mask @tuned",
+        "variant small is left out: the model has no network @small",
         "variant c is left out: a stage of it is left out",
     ]
     with pytest.raises(

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from models import Classifier, HeadMask
 from models.errors import InvalidMask
+from models.training.shipped.smaller import share_words
 from service.config.settings import InvalidConfig, LiveConfig
 from service.errors import InvalidRequest
 from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
@@ -99,6 +101,35 @@ def test_an_optional_variant_is_left_out_where_the_model_has_no_such_mask(
     assert "tuned is left out" in caplog.text
     with pytest.raises(InvalidRequest, match=r"there are full$"):
         found.choose("tuned", None)
+
+
+def test_a_smaller_network_beside_the_weights_is_a_variant_of_its_model(tmp_path: Path) -> None:
+    home = write_checkpoint(tmp_path / "model")
+    smaller = write_checkpoint(home / "networks" / "fast", seed=1, num_hidden_layers=1)
+    share_words(smaller)
+    document = {
+        "variants": [
+            {"name": "full"},
+            {"name": "fast", "checkpoint": "@fast", "optional": True},
+            {"name": "other", "checkpoint": "@other", "optional": True},
+        ]
+    }
+
+    def load(path: Path | str) -> Classifier:
+        return Classifier.load(path, "cpu", "float32")
+
+    def build() -> Catalog:
+        return build_catalog(LiveConfig.model_validate(document), {BASE: load(home)}, load)
+
+    found = build()
+    assert list(found.variants) == ["full", "fast"]
+    fast = found.variants["fast"].classifier
+    assert fast.num_layers == 1
+    name = "bert.embeddings.word_embeddings.weight"
+    torch.testing.assert_close(fast.network.tensors()[name], load(home).network.tensors()[name])
+    document["variants"][2]["optional"] = False
+    with pytest.raises(InvalidConfig, match="the model has no network @other"):
+        build()
 
 
 def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(

@@ -1,0 +1,97 @@
+"""Makes a smaller sibling of the shipped model: what a search kept, trained on the model's own answers.
+
+    headroom study search --what heads,units --speedup 2.2 --data D --holdout H --out runs/fast
+    python -m models.training.shipped.smaller --mask runs/fast/mask.json --name fast
+
+The pairs are those of the model's own second phase, in English, Korean and Chinese; no grade is read. The
+word embeddings, most of the file, stay the model's: the new checkpoint's index names the model's file.
+"""
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file, save_file
+
+from models.checkpoint.config import read_stored_masks
+from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
+from models.classifier import Classifier
+from models.commands.mask_option import parse_mask
+from models.compress.prune import structure_of, write_checkpoint
+from models.study.search.recovery import distilled
+from models.training.shipped.judged import TRAINING_FOLDS
+from models.training.shipped.mixture import mixed_groups, read_sources
+from models.training.shipped.tune import SECOND, Recipe
+
+log = logging.getLogger(__name__)
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+PAIRS = 64
+SEED = 2
+
+
+def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
+    """Yield batches of pairs without end, drawn as the second phase draws them."""
+    recipe = Recipe()
+    sources = read_sources(data, TRAINING_FOLDS, recipe.judged_shares)
+    rng, index = np.random.default_rng(SEED), 0
+    while True:
+        groups = mixed_groups(sources, SECOND.shares, count=recipe.pairs_per_round, seed=SEED, index=index)
+        rows = [(example.query, example.title) for group in groups for example in group]
+        order = rng.permutation(len(rows))
+        for start in range(0, len(rows) - PAIRS + 1, PAIRS):
+            yield [rows[row] for row in order[start : start + PAIRS]]
+        index += 1
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.training.shipped.smaller",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, default=Path("models/default"), help="default: %(default)s")
+    parser.add_argument("--mask", required=True, help="what a search kept: its mask.json")
+    parser.add_argument("--name", required=True, help="it is written to networks/NAME beside the weights")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    teacher = Classifier.load(options.model, "cpu", "bfloat16")
+    mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
+
+    def share_done(step: int) -> float:
+        if step % 50 == 0:
+            log.info("step %d of %d", step, options.steps)
+        return step / int(options.steps)
+
+    student = distilled(teacher, structure_of(mask, teacher.config), pairs_of(options.data), share_done)
+    tenth = len(student.losses) // 10
+    log.info("loss: %.4f, at last %.4f", np.mean(student.losses[:tenth]), np.mean(student.losses[-tenth:]))
+    tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
+    out = options.model / "networks" / options.name
+    write_checkpoint(options.model, out, tensors, student.config)
+    share_words(out)
+
+
+def share_words(directory: Path) -> None:
+    """Leave out of a network's weights the word embeddings, which its model's file has, and write an index.
+
+    directory: `networks/NAME` beside the model's weights.
+    """
+    whole = directory / "model.safetensors"
+    own = load_file(whole)
+    del own[WORDS]
+    save_file(own, directory / "network.safetensors", {"format": "pt"})
+    index = {"weight_map": dict.fromkeys(own, "network.safetensors") | {WORDS: OF_PARENT}}
+    (directory / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    whole.unlink()
+    readable_as_usual(directory)
+
+
+if __name__ == "__main__":
+    main()
