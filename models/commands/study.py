@@ -209,7 +209,7 @@ def _check(
     from models.checkpoint.hub import locate
     from models.device import check_device_name, check_dtype_name
     from models.quality.labelled import iter_labelled
-    from models.study.earlier_report import check_directory
+    from models.study.page import check_directory
 
     check_directory(out, kind.value)
     check_device_name(device)

@@ -1,9 +1,8 @@
-"""Looks into the network: the states between its layers, and gradients with respect to gates on the heads,
-feed-forward units and layers of each sequence.
+"""Looks into the network: the states between its layers, and gradients with respect to gates on the heads and
+feed-forward units of each sequence.
 
-A head's or a unit's gate multiplies its output. A layer's gate γ makes its output x + γ·(layer(x) − x): at
-0 the layer is skipped. The serving network runs fused, prepacked products that autograd cannot follow. This
-is the same network on plain float32 torch operators (`Network.in_plain_torch`).
+A gate multiplies the output of its head or unit. The serving network runs fused, prepacked products that
+autograd cannot follow. This is the same network on plain float32 torch operators (`Network.in_plain_torch`).
 """
 
 from __future__ import annotations
@@ -33,12 +32,11 @@ Floats32 = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """∂loss/∂gate of each of n pairs: heads (n, layers, heads), units (n, layers, units of the widest layer),
-    layers (n, layers). Parts that the checkpoint does not hold have 0."""
+    """∂loss/∂gate of each of n pairs: heads (n, layers, heads), units (n, layers, units of the widest layer).
+    Parts that the checkpoint does not hold have 0."""
 
     heads: Floats32
     units: Floats32
-    layers: Floats32
 
 
 def states(
@@ -81,9 +79,9 @@ class DifferentiableNetwork:
             batch = pack([pairs[i] for i in rows], device=self.device, fill=False)
             yield replace(batch, order=np.asarray(rows)[batch.order])
 
-    def logits(self, batch: PackedBatch, heads: Tensor, units: Tensor, layers: Tensor) -> Tensor:
+    def logits(self, batch: PackedBatch, heads: Tensor, units: Tensor) -> Tensor:
         """Return the logits under gates: heads (rows, layers, heads), units (rows, layers, widest layer's
-        units), layers (rows, layers), rows being those of the pack.
+        units), rows being those of the pack.
 
         Returns (rows of the pack, labels), least relevant first.
         """
@@ -96,10 +94,7 @@ class DifferentiableNetwork:
                 heads[:, number, list(config.kept_heads[number])],
                 unit_weights=units[:, number, : config.widths[number]],
             )
-            entered = view.leaving(x)
-            left = plain.layer_output(layer, x, view, chosen)
-            gate = layers[view.row_leaving, number]
-            x = entered + gate[:, None] * (left - entered)
+            x = plain.layer_output(layer, x, view, chosen)
         return plain.classify(plain.pool(x, batch))[:, list(config.label_order)]
 
     def gradients(
@@ -114,7 +109,7 @@ class DifferentiableNetwork:
         grades: (n,) from 0. done: called with the number of pairs of each finished batch.
         """
         config, layers = self.config, self.config.num_layers
-        shapes: list[tuple[int, ...]] = [(layers, config.num_heads), (layers, max(config.widths)), (layers,)]
+        shapes = (layers, config.num_heads), (layers, max(config.widths))
         found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
         truth = torch.from_numpy(grades).to(self.device)
         for batch in self.batches(pairs):

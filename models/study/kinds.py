@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 
-from models.study.result import Finding, Result, Section, Table
+from models.study.result import Result, Section, Table
 from models.study.study import Study
-from models.study.wording import listed
 
 KINDS = ("single", "random", "layers", "roles", "similarity", "search")
-"""Each kind is a package of this one: `compute.measure(study)` measures, and `report.result(study, measured)`
+"""Each kind is a module or a package of this one: `measure(study)` measures, and `result(study, measured)`
 makes the report. It is imported when it runs, with the libraries that it needs."""
 
 
@@ -20,15 +17,15 @@ def run(kind: str, study: Study) -> Result:
     """Run one kind, or `all`."""
     if kind == "all":
         return everything(study)
-    compute, report = _modules(kind)
-    result: Result = report.result(study, compute.measure(study))
+    module = _module(kind)
+    result: Result = module.result(study, module.measure(study))
     return result
 
 
 def everything(study: Study) -> Result:
     """Run every kind, one after the other, and merge the reports into one."""
     for kind in KINDS:  # import all of them first: files may change while a study runs for hours
-        _modules(kind)
+        _module(kind)
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
     files: dict[str, str] = {}
@@ -47,17 +44,9 @@ def everything(study: Study) -> Result:
         heading = Section(f"{result.kind}: {result.verdict}", (result.conclusion,), figures=pictures)
         sections += [heading, *result.sections]
     conclusion = "Each study has a sentence in the table of answers, and a picture and tables further down."
-    return Result(
-        "all", merged, verdict(findings), conclusion, tuple(sections), findings, results[0].picture, files
-    )
+    search = results[-1]  # which heads can go is what most people ask
+    return Result("all", merged, search.verdict, conclusion, tuple(sections), findings, search.picture, files)
 
 
-def verdict(findings: Sequence[Finding]) -> str:
-    """Say how many of the published claims were found here."""
-    counts = Counter(finding.verdict for finding in findings)
-    parts = [f"{counts[word]} {word}" for word in ("found", "not found", "open") if counts[word]]
-    return f"Of {len(findings)} published claims: {listed(parts)}."
-
-
-def _modules(kind: str) -> list[ModuleType]:
-    return [import_module(f"models.study.{kind}.{part}") for part in ("compute", "report")]
+def _module(kind: str) -> ModuleType:
+    return import_module(f"models.study.{kind}")

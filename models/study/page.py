@@ -1,17 +1,27 @@
-"""A report as one HTML file that needs no other, and as Markdown: both are made by a Jinja2 template.
+"""The files of a report: one HTML file that needs no other, and Markdown, both made by a Jinja2 template.
 
-Its values: title, verdict, conclusion, sections (of models.study.result), and the picture under the verdict,
-or None; a section that holds it too leaves it out.
+The values of a template: title, verdict, conclusion, sections (of models.study.result), and the picture under
+the verdict, or None; a section that holds it too leaves it out.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
+
+from models.errors import ModelError
+from models.files import read_text
+
+REPORT = "report.json"
+PAGES = ("report.md", "report.html")
+PLOTS = "plots"
+FILES = "files"
+"""The key of report.json that lists the other files of the report."""
 
 
 def html(drawings: Mapping[str, str], **values: Any) -> str:
@@ -50,3 +60,35 @@ def _escaped(text: str) -> str:
     for sign in ("\\", "`", "*", "_", "<", "[", "|"):
         text = text.replace(sign, "\\" + sign)
     return text
+
+
+def check_directory(out: Path, kind: str) -> None:
+    """Raise ModelError if `out` is a file, or holds a report of something else than the study `kind`."""
+    if out.exists() and not out.is_dir():
+        raise ModelError(f"{out} is a file; name a directory with --out")
+    if not (out / REPORT).exists():
+        return
+    earlier = _content(out).get("kind")
+    if earlier != kind:
+        what = f"the report of `headroom study {earlier}`" if earlier else "another report"
+        raise ModelError(f"{out} holds {what}; name another directory, such as --out {out}-{kind}")
+
+
+def remove_others(out: Path, names: Collection[str]) -> None:
+    """Remove the files of the earlier report in `out` that are not among `names`, and no others."""
+    if not (out / REPORT).exists():
+        return
+    listed = _content(out).get(FILES)
+    for name in set(map(str, listed if isinstance(listed, list) else ())) - set(names):
+        file = out / name
+        if file.resolve().is_relative_to(out.resolve()):
+            file.unlink(missing_ok=True)
+
+
+def _content(out: Path) -> dict[str, object]:
+    """Return the content of report.json; nothing if it is not a report."""
+    try:
+        content = json.loads(read_text(out / REPORT))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

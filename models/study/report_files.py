@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from models.device import describe
 from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Judged
-from models.study.earlier_report import FILES, PAGES, PLOTS, REPORT, remove_others
+from models.study.page import FILES, PAGES, PLOTS, REPORT, remove_others
 from models.study.result import Figure, Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
@@ -73,7 +72,7 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
         },
         "verdict": result.verdict,
         "conclusion": result.conclusion,
-        "findings": [asdict(one) | {"verdict": one.verdict} for one in result.findings],
+        "findings": result.findings,
         **result.json,
     }
     plain: dict[str, Any] = orjson.loads(orjson.dumps(content, option=JSON))
@@ -82,8 +81,8 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
 
 def _beside_published(result: Result) -> list[Section]:
     """Return the table of our numbers beside the published ones, if there are any."""
-    rows = tuple((one.claim, one.published, one.ours, one.verdict, one.reason) for one in result.findings)
-    header = ("published claim", "published", "here, with 95 % interval", "verdict", "why")
+    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
+    header = ("published claim", "published", "here, with 95 % interval")
     table = Table(header, rows)
     return [Section("Beside the published numbers", tables=(table,))] if rows else []
 

@@ -51,25 +51,17 @@ class Section:
 class Finding:
     """A published claim beside the numbers of this run: one row of a table.
 
-    published: the source study's figure, or "–". ours: our figure with its interval. replicates: None if
-    this run cannot tell. reason: one sentence that follows from the numbers.
+    published: the source study's figure. ours: our figure with its interval.
     """
 
     claim: str
     published: str
     ours: str
-    replicates: bool | None
-    reason: str
-
-    @property
-    def verdict(self) -> str:
-        """Return the verdict in words."""
-        return {True: "found", False: "not found", None: "open"}[self.replicates]
 
 
 def in_words(findings: Sequence[Finding]) -> str:
-    """Return the conclusion of a study: what was found of each published claim."""
-    return " ".join(f"{one.claim}: {one.verdict} ({one.ours})." for one in findings)
+    """Return the conclusion of a study: the numbers beside each published claim."""
+    return " ".join(f"{one.claim}? Here: {one.ours} (published: {one.published})." for one in findings)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,6 @@
+"""Roles: which heads attend by word order, word parts, equal terms or special tokens, and do those matter?"""
+
+from models.study.roles.compute import measure
+from models.study.roles.report import result
+
+__all__ = ["measure", "result"]

@@ -6,17 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from models.numbers import fixed
 from models.study.result import Figure, Finding, Result, Section, Table, in_words
 from models.study.roles.causal import CAUSAL_METRICS, CausalCheck, Comparison
 from models.study.roles.compute import HOLDS, ROLES, Roles, holds
 from models.study.roles.plots import NAMED, causal_plot, labelled, role_maps
-from models.study.statistics import LEVEL
 from models.study.study import Study
 from models.study.wording import NAMES, head_name, listed, p_value, percent, signed
-
-PUBLISHED_LOSS = -0.52
-"""Relative accuracy with the five term-match heads off, in the source study."""
 
 CLAIMS = (
     ("some heads attend by word order", ("previous_word", "next_word")),
@@ -51,7 +46,7 @@ def result(study: Study, roles: Roles) -> Result:
         lambda: role_maps(roles, study.shape),
         alt="Heat maps of layers by heads, one per role, and one that names each head's main role.",
     )
-    findings = (*_function_findings(roles), *_published_findings(roles.causal))
+    findings = _findings(roles)
     json = {
         "roles": {role: _role_json(roles, role) for role in ROLES},
         "causal": _causal_json(roles.causal),
@@ -131,56 +126,31 @@ def _role_section(roles: Roles) -> Section:
     )
 
 
-def _function_findings(roles: Roles) -> list[Finding]:
-    """Return whether some heads have the published functions."""
+def _findings(roles: Roles) -> tuple[Finding, ...]:
+    """Return the published functions, and the effect of the heads that the source study switched off."""
     findings = []
     for claim, names in CLAIMS:
         scores = [roles.scores[role] for role in names if roles.scores[role].queries]
         count = sum(int(holds(one).sum()) for one in scores)
-        # No correction over the heads: that none holds the role is shown only if each is shown not to.
-        ceiling = max((excess.high for one in scores for excess in one.excess), default=float("nan"))
-        top = max((float(np.nanmax(one.values)) for one in scores), default=float("nan"))
-        findings.append(
-            Finding(
-                claim,
-                "yes",
-                f"{count or 'no'} heads; largest excess {fixed(top)}, intervals up to {fixed(ceiling)}"
-                if scores
-                else "no pair has words that could show it",
-                True if count else False if ceiling < HOLDS else None,
-                f"A head must put at least {HOLDS:g} of its attention there beyond chance, adjusted p "
-                f"< 0.05; not replicated if the intervals of all heads end below {HOLDS:g}.",
-            )
+        top = max(
+            (excess for one in scores for excess in one.excess), key=lambda one: one.value, default=None
         )
-    return findings
-
-
-def _published_findings(check: CausalCheck) -> list[Finding]:
-    """Return the effect of switching off the heads that the source study switched off."""
-    findings = []
-    for name, one in check.published.items():
-        change, p, sets = one.relative["accuracy"].interval(), one.p["accuracy"], len(one.random["accuracy"])
-        least = 1 / (1 + sets)  # the smallest p that so many sets allow
-        lost = change.high < 0 and p < LEVEL
-        excluded = not lost and change.low > PUBLISHED_LOSS / 2
-        reason = f"They lose more than {1 - p:.0%} of layer-matched random sets (p = {p_value(p)})."
-        if not np.isfinite(p):
-            reason = "The relative change of accuracy is undefined."
-        elif least >= LEVEL:
-            reason = f"Too few random sets to show a loss: with {sets} no p is below {least:.2f}."
-        if excluded:
-            reason += " A loss of half the published size is excluded."
-        random = _relative(np.median(one.random["accuracy"])) if sets else "–"
+        ours = "no pair has words that could show it"
+        if top is not None:
+            ours = f"{count or 'no'} heads; largest excess {top.text()}"
+        findings.append(Finding(claim, "yes", ours))
+    for name, one in roles.causal.published.items():
+        random = one.random["accuracy"]
+        median = _relative(np.median(random)) if len(random) else "–"
+        change = percent(one.relative["accuracy"].interval())
         findings.append(
             Finding(
                 f"{name} off cost accuracy",
-                f"{signed(PUBLISHED_LOSS * 100, 0)} %, against 0 % for five random heads",
-                f"accuracy {percent(change)}; random {random} (median)",
-                True if lost else False if excluded and change.high >= 0 else None,
-                reason,
+                "−52 %, against 0 % for five random heads",
+                f"accuracy {change}; random {median} (median; p {p_value(one.p['accuracy'])})",
             )
         )
-    return findings
+    return tuple(findings)
 
 
 def _causal_section(check: CausalCheck) -> Section:

@@ -9,32 +9,24 @@ from dataclasses import dataclass, replace
 from models.compress.structure import Structure
 from models.errors import ModelError
 from models.quality.evaluation import Evaluation
-from models.study.base import Heads, held_heads, weights_without
+from models.study.base import held_heads, weights_without
 from models.study.gradients import DifferentiableNetwork, Gradients
 from models.study.inputs import spread_over_queries
 from models.study.search import plans
 from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
-from models.study.search.plans import HEADS, LAYERS, UNITS, Planner
+from models.study.search.plans import LAYERS, Planner
 from models.study.search.recovery import Recovered, recover
-from models.study.search.rivals import Rivals, compete
 from models.study.search.times import Times, is_removable, measure_times
 from models.study.statistics import Resamples
 from models.study.study import Study
 
 GRADIENT_PAIRS = 2_048
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
-COMPARED_KEPT = (0.8, 0.6, 0.4, 0.2)
-COMPARED_SPEEDUPS = (1.5, 2.0, 3.0)
-"""Where the search is compared with other methods."""
-RANDOM_SEEDS = 3
 ERROR_RATE = 0.025
 """The chance that a mask worse than the margin is chosen."""
 SAME = 1e-6
 """Divergences up to this are rounding."""
-
-OURS, MICHEL, MAGNITUDE, RANDOM = "full Fisher", "Michel et al. 2019", "magnitude", "random"
-TIMED, TOP = "Fisher and measured times", "top layers dropped"
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,6 @@ class Point:
     the times. quality: on the search data; held_out: on the held-out queries; pace: as measured;
     divergence: of its grades from the intact model's, on a sample."""
 
-    method: str
     structure: Structure
     quality: Evaluation
     planned: float | None = None
@@ -55,21 +46,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Found:
-    """The networks of all methods, from large to small, and the tests of them.
+    """The networks that the search made, from large to small, and the tests of them.
 
-    path: the search's own; verdicts: on each of them. chosen: the index in `path` of the smallest that
-    passed, or of the wanted speed. rivals: random masks beside the chosen one. times, layer_order: of a
-    search by time; the order is that in which layers go, with the divergence without those so far.
+    verdicts: on each of `path`. chosen: the index in `path` of the smallest that passed, or of the wanted
+    speed. random: on the held-out queries, networks that keep as many heads and units of each layer as the
+    chosen one, drawn at random. times, layer_order: of a search by time; the order is that in which layers
+    go, with the divergence without those so far.
     """
 
     intact: Evaluation
     intact_held_out: Evaluation | None
     path: list[Point]
-    baselines: list[Point]
     verdicts: list[Verdict]
     chosen: int | None
     intact_pace: Pace | None = None
-    rivals: Rivals | None = None
+    random: tuple[Evaluation, ...] = ()
     times: Times | None = None
     layer_order: tuple[tuple[int, float], ...] = ()
     recovered: Recovered | None = None
@@ -89,12 +80,16 @@ def measure(study: Study) -> Found:
         return found
     chosen = found.path[found.chosen]
     if not study.by_time:
-        assert found.intact_held_out is not None
-        assert chosen.held_out is not None
         intact, own = networks.paces([chosen.structure])
         path = [replace(point, pace=own) if point is chosen else point for point in found.path]
-        rivals = compete(study, found.intact_held_out, chosen.structure.heads, chosen.held_out)
-        return replace(found, path=path, intact_pace=intact, rivals=rivals)
+        found = replace(found, path=path, intact_pace=intact)
+    if study.holdout_runner is not None:
+        others = [
+            plans.shuffled(chosen.structure, study.classifier.config, study.seed + number)
+            for number in range(study.effort.orders)
+        ]
+        random = networks.evaluate(others, study.holdout_runner, "random networks of the same layers")
+        found = replace(found, random=tuple(random))
     if study.recover_minutes:
         recovered = recover(networks, chosen.structure, study.recover_minutes)
         if recovered.held_out is not None and found.intact_held_out is not None:
@@ -107,31 +102,21 @@ def measure(study: Study) -> Found:
 def _by_heads(study: Study, networks: Networks) -> Found:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     held = held_heads(study.classifier)
-    gradients = _gradients(study).heads
-    order = plans.fisher_order(gradients, held)
+    order = plans.fisher_order(_gradients(study).heads, held)
     sizes = {round(share * len(held)) for share in study.effort.shares} - {0, len(held)}
-    path = [(OURS, _without(study, order, size)) for size in sorted(sizes, reverse=True)]
-    named = [
-        (MICHEL, plans.michel_order(gradients, held)),
-        (MAGNITUDE, plans.magnitude_order(study.classifier, held)),
-        *((RANDOM, plans.random_order(held, study.seed + number)) for number in range(study.effort.orders)),
-    ]
-    compared = [round(share * len(held)) for share in COMPARED_KEPT]
-    baselines = [(name, _without(study, order, size)) for name, order in named for size in compared]
-    return _evaluated(study, networks, path, baselines)
-
-
-def _without(study: Study, order: Heads, size: int) -> Structure:
-    """Return the structure that keeps the last `size` heads of an order."""
     whole = Structure.whole(study.classifier.config)
-    return replace(whole, heads=weights_without(order[: len(order) - size], study.shape))
+    path = [
+        replace(whole, heads=weights_without(order[: len(order) - size], study.shape))
+        for size in sorted(sizes, reverse=True)
+    ]
+    return _evaluated(study, networks, path)
 
 
 def _by_time(study: Study, networks: Networks) -> Found:
     """Fit the network of least loss into less and less time."""
     clf, what, wanted = study.classifier, study.what, study.speedup
     times = measure_times(networks)
-    planner = plans.by_fisher(clf.config, times, what, _gradients(study))
+    planner = Planner.of(clf.config, times, what, _gradients(study))
     whole = planner.whole_seconds
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
     layer_order = _layer_order(networks, planner, speedups[-1]) if LAYERS in what else []
@@ -143,16 +128,9 @@ def _by_time(study: Study, networks: Networks) -> Found:
             f"no network is {needed:g} times as fast without some {' and '.join(what)}: embeddings "
             f"and classifier alone take {times.other / whole:.0%} of the time"
         )
-    path = [(TIMED, structure) for structure in planned.values()]
-    baselines = [
-        (name, structure)
-        for speedup in planned
-        if speedup in COMPARED_SPEEDUPS or speedup == wanted
-        for name, structure in _rival_plans(study, planner, whole / speedup)
-        if structure is not None
-    ]
-    found = _evaluated(study, networks, path, baselines)
-    intact_pace, *paces = networks.paces([structure for _, structure in path])
+    path = list(planned.values())
+    found = _evaluated(study, networks, path)
+    intact_pace, *paces = networks.paces(path)
     points = [
         replace(
             point,
@@ -163,24 +141,11 @@ def _by_time(study: Study, networks: Networks) -> Found:
         )
         for point, speedup, pace in zip(found.path, planned, paces, strict=True)
     ]
-    others = [replace(one, predicted=whole / planner.seconds(one.structure)) for one in found.baselines]
     chosen = found.chosen if wanted is None else list(planned).index(wanted)
     return replace(
-        found, path=points, baselines=others, chosen=chosen, intact_pace=intact_pace, times=times,
+        found, path=points, chosen=chosen, intact_pace=intact_pace, times=times,
         layer_order=tuple(layer_order),
     )  # fmt: skip
-
-
-def _rival_plans(study: Study, planner: Planner, seconds: float) -> list[tuple[str, Structure | None]]:
-    """Return the networks of the other methods that take as long."""
-    made: list[tuple[str, Structure | None]] = []
-    if LAYERS in study.what:
-        made.append((TOP, plans.without_top_layers(planner, seconds)))
-    if {HEADS, UNITS} & set(study.what):
-        magnitude = plans.by_magnitude(study.classifier, planner.times, study.what)
-        made.append((MAGNITUDE, magnitude.fitting(seconds)))
-        made += [(RANDOM, plans.at_random(planner, seconds, study.seed + i)) for i in range(RANDOM_SEEDS)]
-    return made
 
 
 def _gradients(study: Study) -> Gradients:
@@ -225,32 +190,20 @@ def _best(
     return min(candidates, key=lambda one: (max(networks.divergence(one), SAME), planner.seconds(one)))
 
 
-def _evaluated(
-    study: Study,
-    networks: Networks,
-    path: Sequence[tuple[str, Structure]],
-    baselines: Sequence[tuple[str, Structure]],
-) -> Found:
-    """Evaluate the networks, and test those of the path from large to small."""
+def _evaluated(study: Study, networks: Networks, path: Sequence[Structure]) -> Found:
+    """Evaluate the networks, and test them from large to small."""
     ones = [study.classifier.all_heads.matrix]
-    structures = [structure for _, structure in (*path, *baselines)]
-    qualities = networks.evaluate(structures, study.runner, "networks on the search data")
-    points = [
-        Point(name, structure, quality)
-        for (name, structure), quality in zip((*path, *baselines), qualities, strict=True)
-    ]
+    qualities = networks.evaluate(path, study.runner, "networks on the search data")
+    points = [Point(structure, quality) for structure, quality in zip(path, qualities, strict=True)]
     (intact,) = study.runner.evaluate(ones, "the intact model")
-    own, others = points[: len(path)], points[len(path) :]
     if study.holdout_runner is None:
-        return Found(intact, None, own, others, [], None)
+        return Found(intact, None, points, [], None)
     (intact_held_out,) = study.holdout_runner.evaluate(ones, "the intact model")
-    held_out = networks.evaluate(
-        [point.structure for point in own], study.holdout_runner, "networks on the held-out queries"
-    )
-    own = [replace(point, held_out=quality) for point, quality in zip(own, held_out, strict=True)]
+    held_out = networks.evaluate(path, study.holdout_runner, "networks on the held-out queries")
+    points = [replace(point, held_out=quality) for point, quality in zip(points, held_out, strict=True)]
     verdicts = _tested(study, intact_held_out, held_out)
     passed = [index for index, verdict in enumerate(verdicts) if verdict.passed]
-    return Found(intact, intact_held_out, own, others, verdicts, passed[-1] if passed else None)
+    return Found(intact, intact_held_out, points, verdicts, passed[-1] if passed else None)
 
 
 def _tested(study: Study, intact: Evaluation, others: Sequence[Evaluation]) -> list[Verdict]:

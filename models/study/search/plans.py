@@ -1,57 +1,117 @@
-"""The structures that a search tries, by each method: for a number of heads kept, and for a time."""
+"""Chooses what to remove for a number of heads or for a time, by the Fisher information of the parts' gates.
+
+Kwon et al. 2022, §4 (https://arxiv.org/abs/2204.09656). Removing a set of heads (or of a layer's units) costs
+½·Σ F[i, j] over i, j in the set, F being the Fisher information of their gates. Parts are ordered by greedy
+elimination, so that of two parts that do the same work only one is cheap. For a time, how many each layer
+keeps is a knapsack over the layers' halves, solved by dynamic programming on measured times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
-from models.classifier import Classifier
 from models.compress.structure import Structure
 from models.study.base import Head, Heads
 from models.study.gradients import Gradients
-from models.study.search.knapsack import Elimination, Option, cheapest, eliminate, in_order
 from models.study.search.times import Times
 
 HEADS, UNITS, LAYERS = "heads", "units", "layers"
 
+TICKS = 4_000
+"""The number of steps in which the time is counted."""
+
 Floats = NDArray[np.float64]
 
 
-def fisher_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
-    """Return the order in which heads go: always the one that adds least to the cost of all that went.
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The parts of one half of one layer in the order in which they go.
 
-    gradients: (n, layers, heads). held: the heads of the checkpoint. The Fisher information of all gates
-    together says what a set costs, as in knapsack.py.
+    order: (k,), the first to go first. costs: (k + 1,), the loss after 0, 1, … k went; it never falls.
+    """
+
+    order: NDArray[np.int64]
+    costs: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A way to keep some of a half's parts: how many, the seconds that it takes, and the loss."""
+
+    kept: int
+    seconds: float
+    cost: float
+
+
+def eliminate(gradients: NDArray[np.float32], *, shrink: bool = True) -> Elimination:
+    """Order parts by greedy elimination. gradients: (n, k) of the loss with respect to their gates.
+
+    With few pairs, F has fewer independent rows than parts and would call sets free of cost whose gradients
+    cancel by chance. So, with `shrink`, its off-diagonal part counts for n / (n + k) only.
+    """
+    pairs, parts = gradients.shape
+    g = gradients.astype(np.float64)
+    information = g.T @ g / max(pairs, 1)
+    diagonal = information.diagonal().copy()
+    if shrink:
+        information *= pairs / (pairs + parts)
+    np.fill_diagonal(information, diagonal)
+    adds = diagonal / 2
+    order, costs, cost = np.empty(parts, np.int64), np.zeros(parts + 1), 0.0
+    for step in range(parts):
+        part = int(adds.argmin())
+        order[step] = part
+        cost += adds[part]
+        costs[step + 1] = cost
+        adds += information[part]
+        adds[part] = np.inf
+    return Elimination(order, np.maximum.accumulate(np.maximum(costs, 0)))
+
+
+def fisher_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
+    """Return the order in which the heads of all layers go: always the one that adds least to the cost.
+
+    gradients: (n, layers, heads). held: the heads of the checkpoint.
     """
     of_held = np.stack([gradients[:, layer, head] for layer, head in held], 1)
     return tuple(held[i] for i in eliminate(of_held, shrink=False).order)
 
 
-def michel_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
-    """Order by ascending mean |∂loss/∂gate|, each layer scaled to unit length (Michel et al. 2019, §4.1,
-    https://arxiv.org/abs/1905.10650)."""
-    importance = np.abs(gradients).mean(0, dtype=np.float64)
-    length = np.linalg.norm(importance, axis=1, keepdims=True)
-    return _ascending(importance / np.where(length > 0, length, 1), held)
+def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option] | None:
+    """Choose one option of each group so that their times fit into `seconds` and their loss is least.
 
-
-def magnitude_order(classifier: Classifier, held: Sequence[Head]) -> Heads:
-    """Order by ascending norm of W^O·W^V."""
-    return _ascending(head_norms(classifier), held)
-
-
-def random_order(held: Sequence[Head], seed: int) -> Heads:
-    """Return a random order."""
-    return tuple(held[i] for i in np.random.default_rng(seed).permutation(len(held)))
-
-
-def _ascending(importance: Floats, held: Sequence[Head]) -> Heads:
-    return tuple(sorted(held, key=lambda head: float(importance[head])))
+    Of equal losses the one that takes less time is chosen. Returns None if nothing fits. Times are rounded up
+    to TICKS-ths of `seconds`, so the choice always fits.
+    """
+    if seconds <= 0:
+        return None
+    least = np.zeros(TICKS + 1)  # least[t]: of the groups so far, with at most t ticks
+    chosen = []
+    for options in groups:
+        best, which = np.full(TICKS + 1, np.inf), np.zeros(TICKS + 1, np.int64)
+        for index, option in sorted(enumerate(options), key=lambda item: item[1].seconds):
+            ticks = int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
+            if ticks > TICKS:
+                continue
+            costs = least[: TICKS + 1 - ticks] + option.cost
+            better = costs < best[ticks:]
+            best[ticks:][better] = costs[better]
+            which[ticks:][better] = index
+        least = best
+        chosen.append(which)
+    if not np.isfinite(least[-1]):
+        return None
+    ticks, result = TICKS, []
+    for options, which in zip(reversed(groups), reversed(chosen), strict=True):
+        option = options[int(which[ticks])]
+        result.append(option)
+        ticks -= int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
+    return result[::-1]
 
 
 @dataclass(frozen=True)
@@ -67,6 +127,15 @@ class Planner:
     what: tuple[str, ...]
     heads: list[Elimination]
     units: list[Elimination]
+
+    @classmethod
+    def of(cls, config: ModelConfig, times: Times, what: Sequence[str], gradients: Gradients) -> Planner:
+        """Return the planner that goes by these gradients."""
+        heads = [
+            eliminate(gradients.heads[:, layer, list(held)]) for layer, held in enumerate(config.kept_heads)
+        ]
+        units = [eliminate(gradients.units[:, layer, :width]) for layer, width in enumerate(config.widths)]
+        return cls(config, times, tuple(what), heads, units)
 
     @property
     def whole_seconds(self) -> float:
@@ -112,75 +181,13 @@ class Planner:
         return [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in counts]
 
 
-def by_fisher(config: ModelConfig, times: Times, what: Sequence[str], gradients: Gradients) -> Planner:
-    """Return the planner that knows each part's Fisher information."""
-    heads = [eliminate(gradients.heads[:, layer, list(held)]) for layer, held in enumerate(config.kept_heads)]
-    units = [eliminate(gradients.units[:, layer, :width]) for layer, width in enumerate(config.widths)]
-    return Planner(config, times, tuple(what), heads, units)
-
-
-def by_magnitude(classifier: Classifier, times: Times, what: Sequence[str]) -> Planner:
-    """Return the planner that knows only weights."""
-    config, norms = classifier.config, head_norms(classifier) ** 2
-    heads = [in_order(norms[layer, list(held)]) for layer, held in enumerate(config.kept_heads)]
-    units = [in_order(of_layer) for of_layer in unit_norms(classifier)]
-    return Planner(config, times, tuple(part for part in what if part != LAYERS), heads, units)
-
-
-def without_top_layers(planner: Planner, seconds: float) -> Structure | None:
-    """Return the network without as few of the last layers as fit into `seconds`."""
-    whole, layers = Structure.whole(planner.config), planner.config.num_layers
-    skipped = (frozenset(range(layers - gone, layers)) for gone in range(1, layers))
-    return _first(planner, (replace(whole, skipped=some) for some in skipped), seconds)
-
-
-def at_random(planner: Planner, seconds: float, seed: int) -> Structure | None:
-    """Return a structure that keeps the same share of heads and units of each layer, drawn at random: the
-    largest share that fits into `seconds`."""
-    config, rng = planner.config, np.random.default_rng([seed, 12])
-    orders = [
-        (rng.permutation(held), rng.permutation(width))
-        for held, width in zip(config.kept_heads, config.widths, strict=True)
-    ]
-
-    def keeping(share: float) -> Structure:
-        structure = Structure.whole(config)
-        for layer, (heads, units) in enumerate(orders):
-            if HEADS in planner.what:
-                structure.heads[layer, heads[max(1, round(share * len(heads))) :]] = 0
-            if UNITS in planner.what:
-                kept = min(len(units), max(16, 16 * round(share * len(units) / 16)))
-                structure.units[layer, units[kept:]] = 0
-        return structure
-
-    return _first(planner, map(keeping, np.linspace(1, 0, 65)[:-1]), seconds)
-
-
-def _first(planner: Planner, structures: Iterator[Structure], seconds: float) -> Structure | None:
-    """Return the first structure that takes at most `seconds`; None if none does."""
-    return next((one for one in structures if planner.seconds(one) <= seconds), None)
-
-
-def head_norms(classifier: Classifier) -> Floats:
-    """Return the Frobenius norm of W^O·W^V, the linear map that a head applies to tokens: (layers, heads)."""
-    norms = np.zeros((classifier.num_layers, classifier.num_heads))
-    for number, kept in enumerate(classifier.config.kept_heads):
-        attention = classifier.network.layers[number].heads
-        if attention is None:
-            continue
-        size, width = attention.head_size, len(kept) * attention.head_size
-        value = attention.query_key_value.weight[2 * width :].float()
-        output = attention.output.weight.float()
-        for index, head in enumerate(kept):
-            rows = head_rows([index], size)
-            norms[number, head] = float((output[:, rows] @ value[rows]).norm())
-    return norms
-
-
-def unit_norms(classifier: Classifier) -> list[Floats]:
-    """Return ‖down‖²·‖up‖² of each unit of each layer."""
-    weights = [
-        (layer.units.up.weight.float(), layer.units.down.weight.float())
-        for layer in classifier.network.layers
-    ]
-    return [(up.square().sum(1) * down.square().sum(0)).double().numpy(force=True) for up, down in weights]
+def shuffled(structure: Structure, config: ModelConfig, seed: int) -> Structure:
+    """Return a structure that keeps as many heads and units of each layer, drawn at random."""
+    rng = np.random.default_rng([seed, 10])
+    other = replace(Structure.whole(config), skipped=structure.skipped)
+    heads, units = structure.kept_heads(config), structure.kept_units(config)
+    for layer in structure.layers:
+        held = config.kept_heads[layer]
+        other.heads[layer, rng.permutation(held)[len(heads[layer]) :]] = 0
+        other.units[layer, rng.permutation(config.widths[layer])[len(units[layer]) :]] = 0
+    return other

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.study.base import Judged
-from models.study.plots import BLUE, GREEN, GREY, ORANGE, PINK, figure, heat_map
-from models.study.search.compute import MAGNITUDE, MICHEL, OURS, RANDOM, TIMED, TOP, Found, Point
+from models.study.plots import BLUE, ORANGE, curve, figure, heat_map
+from models.study.search.compute import Found, Point
 from models.study.search.noninferiority import TESTED_METRICS
 from models.study.statistics import Resamples
 from models.study.study import Study
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES = {
-    OURS: (BLUE, "o", "-"),
-    TIMED: (BLUE, "o", "-"),
-    MICHEL: (PINK, "v", ":"),
-    MAGNITUDE: (ORANGE, "s", "-."),
-    TOP: (GREEN, "^", "--"),
-    RANDOM: (GREY, "x", ""),
-}
 At = Callable[[Point], float]
 
 
@@ -49,16 +41,8 @@ def path(found: Found, data: Judged, study: Study) -> Figure:
     drawing, panels = figure(12, 5, columns=2)
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
         axes.axhline(found.intact.metrics()[metric], color="black", lw=0.8, ls=(0, (1, 1)), label="intact")
-        for method, (colour, marker, dash) in STYLES.items():
-            points = [point for point in (*found.path, *found.baselines) if point.method == method]
-            if not points:
-                continue
-            x, values = [at(p) for p in points], [p.quality.metrics()[metric] for p in points]
-            axes.plot(x, values, color=colour, marker=marker, linestyle=dash, label=method)
-            if points[0] is found.path[0]:
-                ends = [resamples.estimate(resamples.draws(p.quality)[metric]).interval() for p in points]
-                low, high = [one.low for one in ends], [one.high for one in ends]
-                axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        ends = [resamples.estimate(resamples.draws(one.quality)[metric]).interval() for one in found.path]
+        curve(axes, [at(one) for one in found.path], ends, line=0, label="smaller networks")
         axes.set(xlabel=name, ylabel=NAMES[metric], title=f"{NAMES[metric]} on the search data")
     _finish(panels, study)
     return drawing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -14,16 +13,12 @@ from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation, within_range
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.search import plots
-from models.study.search.compute import ERROR_RATE, RANDOM, Found, Point
+from models.study.search.compute import ERROR_RATE, Found, Point
 from models.study.search.noninferiority import POWER, TESTED_METRICS, Loss, Verdict
 from models.study.search.recovery import Recovered
-from models.study.search.rivals import Rivals
-from models.study.statistics import Resamples
+from models.study.statistics import Resamples, permutation_p
 from models.study.study import Study
 from models.study.wording import NAMES, bound, listed, p_value, signed
-
-FIFTH = 0.195
-"""A fifth of 144 heads is 28.8."""
 
 TESTED = listed([NAMES[name] for name in TESTED_METRICS])
 
@@ -32,9 +27,9 @@ def result(study: Study, found: Found) -> Result:
     """Return the report of a search."""
     path = Figure(
         "search_path",
-        "Quality on the search data: the search's own networks beside those of other methods.",
+        "Quality of the smaller networks on the search data, with 95 % bands.",
         lambda: plots.path(found, study.data, study),
-        alt="Curves of QWK and NDCG@10, one per method.",
+        alt="Curves of QWK and NDCG@10 by size or speed.",
     )
     test = Figure(
         "search_holdout",
@@ -119,46 +114,32 @@ def _sentences(found: Found, study: Study) -> list[str]:
                 f"It is {speed.value:.2f} × as fast as the intact model ({speed.low:.2f} to {speed.high:.2f}"
                 f"{predicted}): {point.pace.pairs_per_second:.0f} pairs per second on one thread."
             )
-        if found.baselines:
-            text.append(_beside(found, point, study))
-    if found.rivals is not None:
-        text.append(_rivals_sentence(found.rivals))
+        if found.random and point.held_out is not None:
+            text.append(_random_sentence(found, point.held_out))
     if found.recovered is not None:
         text.append(_recovered_sentence(found.recovered, study.margin))
     return text
 
 
-def _beside(found: Found, point: Point, study: Study) -> str:
-    """Compare with the other methods at about the same size or speed."""
-    _, at = plots.axis_of(study)
-    nearest = min({at(one) for one in found.baselines}, key=lambda size: abs(size - at(point)))
-    own = min(found.path, key=lambda one: abs(at(one) - nearest))
-    others: dict[str, list[float]] = {}
-    for one in found.baselines:
-        if math.isclose(at(one), nearest, rel_tol=0.1):
-            others.setdefault(one.method, []).append(one.quality.metrics()["qwk"])
-    values = [f"{name} {fixed(float(np.median(qwk)))}" for name, qwk in others.items()]
-    size = f"{at(own):.2f} × as fast" if study.by_time else f"{at(own):.0f} heads"
+def _random_sentence(found: Found, chosen: Evaluation) -> str:
+    """Compare the chosen network with random ones: does it matter which parts of a layer stay?"""
+    assert found.intact_held_out is not None
+    before, own = found.intact_held_out.metrics(), chosen.metrics()
+    others = [one.metrics() for one in found.random]
+    changes = []
+    for metric in TESTED_METRICS:
+        random = np.array([one[metric] - before[metric] for one in others])
+        change = own[metric] - before[metric]
+        if np.isfinite(change):
+            p = p_value(permutation_p(change, random))
+            changes.append(
+                f"{NAMES[metric]} by {signed(float(np.median(random)))} at the median (the chosen one by "
+                f"{signed(change)}; p {p})"
+            )
     return (
-        f"On the search data with {size}: QWK {fixed(own.quality.metrics()['qwk'])} (intact "
-        f"{fixed(found.intact.metrics()['qwk'])}); {', '.join(values)}."
+        f"{len(others)} random networks that keep as many parts of each layer change {listed(changes)}: a p "
+        "above 0.05 means that the choice within the layers may be chance."
     )
-
-
-def _rivals_sentence(rivals: Rivals) -> str:
-    changes = [
-        f"{NAMES[metric]} by {signed(float(np.median(rivals.random[metric])))} at the median (the chosen "
-        f"mask by {signed(rivals.chosen[metric])}; p {p_value(rivals.p[metric])})"
-        for metric in TESTED_METRICS
-        if np.isfinite(rivals.chosen[metric])
-    ]
-    outcome = {
-        True: "What matters is how many heads each layer keeps: within a layer the choice may be chance.",
-        False: "So the choice within the layers matters too.",
-        None: "It is open whether the choice within the layers matters.",
-    }[rivals.only_layers]
-    masks = f"{len(rivals.random['qwk'])} random masks with as many heads in each layer"
-    return f"{masks} change {listed(changes)}. {outcome}"
 
 
 def _recovered_sentence(recovered: Recovered, margin: float) -> str:
@@ -188,12 +169,11 @@ def _loss(name: str, loss: Loss, margin: float) -> str:
 
 
 def _path_section(found: Found, path: Figure) -> Section:
-    rows = [("intact", "", *_cells(found.intact))]
-    for point in (*found.path, *(one for one in found.baselines if one.method != RANDOM)):
-        size = f"{(point.structure.heads > 0).sum()} heads"
-        if point.predicted:
-            size = f"{plots.speed_of(point):.2f} ×"
-        rows.append((point.method, size, *_cells(point.quality)))
+    rows = [("intact", *_cells(found.intact))]
+    for point in found.path:
+        heads = f"{(point.structure.heads > 0).sum()} heads"
+        size = f"{plots.speed_of(point):.2f} ×" if point.predicted else heads
+        rows.append((size, *_cells(point.quality)))
     return Section(
         "Search: the path",
         (
@@ -204,7 +184,7 @@ def _path_section(found: Found, path: Figure) -> Section:
             "grades differ least from the intact model's on a sample. The same data shows the path, "
             "so it looks better than it is; the test on held-out queries is fair.",
         ),
-        (Table(("method", "size", *NAMES.values()), tuple(rows), "Quality on the search data."),),
+        (Table(("size", *NAMES.values()), tuple(rows), "Quality on the search data."),),
         (path,),
     )
 
@@ -252,8 +232,8 @@ def _chosen_section(study: Study, point: Point) -> Section:
         "Search: what stays",
         (
             "Speeds are of one thread, the median ratio of rounds in which the networks took turns; "
-            "their intervals are by order statistics. Random masks of the same layers say whether "
-            "the choice of heads within a layer matters on the held-out queries.",
+            "their intervals are by order statistics. Random networks that keep as many heads and "
+            "units of each layer say, on the held-out queries, whether it matters which of them stay.",
         ),
         (Table(("layer", "heads kept", "units kept"), rows),),
         (kept,),
@@ -261,18 +241,13 @@ def _chosen_section(study: Study, point: Point) -> Section:
 
 
 def _finding(found: Found, study: Study) -> Finding:
-    """Return whether about 20 % of the heads can go at no loss."""
-    claim, published = "a fifth of the heads can go at no loss", "about 20 %"
-    if found.chosen is None:
-        return Finding(claim, published, "not shown", None, _verdict(found, study))
-    heads, _ = _counts(found.path[found.chosen], study)
-    gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
-    reason = (
-        f"A mask without {gone:.0%} of the heads is non-inferior at margin {study.margin:g} on other queries."
-        if gone >= FIFTH
-        else f"Only {gone:.0%} could be shown to be harmless; these queries do not tell whether more can go."
-    )
-    return Finding(claim, published, f"{gone:.0%} ({_within(study.margin)})", gone >= FIFTH or None, reason)
+    """Return how many heads can go beside the published number."""
+    ours = "none is shown to be harmless"
+    if found.chosen is not None:
+        heads, _ = _counts(found.path[found.chosen], study)
+        gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
+        ours = f"{gone:.0%} ({_within(study.margin)})"
+    return Finding("a fifth of the heads can go at no loss", "about 20 %", ours)
 
 
 def _cells(quality: Evaluation) -> tuple[str, ...]:
@@ -291,14 +266,13 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
             verdict = found.verdicts[index]
             content["holdout"] = {**_metrics(point.held_out), **_tested(verdict), "tested": verdict.tested}
         path.append(content)
-    pace, rivals, chosen = found.intact_pace, found.rivals, found.chosen
+    pace, chosen = found.intact_pace, found.chosen
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
         "path": path,
-        "other_orders": [_point(point, study) for point in found.baselines],
         "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
-        "rivals": None if rivals is None else asdict(rivals) | {"p": rivals.p},
+        "random": [_metrics(one) for one in found.random],
         "recovered": None if found.recovered is None else _recovered(found.recovered),
         "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
         "non_inferiority": {
@@ -322,7 +296,6 @@ def _point(point: Point, study: Study) -> dict[str, Any]:
         ends = [pace.speedup.low, pace.speedup.high]
         speed = asdict(pace) | {"speedup": pace.speedup.value, "interval": ends}
     return {
-        "method": point.method,
         "heads_on": sum(map(len, heads)),
         "units_on": sum(map(len, units)),
         "layers_on": len(layers),

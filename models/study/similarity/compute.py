@@ -9,20 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
-from scipy.stats import t
 from sklearn.metrics import silhouette_score
 
 from models.condense.loss import jensen_shannon
-from models.quality.bootstrap import MIN_QUERIES, Interval
+from models.quality.bootstrap import Interval
 from models.study.base import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.similarity.probes import ProbeCurve, curves
-from models.study.statistics import mean_intervals, permutation_p
+from models.study.statistics import mean_intervals
 from models.study.study import Study
 from models.study.words import Words
 
 MOST_CLUSTERS = 20
-PERMUTATIONS = 999
 Floats = NDArray[np.float64]
 
 
@@ -32,9 +30,9 @@ class Alike:
 
     heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances, 0 (same
     attention) to 1 (none in common). within, across: the mean distance of two heads of one layer, and of
-    two layers; gap: across − within. gap_p: tests the gap against heads dealt to layers at random.
-    by_layer: the mean distance within each layer. mean: of all distances. sharing: the share of heads whose
-    nearest other head is at less than half that mean. tree: scipy's linkage matrix (average linkage).
+    two layers; gap: across − within. by_layer: the mean distance within each layer. mean: of all distances.
+    sharing: the share of heads whose nearest other head is at less than half that mean. tree: scipy's
+    linkage matrix (average linkage).
     clusters: (heads,), numbered from 1. silhouette: of the clusters, the best of all cuts into 2 to
     MOST_CLUSTERS.
     """
@@ -44,10 +42,9 @@ class Alike:
     within: Interval
     across: Interval
     gap: Interval
-    gap_p: float
     by_layer: dict[int, float]
     mean: float
-    sharing: Interval
+    sharing: float
     tree: Floats
     clusters: NDArray[np.int64]
     silhouette: float
@@ -105,13 +102,8 @@ def alike(by_query: Floats, heads: Heads, study: Study) -> Alike:
     inside, outside = _mean(pairs[:, same]), _mean(pairs[:, ~same])
     columns = np.stack([inside, outside, outside - inside], 1)
     within, across, gap = mean_intervals(columns, study.resamples, study.seed)
-    rng = np.random.default_rng([study.seed, 9])
     flat = matrix[a, b]
-    null = []
-    for _ in range(PERMUTATIONS):
-        dealt = rng.permutation(layers)
-        together = dealt[a] == dealt[b]
-        null.append(_mean(flat[None, ~together])[0] - _mean(flat[None, together])[0])
+    nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
     tree = linkage(squareform(matrix, checks=False), "average", optimal_ordering=True)
     clusters, silhouette = _best_cut(matrix, tree)
     by_layer = {
@@ -119,38 +111,10 @@ def alike(by_query: Floats, heads: Heads, study: Study) -> Alike:
         for layer in np.unique(layers)
         if (same & (layers[a] == layer)).any()
     }
+    sharing = float((nearest < flat.mean() / 2).mean())
     return Alike(
-        heads, matrix, within, across, gap, permutation_p(gap.value, np.array(null)), by_layer,
-        float(flat.mean()), sharing(by_query), tree, clusters, silhouette,
-    )  # fmt: skip
-
-
-def sharing(by_query: Floats) -> Interval:
-    """Return the share of heads whose nearest other head is at less than half the mean distance; the ends
-    are nan if there are fewer than MIN_QUERIES queries.
-
-    by_query: (queries, heads, heads), symmetric. The share leans upward, because noise makes the nearest
-    head look nearer. So the interval counts heads that are tested one by one (t-tests over queries, 2.5 %).
-    It begins with the share of heads shown to have another one so near (Bonferroni, because any other head
-    will do), and ends where all heads are left out that are shown to have none (no correction, because each
-    other head must be shown to be further away).
-    """
-    queries, heads, _ = by_query.shape
-    half = by_query.sum((1, 2)) / (heads * (heads - 1)) / 2  # the diagonal is 0
-    beyond = by_query - half[:, None, None]
-    mean = beyond.mean(0)
-    np.fill_diagonal(mean, np.inf)
-    value = _below_zero(mean)
-    if queries < MIN_QUERIES:
-        return Interval(value, float("nan"), float("nan"))
-    error = beyond.std(0, ddof=1) / np.sqrt(queries)
-    one, any_other = t.isf((0.025, 0.025 / (heads - 1)), queries - 1)
-    return Interval(value, _below_zero(mean + any_other * error), _below_zero(mean - one * error))
-
-
-def _below_zero(beyond: Floats) -> float:
-    """Return the share of rows that hold a number below 0."""
-    return float((beyond < 0).any(1).mean())
+        heads, matrix, within, across, gap, by_layer, float(flat.mean()), sharing, tree, clusters, silhouette
+    )
 
 
 def _mean(values: Floats) -> Floats:

@@ -34,13 +34,11 @@ class ProbeCurve:
 
     values: the score with its 95 % interval over queries. control: the score of the same probe on labels
     that tell nothing about the task (for tokens: drawn once for each word piece, Hewitt and Liang 2019; for
-    grades: shuffled). rise: the mean score of the layers of the upper half less that of the lower half: the
-    halves are fixed before, where the best layer would be chosen by chance.
+    grades: shuffled).
     """
 
     values: list[Interval]
     control: list[float]
-    rise: Interval
 
 
 @dataclass(frozen=True)
@@ -80,21 +78,12 @@ def curves(study: Study) -> dict[str, ProbeCurve]:
             drawn.append([_score(task, task.labels[rows], predicted[rows, 0]) for rows in samples])
             control.append(_score(task, task.control, predicted[:, 1]))
             study.progress.advance()
-        found[name] = _curve(np.array(drawn).T, control)
+        found[name] = ProbeCurve([_interval(np.array(scores)) for scores in drawn], control)
     return found
 
 
 def _score(task: _Task, labels: Floats, predicted: Floats) -> float:
     return task.score(labels, predicted) if len(np.unique(labels)) > 1 else float("nan")
-
-
-def _curve(drawn: Floats, control: list[float]) -> ProbeCurve:
-    """drawn: (1 + resamples, layers + 1), row 0 the data."""
-    half = (drawn.shape[1] - 1) // 2
-    rises = np.full(len(drawn), np.nan)
-    if half:
-        rises = drawn[:, 1 + half :].mean(1) - drawn[:, 1 : 1 + half].mean(1)
-    return ProbeCurve([_interval(column) for column in drawn.T], control, _interval(rises))
 
 
 def _interval(values: Floats) -> Interval:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.numbers import fixed
-from models.quality.bootstrap import Interval
 from models.study.plots import GREY, curve, figure
 from models.study.result import Figure, Finding, Result, Section, Table, in_words
 from models.study.similarity.compute import Alike, Similarity
 from models.study.similarity.probes import ProbeCurve
 from models.study.study import Study
-from models.study.wording import p_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -27,7 +25,7 @@ def result(_: Study, similarity: Similarity) -> Result:
     """Return the report of similarity."""
     alike = similarity.alike
     verdict = (
-        f"{_share(alike.sharing)} of the heads have another head at less than half the mean distance; "
+        f"{alike.sharing:.0%} of the heads have another head at less than half the mean distance; "
         f"two heads of one layer are {alike.within.value:.2f} apart, two of different layers "
         f"{alike.across.value:.2f}."
     )
@@ -37,9 +35,13 @@ def result(_: Study, similarity: Similarity) -> Result:
         lambda: _matrices(alike),
         alt="Two square heat maps of distances between heads.",
     )
-    findings = [_sharing_finding(alike)]
+    near = f"{alike.sharing:.0%} of the heads have another at less than half the mean distance"
+    findings = [Finding("most heads share their pattern", "most", near)]
     if {"word_end", "grade"} <= similarity.probes.keys():
-        findings.append(_syntax_finding(similarity.probes["word_end"], similarity.probes["grade"]))
+        tops = [
+            f"{TITLES[name]} from {_best_layer(similarity.probes[name])}" for name in ("word_end", "grade")
+        ]
+        findings.append(Finding("syntax low, meaning high", "yes", f"told best: {', '.join(tops)}"))
     sections = (_distance_section(similarity), _probe_section(similarity.probes))
     json = _json(similarity)
     return Result("similarity", json, verdict, in_words(findings), sections, tuple(findings), picture)
@@ -55,13 +57,10 @@ def _json(similarity: Similarity) -> dict[str, Any]:
             "distance": alike.matrix.round(4).tolist(),
             "within_layers": alike.within,
             "across_layers": alike.across,
-            "across_minus_within": {
-                "value": alike.gap.value, "low": alike.gap.low, "high": alike.gap.high, "p": alike.gap_p,
-            },
+            "across_minus_within": alike.gap,
             "by_layer": alike.by_layer,
             "mean": alike.mean,
-            "sharing": alike.sharing.value,
-            "sharing_interval": [alike.sharing.low, alike.sharing.high],
+            "sharing": alike.sharing,
             "clusters": alike.clusters.tolist(),
             "silhouette": alike.silhouette,
         },
@@ -72,11 +71,20 @@ def _json(similarity: Similarity) -> dict[str, Any]:
                 "low": [one.low for one in curve.values],
                 "high": [one.high for one in curve.values],
                 "control": curve.control,
-                "upper_minus_lower": curve.rise,
             }
             for name, curve in similarity.probes.items()
         },
-    }  # fmt: skip
+    }
+
+
+def _best_layer(curve: ProbeCurve) -> str:
+    """Return the layer from which a probe tells most."""
+    values = np.array([one.value for one in curve.values])
+    return _origin(int(np.nan_to_num(values, nan=-1).argmax()))
+
+
+def _origin(number: int) -> str:
+    return f"layer {number - 1}" if number else "the embeddings"
 
 
 def _distance_section(similarity: Similarity) -> Section:
@@ -84,7 +92,7 @@ def _distance_section(similarity: Similarity) -> Section:
     rows = [
         ("two heads of one layer", alike.within.text()),
         ("two heads of different layers", alike.across.text()),
-        ("difference", f"{alike.gap.text(sign=True)}, p = {p_value(alike.gap_p)}"),
+        ("difference", alike.gap.text(sign=True)),
         *((f"within layer {layer}", f"{value:.3f}") for layer, value in alike.by_layer.items()),
     ]
     clusters = f"{len(np.unique(alike.clusters))} clusters (silhouette {alike.silhouette:.2f})"
@@ -93,40 +101,10 @@ def _distance_section(similarity: Similarity) -> Section:
         (
             "The distance of two heads is the mean over words of √JSD (base 2) between their "
             f"attention, from word to word, on {similarity.pairs} pairs spread over the queries: 0 is "
-            "the same attention, 1 has nothing in common. Intervals are bootstraps over queries; p "
-            "comes from dealing the heads to layers at random. The tree is average linkage, cut "
-            f"where the mean silhouette is largest: into {clusters}.",
+            "the same attention, 1 has nothing in common. Intervals are bootstraps over queries. "
+            f"The tree is average linkage, cut where the mean silhouette is largest: into {clusters}.",
         ),
         (Table(("what", "distance (95 % interval)"), tuple(rows)),),
-    )
-
-
-def _sharing_finding(alike: Alike) -> Finding:
-    return Finding(
-        "most heads share their pattern",
-        "most",
-        _share(alike.sharing),
-        True if alike.sharing.low > 0.5 else False if alike.sharing.high < 0.5 else None,
-        "Share of heads whose nearest other head is at less than half the mean distance of two "
-        "heads. The interval begins with the heads shown to have such a neighbour and ends without "
-        "those shown to have none. Replicated if it lies above one half, not replicated if below.",
-    )
-
-
-def _syntax_finding(word_end: ProbeCurve, grade: ProbeCurve) -> Finding:
-    """Return the finding on two differences between layers that were fixed before: the halves."""
-    falls, rises = word_end.rise.high < 0, grade.rise.low > 0
-    opposite = word_end.rise.low > 0 or grade.rise.high < 0
-    return Finding(
-        "syntax low, meaning high",
-        "yes",
-        f"upper minus lower half: word ends {word_end.rise.text(sign=True)}, the grade "
-        f"{grade.rise.text(sign=True)}",
-        True if falls and rises else False if opposite else None,
-        "Judged by what linear probes tell from the layers of the upper half less what they tell "
-        "from those of the lower half, paired over queries. Replicated if word ends are told better "
-        "from the lower half and the grade from the upper one, not replicated if the opposite of "
-        "either is shown.",
     )
 
 
@@ -134,7 +112,7 @@ def _probe_section(probes: Mapping[str, ProbeCurve]) -> Section:
     rows = tuple(
         (
             TITLES[name],
-            f"layer {layer - 1}" if layer else "the embeddings",
+            _origin(layer),
             SCORES[name],
             one.text(),
             fixed(control),
@@ -159,11 +137,6 @@ def _probe_section(probes: Mapping[str, ProbeCurve]) -> Section:
         (Table(("task", "from", "score", "value (95 % interval)", "control"), rows),),
         (picture,) if probes else (),
     )
-
-
-def _share(one: Interval) -> str:
-    ends = f"({one.low:.0%} to {one.high:.0%})" if one.low == one.low else "(no interval)"
-    return f"{one.value:.0%} {ends}"
 
 
 def _matrices(alike: Alike) -> Drawing:

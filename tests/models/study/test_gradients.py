@@ -32,8 +32,8 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     logits = np.empty((len(PAIRS), 5), np.float32)
     for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
         heads = torch.from_numpy(weights).expand(batch.rows, 3, 4)
-        units, layers = torch.ones(batch.rows, 3, max(clf.config.widths)), torch.ones(batch.rows, 3)
-        logits[batch.order] = network.logits(batch, heads, units, layers).detach().numpy()
+        units = torch.ones(batch.rows, 3, max(clf.config.widths))
+        logits[batch.order] = network.logits(batch, heads, units).detach().numpy()
 
     np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from models import Classifier
+from models import Classifier, ModelError
+from models.quality.bootstrap import Interval
 from models.quality.labelled import LabelledPair
 from models.study import plots, report_files
 from models.study.base import Judged
+from models.study.page import check_directory, remove_others
 from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.wording import bound, p_value, percent, signed
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""
@@ -41,7 +45,7 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 (Figure("plot", HOSTILE, draw),),  # type: ignore[arg-type]
             ),
         ),
-        (Finding("a claim", "−52 %", "−3 %", None, "too few queries"),),
+        (Finding("a claim", "−52 %", "−3 %"),),
         files={"mask.json": "{}"},
     )
     rows = [LabelledPair(f"{HOSTILE} {i % 12}", "red lamp", i % 5) for i in range(60)]
@@ -59,7 +63,7 @@ def test_json_has_what_the_contract_names_and_no_nan(written: Path) -> None:
     assert content["kind"] == "single"
     assert set(content["baseline"]) >= {"accuracy", "qwk", "ndcg10", "macro_f1"}
     assert content["heads"] == [{"layer": 0, "value": None, "interval": [1.0, None]}]
-    assert content["findings"][0]["replicates"] is None
+    assert content["findings"] == [{"claim": "a claim", "published": "−52 %", "ours": "−3 %"}]
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> None:
@@ -69,7 +73,7 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> 
     assert sources
     assert all(source.startswith(("data:image/svg+xml;base64,", "#")) for source in sources)
     assert "&lt;script&gt;" in page
-    assert ">open<" in page
+    assert ">−52 %<" in page
     assert "All figures are of" in page
     assert "prefers-color-scheme: dark" in page
     order = [page.index(text) for text in ('class="verdict"', "And how.", "Details", "Method")]
@@ -116,3 +120,66 @@ def test_a_later_report_leaves_nothing_of_the_earlier_one(tiny_checkpoint: Path,
         *("report.json", "report.md", "report.html", "cost.json", "notes.txt"),
         *("plots/search_path.png", "plots/search_path.svg", "plots/mine.png"),
     }
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        ('{"kind": "cost"}', "holds the report of `headroom study cost`; name another directory, such as"),
+        ('{"schema": 1}', "holds another report"),
+        ("no report", "holds another report"),
+    ],
+)
+def test_another_report_is_not_written_over(tmp_path: Path, report: str, reason: str) -> None:
+    (tmp_path / "report.json").write_text(report)
+    with pytest.raises(ModelError, match=reason):
+        check_directory(tmp_path, "search")
+
+
+def test_a_report_of_the_same_kind_and_a_new_directory_are_taken(tmp_path: Path) -> None:
+    check_directory(tmp_path / "new", "search")
+    check_directory(tmp_path, "search")
+    (tmp_path / "report.json").write_text('{"kind": "search"}')
+    check_directory(tmp_path, "search")
+    with pytest.raises(ModelError, match="is a file; name a directory"):
+        check_directory(tmp_path / "report.json", "search")
+
+
+def test_a_file_outside_of_the_directory_is_never_removed(tmp_path: Path) -> None:
+    """The list of files is in a file that anybody can edit."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "mine.json").write_text("{}")
+    (out / "report.json").write_text('{"kind": "search", "files": ["../mine.json", "gone.json"]}')
+    remove_others(out, ())
+    assert (tmp_path / "mine.json").exists()
+
+
+def test_an_undefined_number_is_a_dash() -> None:
+    nothing = Interval(math.nan, math.nan, math.nan)
+    texts = [
+        signed(math.nan),
+        p_value(math.nan),
+        nothing.text(),
+        percent(nothing),
+    ]
+    assert texts == ["–"] * 4
+    assert signed(-math.inf) == "–"
+
+
+def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:
+    assert (signed(-0.0314), signed(0.0314), signed(-0.0001)) == ("−0.031", "+0.031", "0.000")
+    assert Interval(0.0294, -0.0294, 0.7).text() == "0.029 (−0.029 to 0.700)"
+    assert Interval(0.0294, -0.0294, 0.7).text(2, sign=True) == "+0.03 (−0.03 to +0.70)"
+    assert percent(Interval(-1.2, -4.0, -0.9)) == "−120.0 % (−120.0 to −90.0)"
+    assert percent(Interval(-0.2, math.nan, math.nan)) == "−20.0 % (no interval)"
+
+
+def test_a_bound_shows_on_which_side_of_the_margin_it_is() -> None:
+    assert (bound(-0.0196, 0.02), bound(-0.0204, 0.02)) == ("−0.0196", "−0.0204")
+    assert (bound(-0.01999, 0.02), bound(-0.016, 0.02), bound(-0.02, 0.02)) == (
+        "−0.01999",
+        "−0.016",
+        "−0.020",
+    )
+    assert (bound(0.0204, 0.02), bound(-math.inf, 0.02)) == ("+0.020", "–")

@@ -13,7 +13,6 @@ from models.checkpoint.config import read_config, read_stored_masks
 from models.study.base import Judged
 from models.study.result import Result
 from models.study.runner import Runner
-from models.study.search import compute
 from models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study
@@ -49,19 +48,6 @@ def test_the_sequence_ends_where_a_needed_head_goes(result: Result) -> None:
     assert last["holdout"]["tested"]
 
 
-def test_report_names_every_method_and_its_quality(result: Result) -> None:
-    others = result.json["other_orders"]
-
-    assert {point["method"] for point in others} == {
-        "Michel et al. 2019",
-        "magnitude",
-        "random",
-    }
-    assert sum(point["method"] == "random" for point in others) == 20 * len(compute.COMPARED_KEPT)
-    for point in (*result.json["path"], *others):
-        assert {"accuracy", "macro_f1", "qwk", "ndcg10", "spec"} <= point.keys()
-
-
 def test_mask_file_is_a_stored_mask_of_the_model(result: Result, study: Study, tmp_path: Path) -> None:
     (tmp_path / "masks").mkdir()
     (tmp_path / "masks" / "smallest.json").write_text(result.files["mask.json"])
@@ -76,8 +62,9 @@ def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(
 
     assert chosen["speed"]["pairs_per_second"] > 0
     assert result.json["chosen"]["speed"] == chosen["speed"]
-    assert result.json["rivals"]["p"]["qwk"] <= 0.05
-    assert "the choice within the layers matters too" in result.conclusion
+    assert len(result.json["random"]) == 20
+    assert "20 random networks that keep as many parts of each layer change QWK by −" in result.conclusion
+    assert "p 0.048" in result.conclusion
 
 
 def test_figures_can_be_drawn(result: Result) -> None:
@@ -90,7 +77,7 @@ def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
     assert result.json["chosen"] is None
     assert result.files == {}
     assert "Nothing is chosen" in result.verdict
-    assert [finding.replicates for finding in result.findings] == [None]
+    assert [finding.ours for finding in result.findings] == ["none is shown to be harmless"]
 
 
 @pytest.mark.parametrize(("queries", "titles"), [(12, 1), (34, 4)])

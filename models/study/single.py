@@ -1,16 +1,25 @@
-"""The report of `single`: JSON, verdict, finding, table and heat maps."""
+"""Each head off alone: what is lost, and is it more than chance? (Michel et al. 2019, arXiv:1905.10650)"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.quality.bootstrap import Floats
 from models.study import plots
+from models.study.base import Heads, held_heads, weights_without
 from models.study.result import Figure, Finding, Result, Section, Table, in_words
-from models.study.single.compute import SingleHeads
-from models.study.statistics import LEVEL, METRICS
+from models.study.statistics import (
+    LEVEL,
+    METRICS,
+    Effect,
+    benjamini_hochberg,
+    benjamini_hochberg_by_head,
+    effects,
+)
 from models.study.study import Study
 from models.study.wording import CHANGES, NAMES, TOO_FEW, head_name, p_value, signed
 
@@ -19,6 +28,28 @@ if TYPE_CHECKING:
 
 SHOWN = 12
 """How many heads the table shows."""
+
+
+@dataclass(frozen=True)
+class SingleHeads:
+    """The effect of each head.
+
+    adjusted: (heads,), p-values of any change, adjusted over heads. by_metric: (heads, METRICS), those of
+    one metric's change, adjusted over heads.
+    """
+
+    heads: Heads
+    effects: list[Effect]
+    adjusted: Floats
+    by_metric: Floats
+
+
+def measure(study: Study) -> SingleHeads:
+    """Switch each head off alone and compare the metrics with those of the whole model."""
+    heads = held_heads(study.classifier)
+    masks = [weights_without([head], study.shape) for head in heads]
+    found, p, _ = effects(study, masks, "single heads")
+    return SingleHeads(heads, found, benjamini_hochberg_by_head(p), benjamini_hochberg(p))
 
 
 def result(study: Study, single: SingleHeads) -> Result:
@@ -35,14 +66,10 @@ def result(study: Study, single: SingleHeads) -> Result:
         f"Off alone, {harmful} of {len(heads)} heads lower QWK detectably; the costliest, "
         f"{head_name(heads[order[0]])}, by {signed(effects[order[0]].delta['qwk'].value)}."
     )
-    half = len(heads) / 2
     finding = Finding(
         "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)",
         "most heads",
         f"{shown}; {harmful} lower QWK detectably",
-        True if harmless > half else False if harmful > half else None,
-        "Replicated if more than half of the heads are shown to cost less than the margin in "
-        "accuracy, QWK and NDCG@10; not replicated if more than half lower QWK detectably.",
     )
     maps = Figure(
         "single-heads",

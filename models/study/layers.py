@@ -1,0 +1,238 @@
+"""The effect of whole layers off: one at a time, from below and from above; and how much the outputs of later
+layers change when the heads of one layer are off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.quality.bootstrap import Floats, Interval
+from models.study import plots
+from models.study.gradients import states
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.statistics import METRICS, Effect, effects, holm
+from models.study.study import Study
+from models.study.wording import CHANGES, TOO_FEW, layer_range, p_value, percent, signed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+PAIRS = 400
+"""How many pairs the tokens are drawn from."""
+ALIKE = 0.9
+"""A linear CKA of at least this counts as "hardly notice"."""
+
+Floats32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Off:
+    """A set of whole layers off. how: alone, below (layers 0 to k) or above (k to the last)."""
+
+    how: str
+    layers: range
+    effect: Effect
+    p_adjusted: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The likeness of the output of layer `later` with and without the heads of layer `off`; later ≥ off.
+
+    cka: linear centred kernel alignment over tokens (Kornblith et al. 2019, arXiv:1905.00414); cosine: the
+    mean cosine between a token's two vectors. 1 is unchanged.
+    """
+
+    off: int
+    later: int
+    cka: float
+    cosine: float
+
+
+@dataclass(frozen=True)
+class WholeLayers:
+    """The effects of whole layers: each layer alone, then all from below, then all from above; and how later
+    layers change."""
+
+    sets: list[Off]
+    changes: list[Change]
+
+
+def measure(study: Study) -> WholeLayers:
+    """Switch whole layers off and measure quality and how much the outputs of later layers change."""
+    depth = study.shape[0]
+    sets = [("alone", range(k, k + 1)) for k in range(depth)]
+    sets += [("below", range(k + 1)) for k in range(depth)]
+    sets += [("above", range(k, depth)) for k in range(depth)]
+    masks = [np.ones(study.shape, np.float32) for _ in sets]
+    for mask, (_, layers) in zip(masks, sets, strict=True):
+        mask[layers.start : layers.stop] = 0
+    found, p, _ = effects(study, masks, "whole layers")
+    # Each of the three questions (alone, from below, from above) is a family of tests of its own.
+    adjusted = np.concatenate([holm(p[start : start + depth]) for start in range(0, len(sets), depth)])
+    results = [
+        Off(how, layers, effect, dict(zip(METRICS, row.tolist(), strict=True)))
+        for (how, layers), effect, row in zip(sets, found, adjusted, strict=True)
+    ]
+    return WholeLayers(results, layer_changes(study))
+
+
+def layer_changes(study: Study) -> list[Change]:
+    """Switch each layer off and return the changes of its own output and of all later ones."""
+    depth = study.shape[0]
+    chosen = np.sort(np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS])
+    encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in chosen])
+    ends = np.cumsum([len(pair) for pair in encoded])
+    tokens = np.random.default_rng([study.seed, 4]).permutation(ends[-1])[: study.effort.tokens]
+    wanted = np.split(np.isin(np.arange(ends[-1]), tokens), ends[:-1])
+    network = study.classifier.network
+    study.progress.start("outputs of later layers", depth + 1)
+    _, (_, *intact) = states(network, encoded, wanted)
+    study.progress.advance()
+    changes = []
+    for off in range(depth):
+        mask = np.ones(study.shape, np.float32)
+        mask[off] = 0
+        _, (_, *masked) = states(network, encoded, wanted, mask)
+        changes += [
+            Change(off, later, cka(intact[later], masked[later]), _cosine(intact[later], masked[later]))
+            for later in range(off, depth)
+        ]
+        study.progress.advance()
+    return changes
+
+
+def cka(first: Floats32, second: Floats32) -> float:
+    """Return the linear centred kernel alignment of two layers' token vectors, (n, d) each."""
+    left, right = (x - x.mean(0, dtype=np.float64) for x in (first, second))
+    own = np.linalg.norm(left.T @ left) * np.linalg.norm(right.T @ right)
+    return float(np.square(left.T @ right).sum() / own)
+
+
+def _cosine(first: Floats32, second: Floats32) -> float:
+    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return float(((first * second).sum(1) / norms).mean())
+
+
+def result(study: Study, layers: WholeLayers) -> Result:
+    """Return the report of whole layers."""
+    depth = study.shape[0]
+    alone = layers.sets[:depth]
+    harmless = sum(off.effect.is_harmless(study.margin) for off in alone)
+    worst = min(alone, key=lambda off: off.effect.delta["qwk"].value)
+    testable = all(off.effect.delta["qwk"].testable for off in alone)
+    shown = f"{harmless} of {depth} layers non-inferior (margin {study.margin})" if testable else TOO_FEW
+    verdict = (
+        f"The heads of layer {worst.layers.start} cost most: without them QWK changes by "
+        f"{signed(worst.effect.delta['qwk'].value)}; {shown}."
+    )
+    picture = Figure(
+        "layers-off",
+        "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
+        "all from it to the last. The dashed line is the whole model.",
+        partial(_curves, depth, layers.sets),
+        "Curves of QWK and relative accuracy against the layer.",
+    )
+    json = {
+        "layers": [
+            {
+                "off": off.how,
+                "layers": layer_range(off.layers),
+                **off.effect.value,
+                **off.effect.as_json(),
+                "p_adjusted": off.p_adjusted,
+            }
+            for off in layers.sets
+        ],
+        "noticed": layers.changes,
+    }
+    findings = _findings(layers, depth, shown)
+    return Result("layers", json, verdict, in_words(findings), (_section(study, layers),), findings, picture)
+
+
+def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...]:
+    """Return what was published of whole layers, beside our numbers. A model of one layer has neither."""
+    findings = []
+    last = [change for change in layers.changes if change.later == depth - 1 and change.off < depth - 1]
+    if last:
+        alike = sum(change.cka >= ALIKE for change in last)
+        ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {len(last)}"
+        findings.append(
+            Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
+        )
+    half = range(depth // 2)
+    for off in layers.sets:
+        if (off.how, off.layers) == ("below", half):
+            loss = percent(off.effect.relative["accuracy"].interval())
+            findings.append(
+                Finding(
+                    f"All heads of layers {layer_range(half)} off destroy the classifier",
+                    "−86 % relative accuracy",
+                    f"{loss} (QWK {signed(off.effect.value['qwk'])} left)",
+                )
+            )
+    return tuple(findings)
+
+
+def _section(study: Study, layers: WholeLayers) -> Section:
+    rows = tuple(
+        (str(off.layers.start), *off.effect.cells(), p_value(min(off.p_adjusted.values())))
+        for off in layers.sets
+        if off.how == "alone"
+    )
+    noticed = Figure(
+        "layers-noticed",
+        "How alike each later layer's output stays when one layer's heads are off: linear CKA (left) "
+        "and mean cosine of the token vectors (right); 1 is unchanged.",
+        partial(_noticed, study.shape[0], layers.changes),
+        "Two heat maps, layer off by later layer.",
+    )
+    return Section(
+        "Whole layers off",
+        (
+            "p-values come from a paired permutation test over queries "
+            f"({study.effort.permutations:,} draws), adjusted by Holm over layers and metrics; a "
+            "layer's p is the smallest of its metrics'. A layer is non-inferior if one-sided tests "
+            f"show that accuracy, QWK and NDCG@10 each fall by less than {study.margin} (5 % each; "
+            "all must pass). CKA and cosine are those of a sample of tokens.",
+        ),
+        (Table(("layer off", *CHANGES, "adjusted p"), rows, "Each layer's heads off alone."),),
+        (noticed,),
+    )
+
+
+def _curves(depth: int, sets: list[Off]) -> Drawing:
+    drawing, panels = plots.figure(13, 5.2, 1, 2)
+    labels = {"alone": "this layer alone", "below": "layers 0 to this one", "above": "this layer to the last"}
+    base = sets[0].effect.value["qwk"] - sets[0].effect.delta["qwk"].value
+    for line, how in enumerate(labels):
+        chosen = [off.effect for off in sets if off.how == how]
+        qwk = [effect.delta["qwk"].interval() for effect in chosen]
+        qwk = [Interval(base + one.value, base + one.low, base + one.high) for one in qwk]
+        accuracy = [effect.relative["accuracy"].interval() for effect in chosen]
+        plots.curve(panels[0], range(depth), qwk, line=line, label=labels[how])
+        plots.curve(panels[1], range(depth), accuracy, line=line, label=labels[how], scale=100)
+    for axes, title, zero in ((panels[0], "QWK", base), (panels[1], "accuracy, relative change in %", 0.0)):
+        axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
+        axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
+        axes.set_xticks(range(depth))
+    panels[0].legend(loc="best")
+    return drawing
+
+
+def _noticed(depth: int, changes: list[Change]) -> Drawing:
+    drawing, panels = plots.figure(15, 6, 1, 2)
+    for axes, name, title in ((panels[0], "cka", "linear CKA"), (panels[1], "cosine", "mean cosine")):
+        values: Floats = np.full((depth, depth), np.nan)
+        for change in changes:
+            values[change.off, change.later] = getattr(change, name)
+        plots.heat_map(
+            axes, values, title=f"Output with one layer off: {title}", label=title, x="later layer",
+            y="layer whose heads are off", signed=False, limits=(min(0.5, float(np.nanmin(values))), 1),
+            digits=2,
+        )  # fmt: skip
+    return drawing
