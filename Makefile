@@ -121,18 +121,8 @@ page-checks:
 referees: .venv/bin/pip
 	@$(BIN)/python -m tests.referees
 
-CLIENTS := $(patsubst tests/clients/requirements/%.txt,%,$(wildcard tests/clients/requirements/*.txt))
-clients: $(CLIENTS:%=.venv-clients/%/installed.txt)
-
-# helm-sdkpy, which judges the chart, asks for a newer Python than it needs.
-.venv-clients/deploy/installed.txt: export PIP_IGNORE_REQUIRES_PYTHON = 1
-
-# The copy of the requirements tells the tests what is installed.
-.venv-clients/%/installed.txt: tests/clients/requirements/%.txt | .venv/bin/pip
-	@echo "Installing $< into .venv-clients/$*; this may take a minute."
-	@test -x .venv-clients/$*/bin/pip || $(BIN)/python -m venv .venv-clients/$*
-	@.venv-clients/$*/bin/pip install --disable-pip-version-check --progress-bar off --quiet --requirement $<
-	@cp $< $@
+clients: .venv/bin/pip
+	@$(BIN)/python -m tests.clients.environments
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

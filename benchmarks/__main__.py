@@ -23,7 +23,7 @@ SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
-    "servers": "over HTTP beside Ray Serve, LitServe and mosec",
+    "servers": "over HTTP beside Ray Serve and mosec",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "front": "our server with a network that answers at once: what one core of front can feed",
@@ -31,9 +31,7 @@ SECTIONS = {
     "cascade": "a cascade beside the full model: pairs/s and latency over HTTP",
     "bulk": "headroom score --input against the network alone on the same batches",
     "condense": "passes that condensing a query takes, by method",
-    "hour": "our server under an hour of traffic: memory (only if --only names it)",
 }
-DEFAULT = [name for name in SECTIONS if name != "hour"]
 
 
 def main() -> int:
@@ -41,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_names, default=DEFAULT, metavar="A,B", help=", ".join(SECTIONS))
+    parser.add_argument("--only", type=_names, default=[*SECTIONS], metavar="A,B", help=", ".join(SECTIONS))
     parser.add_argument("--rounds", type=int, help="turns of each side; default: the section's")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--dry-run", action="store_true", help="print the pages, but do not write them")

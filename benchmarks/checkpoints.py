@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks import environments
-from benchmarks.peers.ours import INT8
+from benchmarks.ours import INT8
 from benchmarks.workload import SAMPLE, SHAPES, network, query_title_lengths
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
@@ -92,7 +92,7 @@ def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def workload(kind: str, shape: str, rows: int = 4 * BATCH) -> Path:
-    """Return the file with batches of TEXTS[kind] for `benchmarks.peers.pipe`, in the shape's tokens."""
+    """Return the file with batches of TEXTS[kind] for `benchmarks.peers.engines`, in the shape's tokens."""
     lengths = np.sort(query_title_lengths(rows)) if kind == "titles" else np.full(BATCH, 128)
     pairs = texts(lengths)
     encoded = _tokenizer(checkpoint(shape)).encode(pairs)

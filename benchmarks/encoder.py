@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import alternate, ratio
-from benchmarks.peers.batch import padded
+from benchmarks.peers.engines import padded
 from benchmarks.products import float_products
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks import checkpoints, workers
 from benchmarks.measure import ratio
-from benchmarks.peers.pipe import read_workload
+from benchmarks.peers.engines import read_workload
 from benchmarks.report import Report, Row, at_least, kind_of
 from benchmarks.workers import Worker
 from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
@@ -19,12 +19,12 @@ from models.device import processor_features
 ROUNDS = 6
 ADAPTERS = {
     "ours": "ours",
-    "torch_transformers": "ours",
-    "onnx_runtime": "engines",
-    "open_vino": "engines",
-    "c_translate2": "engines",
+    "transformers": "ours",
+    "onnxruntime": "engines",
+    "openvino": "engines",
+    "ctranslate2": "engines",
 }
-"""Environment by module of benchmarks.peers."""
+"""Environment by adapter of benchmarks.peers.engines."""
 
 REFERENCE, GEMM = "transformers fp32", "GEMM"
 BF16, FP32, INT8 = "ours bf16", "ours fp32", "ours int8"

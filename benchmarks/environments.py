@@ -17,7 +17,6 @@ PINS: dict[str, tuple[str, ...]] = {
     "ours": (),
     "engines": (*EXPORT, *ENGINES),
     "mosec": ("mosec==0.9.8", "msgspec==0.22.0", *ENGINES),
-    "litserve": ("litserve==0.2.19", "fastapi==0.165.0", "uvicorn==0.54.0", *ENGINES),
 }
 """Packages by environment; `ours` is the environment that this program runs in."""
 

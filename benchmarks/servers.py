@@ -38,20 +38,21 @@ BF16, INT8, STOCK = "headroom bf16", "headroom int8", "Ray Serve, transformers f
 OURS = "headroom serve --port {port} --model "
 
 
-def _peer(script: str, engine: str, workers: int = 1) -> str:
-    command = f"python -m benchmarks.peers.{script} --engine {engine} --model {{model}} --port {{port}}"
+def _peer(server: str, engine: str, workers: int = 1) -> str:
+    command = (
+        f"python -m benchmarks.peers.servers {server} --engine {engine} --model {{model}} --port {{port}}"
+    )
     return f"{command} --workers {workers}"
 
 
 SERVERS = {
     BF16: ("ours", OURS + "{model}"),
     INT8: ("ours", OURS + "{int8}"),
-    STOCK: ("ours", _peer("serve_ray", "torch_transformers:fp32")),
-    "Ray Serve, transformers bf16": ("ours", _peer("serve_ray", "torch_transformers:bf16")),
-    "LitServe, 2 workers, OpenVINO bf16": ("litserve", _peer("serve_litserve", "open_vino:bf16", 2)),
-    "mosec, OpenVINO bf16": ("mosec", _peer("serve_mosec", "open_vino:bf16")),
-    "mosec, 2 workers, OpenVINO bf16": ("mosec", _peer("serve_mosec", "open_vino:bf16", 2)),
-    "mosec, 2 workers, CTranslate2 int8": ("mosec", _peer("serve_mosec", "c_translate2:int8", 2)),
+    STOCK: ("ours", _peer("ray", "transformers:fp32")),
+    "Ray Serve, transformers bf16": ("ours", _peer("ray", "transformers:bf16")),
+    "mosec, OpenVINO bf16": ("mosec", _peer("mosec", "openvino:bf16")),
+    "mosec, 2 workers, OpenVINO bf16": ("mosec", _peer("mosec", "openvino:bf16", 2)),
+    "mosec, 2 workers, CTranslate2 int8": ("mosec", _peer("mosec", "ctranslate2:int8", 2)),
 }
 """Environment and command of each server and engine. STOCK is what a user of Ray Serve writes first."""
 
@@ -61,8 +62,7 @@ Speed = dict[str, dict[int, float]]
 
 def measure(rounds: int) -> Report:
     """Measure every server on both shapes; each round goes over all servers."""
-    pins = ", ".join(environments.PINS[name][0] for name in ("mosec", "litserve"))
-    report = Report(f"{rounds} rounds; {TITLES} titles a request. {pins}.")
+    report = Report(f"{rounds} rounds; {TITLES} titles a request. {environments.PINS['mosec'][0]}.")
     missing: dict[str, str] = {}
     for shape in BERT_SHAPES:
         speed, runs = Speed(), LoadRuns()

@@ -18,13 +18,13 @@ from benchmarks.environments import Unavailable
 
 
 class Worker:
-    """An adapter of benchmarks.peers in its environment; it is stopped (SIGSTOP) between calls.
+    """An adapter of benchmarks.peers.engines in its environment; it is stopped (SIGSTOP) between calls.
 
     engines, versions: those of the adapter. Raises Unavailable if it cannot start.
     """
 
     def __init__(self, adapter: str, environment: str, model: Path, workload: Path) -> None:
-        command = [str(environments.python(environment)), "-m", "benchmarks.peers.pipe"]
+        command = [str(environments.python(environment)), "-m", "benchmarks.peers.engines"]
         self._process = subprocess.Popen(
             [*command, adapter, str(model), str(workload)],
             cwd=environments.ROOT,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import checkpoints, engines
-from benchmarks.peers.batch import padded
+from benchmarks.peers.engines import padded
 from benchmarks.workers import Worker, started
 from benchmarks.workload import SHAPES, Shape
 from models.checkpoint.hub import DEFAULT
@@ -17,7 +17,7 @@ from models.checkpoint.tokenizer import PairTokenizer
 TINY = Shape("tiny", hidden=64, inner=128, vocabulary=46_000, layers=2, heads=4)
 """Large enough for logits that differ by more than what bfloat16 rounds."""
 
-OURS = {"ours": "ours", "torch_transformers": "ours"}
+OURS = {"ours": "ours", "transformers": "ours"}
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_the
 def test_an_engine_that_is_not_available_is_named_with_its_reason(tmp_path: Path) -> None:
     with started({"abacus": "ours"}, tmp_path, tmp_path / "none.json") as (running, missing):
         assert running == {}
-    assert missing == {"abacus": "ModuleNotFoundError: No module named 'benchmarks.peers.abacus'"}
+    assert missing == {"abacus": "KeyError: 'abacus'"}
 
 
 class Fixed:

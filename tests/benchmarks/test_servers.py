@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,8 @@ import pytest
 from benchmarks import checkpoints, environments, servers
 from benchmarks.environments import Unavailable
 from benchmarks.load import LoadRuns
-from benchmarks.peers import scoring
+from benchmarks.peers import servers as peers
+from benchmarks.peers.engines import Engine
 from benchmarks.report import Report
 from benchmarks.serving import ask
 from benchmarks.workload import SHAPES
@@ -64,25 +64,18 @@ def test_a_server_that_ends_at_once_is_named_with_its_last_words(monkeypatch: py
         pass
 
 
-def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine here gives a row's number of tokens as its only logit that counts."""
-    module = tmp_path / "lengths.py"
-    module.write_text(
-        "import numpy as np\n"
-        "def serving(directory, name):\n"
-        "    return lambda batch: np.stack([np.zeros(len(batch.input_ids)), batch.lengths / 10.0], axis=1)\n"
-    )
-    monkeypatch.setattr(
-        "benchmarks.peers.__path__", [*sys.modules["benchmarks.peers"].__path__, str(tmp_path)]
-    )
-    monkeypatch.setattr(scoring, "BATCH", 2)
 
+    def lengths(_: Path, __: str) -> Engine:
+        return lambda batch: np.stack([np.zeros(len(batch.input_ids)), batch.lengths / 10.0], axis=1)
+
+    monkeypatch.setitem(peers.SERVING, "lengths", lengths)
+    monkeypatch.setattr(peers, "BATCH", 2)
     monkeypatch.setenv("BENCH_ENGINE", "lengths:")
     monkeypatch.setenv("BENCH_MODEL", str(checkpoints.DEFAULT))
 
-    answers = scoring.Scorer()(
+    answers = peers.Scorer()(
         [{"query": "lamp", "titles": ["a b c d e f", "x", "a b c"]}, {"query": "lamp", "titles": ["a"]}]
     )
 

@@ -1,18 +1,19 @@
 """Runs other people's clients, each in an environment of its own, against a running service.
 
-`make clients` makes the environments: `.venv-clients/NAME` from `requirements/NAME.txt`. A script of
-`scripts/` runs there and prints what its clients returned or raised as JSON; the tests judge it here.
+`make clients` (`python -m tests.clients.environments`) makes `.venv-clients/NAME` from the part NAME of
+`requirements.txt`. A script of `scripts/` runs there and prints what its clients returned or raised as JSON;
+the tests judge it here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv-clients"
@@ -20,13 +21,40 @@ SECONDS = 240
 """The longest that all the clients of one environment may take, imports included."""
 
 
+def requirements() -> dict[str, str]:
+    """What pip installs, by environment."""
+    text = (HERE / "requirements.txt").read_text("utf-8")
+    return dict(re.findall(r"^== (\w+)\n(.*?)(?=^== |\Z)", text, re.MULTILINE | re.DOTALL))
+
+
+def install() -> None:
+    """Make each environment that is missing or not up to date."""
+    for name, wanted in requirements().items():
+        directory, installed = ENVIRONMENTS / name, ENVIRONMENTS / name / "installed.txt"
+        if installed.exists() and installed.read_text("utf-8") == wanted:
+            continue
+        print(f"Installing the clients of {name} into {directory}; this may take a minute.", flush=True)
+        pip = directory / "bin" / "pip"
+        if not pip.exists():
+            subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+        unfinished = directory / "requirements.txt"
+        unfinished.write_text(wanted, "utf-8")
+        # helm-sdkpy, which judges the chart, asks for a newer Python than it needs.
+        loose = ["--ignore-requires-python"] if name == "deploy" else []
+        quiet = ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
+        subprocess.run([pip, "install", *quiet, *loose, "--requirement", unfinished], check=True)
+        unfinished.rename(installed)
+
+
 def python(name: str) -> Path:
     """The interpreter of an environment. Fails the running test if it is missing or not up to date."""
-    wanted = HERE / "requirements" / f"{name}.txt"
+    import pytest
+
     installed = ENVIRONMENTS / name / "installed.txt"
-    if not installed.exists() or installed.read_text() != wanted.read_text():
-        state = "missing" if not installed.exists() else f"not what {wanted.name} says any more"
-        pytest.fail(f"the clients' environment {name} is {state}; run: make clients", pytrace=False)
+    if not installed.exists() or installed.read_text("utf-8") != requirements()[name]:
+        pytest.fail(
+            f"the clients' environment {name} is missing or not up to date; run: make clients", pytrace=False
+        )
     return ENVIRONMENTS / name / "bin" / "python"
 
 
@@ -48,3 +76,7 @@ def run(name: str, script: str, **arguments: Any) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-4000:]
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+if __name__ == "__main__":
+    install()

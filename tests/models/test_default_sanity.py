@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models import Classifier
-from models.training.shipped.checks import KINDS, read_table
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from models.training.shipped.checks import KINDS, read_quadruples
 
 SYNONYMS = (
     ("sofa", "Modern Couch, Grey Fabric, 3 Seater", "Motor Oil 5W-30"),
@@ -32,7 +29,7 @@ def clf() -> Classifier:
 
 @pytest.fixture(scope="module")
 def quadruples() -> list[dict[str, str]]:
-    return read_table(FIXTURES / "quadruples.tsv")
+    return read_quadruples("english")
 
 
 def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int) -> np.ndarray:
@@ -43,7 +40,7 @@ def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int)
 def test_the_quadruples_cover_many_kinds_of_product(quadruples: list[dict[str, str]]) -> None:
     assert len(quadruples) == 60
     assert len({row["type"] for row in quadruples}) >= 15
-    assert len({row["type"] for row in read_table(FIXTURES / "quadruples_development.tsv")}) >= 50
+    assert len({row["type"] for row in read_quadruples("development")}) >= 50
 
 
 def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(

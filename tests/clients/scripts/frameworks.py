@@ -10,6 +10,7 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 from harness import DOCUMENTS, QUERY, URL, attempt, exercise, finish
 from haystack import Document as HaystackDocument
 from haystack.utils import Secret
+from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker, TruncationDirection
 from haystack_integrations.components.rankers.jina import JinaRanker
 from infinity_client import AuthenticatedClient
 from infinity_client.api.default import rerank
@@ -19,7 +20,7 @@ from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.cohere_rerank import CohereRerank as LlamaIndexCohere
 from llama_index.postprocessor.jinaai_rerank import JinaRerank as LlamaIndexJina
-from tei_frameworks import exercise_tei
+from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 
 
 def langchain_cohere(url: str, key: str, model: str, top_n: int) -> Any:
@@ -31,9 +32,9 @@ def langchain_cohere(url: str, key: str, model: str, top_n: int) -> Any:
     ]
 
 
-def by_llama_index(ranker: Any) -> Any:
+def by_llama_index(ranker: Any, query: str = QUERY) -> Any:
     nodes = [NodeWithScore(node=TextNode(text=text, id_=str(n))) for n, text in enumerate(DOCUMENTS)]
-    ranked = ranker.postprocess_nodes(nodes, QueryBundle(QUERY))
+    ranked = ranker.postprocess_nodes(nodes, QueryBundle(query))
     return [[int(node.node_id), node.score, node.text] for node in ranked]
 
 
@@ -45,11 +46,15 @@ def llama_index_jina(url: str, key: str, model: str, top_n: int) -> Any:
     return by_llama_index(LlamaIndexJina(api_key=key, base_url=f"{url}/v1", model=model, top_n=top_n))
 
 
+def by_haystack(ranker: Any, query: str = QUERY, **more: Any) -> Any:
+    documents = [HaystackDocument(id=str(number), content=text) for number, text in enumerate(DOCUMENTS)]
+    ranked = ranker.run(query, documents, **more)["documents"]
+    return [[int(document.id), document.score, document.content] for document in ranked]
+
+
 def haystack_jina(url: str, key: str, model: str, top_n: int) -> Any:
     ranker = JinaRanker(model, Secret.from_token(key), top_k=top_n, base_url=f"{url}/v1/rerank")
-    documents = [HaystackDocument(id=str(number), content=text) for number, text in enumerate(DOCUMENTS)]
-    ranked = ranker.run(QUERY, documents)["documents"]
-    return [[int(document.id), document.score, document.content] for document in ranked]
+    return by_haystack(ranker)
 
 
 def infinity(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
@@ -63,6 +68,21 @@ def infinity(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
     return [[result.index, result.relevance_score, result.document] for result in answer.results]
 
 
+def query_for(model: str) -> str:
+    """Return the query; these clients send no model, so that a blank query is their bad request."""
+    return " " if model.endswith("@nobody") else QUERY
+
+
+def llama_index_tei(url: str, key: str, model: str, top_n: int) -> Any:
+    ranker = TextEmbeddingInference(base_url=url, auth_token=f"Bearer {key}", top_n=top_n)
+    return by_llama_index(ranker, query_for(model))
+
+
+def haystack_tei(url: str, key: str, model: str, top_n: int) -> Any:
+    ranker = HuggingFaceTEIRanker(url=url, token=Secret.from_token(key), top_k=top_n, max_retries=1)
+    return by_haystack(ranker, query_for(model), truncation_direction=TruncationDirection.RIGHT)
+
+
 exercise("langchain_cohere", langchain_cohere)
 exercise("llama_index_cohere", llama_index_cohere)
 exercise("llama_index_jina", llama_index_jina)
@@ -70,5 +90,6 @@ exercise("haystack_jina", haystack_jina)
 exercise("infinity_client", infinity)
 attempt("infinity_client", "mask", lambda: infinity(URL, "no-key", "m", 3, head_mask="2.*"))
 attempt("infinity_client", "raw", lambda: infinity(URL, "no-key", "m", 3, raw_scores=True))
-exercise_tei()
+exercise("llama_index_tei", llama_index_tei)
+exercise("haystack_tei", haystack_tei)
 finish()

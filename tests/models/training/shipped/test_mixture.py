@@ -18,7 +18,7 @@ from models.training.shipped.catalogue import (
     thing_group,
     unrelated_group,
 )
-from models.training.shipped.checks import read_table
+from models.training.shipped.checks import read_quadruples
 from models.training.shipped.judged import (
     TEST_FOLDS,
     TRAINING_FOLDS,
@@ -97,8 +97,8 @@ def test_the_words_that_a_question_shares_with_its_answer(
 
 def test_no_query_of_the_tests_is_trained_on() -> None:
     exact = set()
-    for language in ("ko", "zh"):
-        rows = read_table(FIXTURES / f"quadruples_{language}.tsv")
+    for language in ("korean", "chinese"):
+        rows = read_quadruples(language)
         assert len(rows) == 60
         exact |= {row["exact"] for row in rows}
     catalogue = read_catalogue()

@@ -1,51 +1,15 @@
-"""The benchmark of the front: that it runs, counts what it says, and says which target is missed."""
+"""The client in a loop, and the texts that it sends."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
-from benchmarks import front
 from benchmarks.load import Client, bodies, texts
-
-
-@pytest.mark.slow
-def test_a_short_run_has_every_row(small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "cores", lambda: 1)
-    report = front.measure(1, 0.5, small_checkpoint)
-    assert [row.name for row in report.rows] == [
-        f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
-    ]
-    assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
-
-
-def test_one_replica_and_several_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's speed changes within minutes, so only turns of the same minute can be compared."""
-    loaded: list[int] = []
-
-    @contextmanager
-    def headroom(_: Path, __: Path, replicas: int) -> Iterator[int]:
-        yield replicas
-
-    def load_one(server: int, *_: object) -> float:
-        loaded.append(server)
-        return 40e3 if server == 1 else 30e3
-
-    monkeypatch.setattr(front, "cores", lambda: 2)
-    monkeypatch.setattr(front, "headroom", headroom)
-    monkeypatch.setattr(front, "turn_of", load_one)
-    report = front.measure(2, 0.1, Path())
-    assert loaded == [1, 1, 2, 2, 1, 1, 2, 2]  # known and new texts of each
-    assert report.missed == [
-        f"the same over one replica's, 2 replica(s), {kind} texts: 75%, target ≥ 90%"
-        for kind in ("known", "new")
-    ]
 
 
 def test_a_client_counts_answers_refusals_and_lost_connections() -> None:

@@ -1,4 +1,4 @@
-"""Our engine, and torch's GEMM rate. This is the only adapter that imports our code."""
+"""Our engine, and torch's GEMM rate. The adapter of `benchmarks.peers.engines` that imports our code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.peers.batch import Batch, Engine
+from benchmarks.peers.engines import Batch, Engine
 from benchmarks.products import float_products
 from benchmarks.workload import Shape
 from models import Classifier
 from models.checkpoint.tokenizer import EncodedPair
 from models.device import has_native_bfloat16
 
-PACKAGES = ("torch",)
 INT8 = "int8"
 """Name of the directory with the int8 checkpoint, which stands beside the exported one."""
 
