@@ -158,7 +158,9 @@ class RequestMiddleware:
             return
         arrived = time.monotonic()
         is_traced = scope["path"] not in _UNTRACED_PATHS
-        record = self.telemetry.begin(scope, _request_id(scope), is_traced=is_traced)
+        given = (value for name, value in scope["headers"] if name == b"x-request-id")
+        request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
+        record = self.telemetry.begin(scope, request_id or uuid.uuid4().hex, is_traced=is_traced)
         is_head = scope["method"] == "HEAD"
         if is_head:
             scope = {**scope, "method": "GET"}
@@ -176,10 +178,10 @@ class RequestMiddleware:
                 message = {**message, "body": b""}
             await send(message)
 
+        is_post = scope["method"] == "POST" and not scope.get("root_path")
+        post = self.posts.get(scope["path"]) if is_post else None
         try:
             check_caller(scope, self.keys, self.origins)
-            is_post = scope["method"] == "POST" and not scope.get("root_path")
-            post = self.posts.get(scope["path"]) if is_post else None
             if post is None:
                 await self.app(scope, receive, send_with_headers)
             else:
@@ -198,7 +200,8 @@ class RequestMiddleware:
                 raise  # half an answer is out; the server has to cut the connection
             await self._refuse(error, record, scope, receive, send_with_headers)
         finally:
-            route, status, seconds = _route(scope), record.status or 500, time.monotonic() - arrived
+            route = post.path if post is not None else _route(scope)
+            status, seconds = record.status or 500, time.monotonic() - arrived
             self.metrics.request(route, status, seconds)
             self.telemetry.end(record, route=route, status=status, seconds=seconds)
 
@@ -220,14 +223,6 @@ class RequestMiddleware:
     def _shed(self, reason: ShedReason, record: Record) -> None:
         self.metrics.shed(reason)
         record.shed = reason
-
-
-def _request_id(scope: Scope) -> str:
-    """Return the caller's own id if it is short and plain, so that logs can be joined; else a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and SAFE_REQUEST_ID.fullmatch(value):
-            return str(value, "ascii")
-    return uuid.uuid4().hex
 
 
 def _route(scope: Scope) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from service.engine.queue import LanePart
-    from service.engine.sharing import Share
     from service.observe.tracing import RequestTrace
 
 
@@ -40,6 +40,7 @@ class Deadline(NamedTuple):
         return self.remaining() < 0.05 * (self.expires - self.received)
 
 
+@dataclass(slots=True, eq=False)
 class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
 
@@ -49,15 +50,11 @@ class Row:
     seconds: its part of the time of its forward pass.
     """
 
-    __slots__ = ("lane", "result", "seconds", "submission", "tokens")
-
-    submission: Submission
-
-    def __init__(self, tokens: int, lane: Hashable) -> None:
-        self.tokens = tokens
-        self.lane = lane
-        self.result: Any = None
-        self.seconds = 0.0
+    tokens: int
+    lane: Hashable
+    submission: Submission = field(init=False)
+    result: Any = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
 
 
 class Submission:
@@ -68,16 +65,17 @@ class Submission:
 
     since: when it was submitted. deadline: until when its batches must begin. tokens: of all its rows.
     unanswered: how many rows have no result yet.
-    waiting_rows, waiting_tokens: the part of it that is still in the queue. share, parts: as the queue takes
-        them.
+    waiting_rows, waiting_tokens: the part of it that is still in the queue. finish, parts: the queue's own
+        notes.
     is_background: whether it runs only while nothing else wants the device.
     started: when its first batch began; None before.
     queue_s: seconds until its first batch began. inference_s: seconds from then to its last result.
-    is_open: whether results are still owed.
+    is_open: whether results are still owed. closed: set when they no longer are. error: why they are not
+        there; None if they are.
     trace: told what becomes of it; None if it is not traced.
     """
 
-    share: Share
+    finish: float
 
     def __init__(
         self,
@@ -99,33 +97,5 @@ class Submission:
         self.queue_s = 0.0
         self.inference_s = 0.0
         self.is_open = True
-        self._error: BaseException | None = None
-        self._closed = asyncio.Event()
-
-    def start(self, now: float) -> None:
-        """Note that the first batch begins."""
-        self.started = now
-        self.queue_s = now - self.since
-        if self.trace is not None:
-            self.trace.begins(self.since, now)
-
-    def close(self, now: float, error: BaseException | None = None) -> None:
-        """Wake the waiter, with the results or with an error. Closing a second time has no effect."""
-        if not self.is_open:
-            return
-        self.is_open = False
-        self._error = error
-        self._closed.set()
-        if self.started is not None:
-            self.inference_s = now - self.started
-        if self.trace is not None:
-            if self.started is None:
-                self.trace.stage("queue", self.since, now)
-            elif error is None:
-                self.trace.ends(now)
-
-    async def closed(self) -> None:
-        """Wait until every row has its result. Raises the error that ended the request before that."""
-        await self._closed.wait()
-        if self._error is not None:
-            raise self._error
+        self.closed = asyncio.Event()
+        self.error: BaseException | None = None

@@ -99,7 +99,7 @@ class BatchRunner:
             self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
         traces = [trace for trace in {row.submission.trace: None for row in rows} if trace is not None]
-        mark = self._rate.begin(self._clock())
+        mark = self._rate.pass_changes(1, self._clock())
         try:
             with traces[0].in_batch(traces, rows=len(rows), tokens=batch.tokens) if traces else nullcontext():
                 results = await self._forward(batch)
@@ -124,7 +124,7 @@ class BatchRunner:
                 return False
             results, has_run = [error], False
         finally:
-            seconds = self._rate.end(mark, self._clock())
+            seconds = self._rate.pass_changes(-1, self._clock()) - mark
         if has_run and is_measured:
             self._budget.record_success(batch.tokens)
             self._rate.record(batch.tokens, seconds, budget=budget)

@@ -120,7 +120,7 @@ class Scheduler:
         background: bool = False,
         trace: RequestTrace | None = None,
     ) -> Submission:
-        """Put rows into the queue; the caller then waits for `result`, or gives up with `cancel`.
+        """Put at least one row into the queue; the caller then waits for `result`, or gives up with `cancel`.
 
         deadline: work that has not begun by then (on the clock) is dropped.
         admitted: whether the rows belong to a request that was let in before, so that it is not refused.
@@ -133,9 +133,6 @@ class Scheduler:
             raise Draining(DRAINING_RETRY_S)
         now = self._clock()
         submission = Submission(rows, now, deadline, is_background=background, trace=trace)
-        if not rows:
-            submission.close(now)
-            return submission
         if not background:
             if not admitted:
                 self._admission.check(
@@ -156,10 +153,12 @@ class Scheduler:
         first, CancelledError after `cancel`. If the waiter is cancelled, so is the request.
         """
         try:
-            await submission.closed()
+            await submission.closed.wait()
         except asyncio.CancelledError:
             self.cancel(submission)
             raise
+        if submission.error is not None:
+            raise submission.error
 
     def cancel(self, submission: Submission) -> None:
         """Drop a request: work that has not begun never runs, and its room in the queue is free at once."""
@@ -194,22 +193,14 @@ class Scheduler:
 
     async def _serve(self) -> None:
         """Work one slot: take a batch and run it, until drained."""
-        while await self._serve_batch():
-            pass
-
-    async def _serve_batch(self) -> bool:
-        """Take a batch and run it; return False once the scheduler is drained.
-
-        Nothing here refers to the batch afterwards, so its requests and their checkpoint can go.
-        """
-        batch = await self._take()
-        if batch:
+        while batch := await self._take():
             is_alone = not self._runner.busy_slots and not self._queue.tokens
             await self._runner.run(batch, alone=is_alone and not batch[0].submission.is_background)
-        return bool(batch)
+            del batch  # so that its requests and their checkpoint can go while nothing waits
 
     async def _take(self) -> list[Row]:
-        """Return the next batch as soon as anything waits; empty once the scheduler is drained."""
+        """Return the next batch as soon as anything waits, without the rows of late requests, which are
+        dropped; empty once the scheduler is drained."""
         while True:
             now = self._clock()
             if self._queue.rows:
@@ -223,17 +214,16 @@ class Scheduler:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            if batch := self._in_time(batch, now):
+            for submission in {row.submission for row in batch}:
+                if submission.deadline <= now:
+                    self._close(submission, DeadlineExceeded())
+                elif submission.started is None:
+                    submission.started = now
+                    submission.queue_s = now - submission.since
+                    if submission.trace is not None:
+                        submission.trace.begins(submission.since, now)
+            if batch := [row for row in batch if row.submission.is_open]:
                 return batch
-
-    def _in_time(self, batch: list[Row], now: float) -> list[Row]:
-        """Return the rows of a batch without those of late requests, which are dropped; the others begin."""
-        for submission in {row.submission for row in batch}:
-            if submission.deadline <= now:
-                self._close(submission, DeadlineExceeded())
-            elif submission.started is None:
-                submission.start(now)
-        return [row for row in batch if row.submission.is_open]
 
     def _deliver(self, rows: Sequence[Row]) -> None:
         """Close the requests that have all of their results."""
@@ -245,7 +235,20 @@ class Scheduler:
 
     def _close(self, submission: Submission, error: BaseException | None = None) -> None:
         """Take what waits of a request out of the queue, and wake its waiter with the results or an error."""
+        if not submission.is_open:
+            return
+        submission.is_open = False
         self._requests.discard(submission)
-        self._sizing.forget(submission)
-        (self._background if submission.is_background else self._queue).remove(submission)
-        submission.close(self._clock(), error)
+        self._sizing.long_requests.discard(submission)
+        if submission.parts:
+            (self._background if submission.is_background else self._queue).remove(submission)
+        now = self._clock()
+        if submission.started is not None:
+            submission.inference_s = now - submission.started
+        if submission.trace is not None:
+            if submission.started is None:
+                submission.trace.stage("queue", submission.since, now)
+            elif error is None:
+                submission.trace.ends(now)
+        submission.error = error
+        submission.closed.set()

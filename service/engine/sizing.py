@@ -85,22 +85,22 @@ class TokenRate:
         self._small_seconds = 0.0
         self._running = 0
         self._now = 0.0
-        self._share_s = 0.0  # the part of a pass that had run from the first one on
+        self._share_s = 0.0
 
-    def begin(self, now: float) -> float:
-        """Note that a pass begins. Return the mark that `end` wants."""
-        self._advance(now)
-        self._running += 1
+    def pass_changes(self, running: int, now: float) -> float:
+        """Note that a pass begins (`running` is 1) or ends, done or failed (-1).
+
+        Return the seconds that one pass would have had from the first one on, if it had always run: the
+        difference between its end and its beginning is its part of the device's time.
+        """
+        if self._running:
+            self._share_s += (now - self._now) / self._running
+        self._now = now
+        self._running += running
         return self._share_s
 
-    def end(self, mark: float, now: float) -> float:
-        """Note that a pass ends, done or failed. Return its part of the device's time, in seconds."""
-        self._advance(now)
-        self._running -= 1
-        return self._share_s - mark
-
     def record(self, tokens: int, seconds: float, *, budget: int) -> None:
-        """Count a batch that is done. seconds: what `end` returned."""
+        """Count a batch that is done. seconds: its part of the device's time."""
         is_full = FULL_PART * tokens >= budget
         if not is_full and (self._has_full or self._has_guess):
             self._small_tokens += tokens
@@ -123,11 +123,6 @@ class TokenRate:
         """Return the seconds that this number of tokens takes, kept between 1 and 60 for a Retry-After."""
         return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0
 
-    def _advance(self, now: float) -> None:
-        if self._running:
-            self._share_s += (now - self._now) / self._running
-        self._now = now
-
 
 class Sizing:
     """Decides how large the next batch is.
@@ -136,6 +131,7 @@ class Sizing:
     split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part of
         the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches of at
         least this many tokens.
+    long_requests: the open ones that need several batches.
     """
 
     def __init__(self, budget: TokenBudget, rate: TokenRate, *, slots: int, split_tokens: int | None) -> None:
@@ -143,7 +139,7 @@ class Sizing:
         self._rate = rate
         self._slots = slots
         self._split_tokens = split_tokens
-        self._long_requests: set[Submission] = set()
+        self.long_requests: set[Submission] = set()
         self._last_short = -inf
 
     def admit(self, submission: Submission, now: float) -> None:
@@ -151,34 +147,23 @@ class Sizing:
         if submission.tokens <= self.slice_tokens():
             self._last_short = now
         if submission.tokens > self._budget.tokens:
-            self._long_requests.add(submission)
-
-    def forget(self, submission: Submission) -> None:
-        """Forget a request that is answered or was dropped."""
-        self._long_requests.discard(submission)
+            self.long_requests.add(submission)
 
     def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> BatchSize:
-        """Return the size of the batch that a free slot takes now."""
-        share_tokens, slice_tokens = self._share_tokens(waiting_tokens, busy_slots), self.slice_tokens()
-        is_mixed = self._long_requests and now - self._last_short < MIXED_S
-        if is_mixed and slice_tokens < share_tokens:
-            return BatchSize(slice_tokens, fill=False)
-        return BatchSize(share_tokens, fill=True)
+        """Return the size of the batch that a free slot takes now.
 
-    def _share_tokens(self, waiting_tokens: int, busy_slots: int) -> int:
-        """Return this slot's share of what waits, or the budget if that is less.
-
-        If splitting would leave at least half of the slots idle, an otherwise idle device takes one large
-        batch: alone, a forward pass uses every core.
+        That is its share of what waits. If splitting would leave at least half of the slots idle, an
+        otherwise idle device takes one large batch: alone, a forward pass uses every core.
         """
-        budget = self._budget.tokens
-        if self._split_tokens is None:
-            return budget
-        idle_slots = self._slots - busy_slots
-        parts = max(1, min(idle_slots, waiting_tokens // self._split_tokens))
-        if not busy_slots and 2 * parts <= self._slots:
-            return budget
-        return min(budget, max(self._split_tokens, -(-waiting_tokens // parts)))
+        tokens = self._budget.tokens
+        if self._split_tokens is not None:
+            parts = max(1, min(self._slots - busy_slots, waiting_tokens // self._split_tokens))
+            if busy_slots or 2 * parts > self._slots:
+                tokens = min(tokens, max(self._split_tokens, -(-waiting_tokens // parts)))
+        is_mixed = self.long_requests and now - self._last_short < MIXED_S
+        if is_mixed and (slice_tokens := self.slice_tokens()) < tokens:
+            return BatchSize(slice_tokens, fill=False)
+        return BatchSize(tokens, fill=True)
 
     def slice_tokens(self) -> int:
         """Return the tokens of a batch that takes SLICE_S, at most the budget."""

@@ -46,20 +46,14 @@ class Lane:
     kind: str = "score"
 
 
+@dataclass(slots=True, eq=False)
 class PairRow(Row):
     """A pair to score under a mask, or whose attention is wanted for some heads, as (layer, head)."""
 
-    __slots__ = ("heads", "mask", "pair")
-
     lane: Lane
-
-    def __init__(
-        self, pair: EncodedPair, mask: HeadMask, lane: Lane, heads: tuple[tuple[int, int], ...] = ()
-    ) -> None:
-        super().__init__(len(pair), lane)
-        self.pair = pair
-        self.mask = mask
-        self.heads = heads
+    pair: EncodedPair
+    mask: HeadMask
+    heads: tuple[tuple[int, int], ...] = ()
 
 
 class RowScore(NamedTuple):
@@ -85,7 +79,7 @@ GPU_SLOTS = 2
 HANGS_AFTER_S = 60.0
 """Least time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
 WARM_UP_HANGS_AFTER_S = 300.0
-"""Time after which a pass of the first warm-up counts as hung: the device's rate is not known yet."""
+"""Time after which a pass of a warm-up counts as hung: its rate is not known yet."""
 HANGS_AFTER_TIMES = 50.0
 """It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
 text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
@@ -136,7 +130,9 @@ class Engine:
         rows = cast(Sequence[PairRow], batch.rows)
         exact = batch.lane.classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
-        limit_s = self._longest_pass_s(batch.tokens, unknown=HANGS_AFTER_S)
+        limit_s = HANGS_AFTER_S
+        if self.tokens_per_second is not None:
+            limit_s = max(limit_s, HANGS_AFTER_TIMES * self.slots * batch.tokens / self.tokens_per_second)
         return await asyncio.wrap_future(self._submit(pool, batch.lane, rows, limit_s))
 
     def _submit(
@@ -154,12 +150,6 @@ class Engine:
         now = time.monotonic()
         return any(now > hangs_at for hangs_at in list(self._hangs_at.values()))
 
-    def _longest_pass_s(self, tokens: int, *, unknown: float) -> float:
-        """Return after how many seconds a pass counts as hung: `unknown` if the rate is not known yet."""
-        if self.tokens_per_second is None:
-            return unknown
-        return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
-
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
 
@@ -170,7 +160,7 @@ class Engine:
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         while True:
             try:
-                return self._warm_up(PairRow(pair, mask, lane), batch_tokens), batch_tokens
+                return self._warm_up(PairRow(len(pair), lane, pair, mask), batch_tokens), batch_tokens
             except OutOfMemory:
                 if batch_tokens <= len(pair):
                     raise
@@ -186,7 +176,7 @@ class Engine:
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             for count in (1, max(1, batch_tokens // row.tokens)) * 2:
                 began = time.monotonic()
-                limit_s = self._longest_pass_s(count * row.tokens, unknown=WARM_UP_HANGS_AFTER_S)
+                limit_s = WARM_UP_HANGS_AFTER_S
                 batch = [row] * count
                 passes = [self._submit(pool, row.lane, batch, limit_s) for _ in range(slots)]
                 for ended in wait(passes, limit_s).not_done:

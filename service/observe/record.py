@@ -66,11 +66,6 @@ class Record:
         if self.keeps_query:
             self.query = query[:MAX_QUERY_CHARS]
 
-    def stage(self, name: str, began: float, ended: float) -> None:
-        """Add a stage that is over to the trace, if there is one; monotonic seconds."""
-        if self.trace is not None:
-            self.trace.stage(name, began, ended)
-
     def responds(self, queue_ms: float, inference_ms: float) -> None:
         """Note that the result is there, and is written out from now on."""
         self.queue_ms = round(queue_ms, 3)

@@ -7,7 +7,7 @@ What depends on the model (masks, variants) is checked in `service.scoring`. Ans
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -177,6 +177,11 @@ class PairsRequest(Request):
         """How much to read of titles that do not fit the window. None: truncate them."""
         return None if self.overflow == "truncate" else LongTitles(self.overflow)
 
+    @property
+    def texts_field(self) -> str:
+        """Return the name of the field that holds the titles."""
+        return "titles" if self.pairs is None else "pairs"
+
     def texts(self) -> list[tuple[str, str]]:
         """Return the (query, title) pairs in request order, from either form."""
         if self.pairs is not None:
@@ -266,7 +271,7 @@ class CompareRequest(PairsRequest):
             raise InvalidRequest(
                 f"{pairs} pairs under {columns} masks and variants are {pairs * columns} rows; "
                 f"the limit is {settings.max_compare_rows}",
-                param="titles" if self.pairs is None else "pairs",
+                param=self.texts_field,
             )
         return pairs * columns
 
@@ -275,6 +280,8 @@ class AttentionRequest(ChosenNetwork, Request):
     """Ask for the attention probabilities of chosen heads over one pair."""
 
     model_config = example(query="angle bracket", title="Simpson 12-Gauge Angle", heads="2.3,4.*")
+
+    texts_field: ClassVar[str] = "title"
 
     query: Query = Field(description="What was searched for; not blank.")
     title: Text

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from models.checkpoint.hub import has_network, locate
@@ -31,7 +32,7 @@ BASE = ""
 """The key of the service's own checkpoint among the loaded ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Variant:
     """A servable: a loaded checkpoint under a mask. `sliced`: what is off is cut out of the weights.
 
@@ -49,21 +50,29 @@ class Variant:
     keeps: tuple[Keep, ...] = ()
     configured: Variant | None = None
 
-    @property
+    @cached_property
     def label(self) -> str:
         """The name for metrics, where all masks of callers count as `custom`."""
         return self.name if self.configured is None else CUSTOM
 
-    def lane(self, *, shared: bool = False) -> Lane:
-        """Return the lane of its rows. Rows of one lane share batches.
+    @cached_property
+    def lane(self) -> Lane:
+        """The lane of its rows. Rows of one lane share batches.
 
         Rows of different masks share a lane, except those whose mask is sliced, skips layers or switches
         units off: a batch computes the same layers and units for all of its rows.
-
-        shared: a sliced mask is multiplied instead, so that its rows share the batches of others.
         """
-        sliced = self.sliced and not shared
-        return Lane(self.classifier, self.mask.id if sliced or self.mask.is_structured else None, sliced)
+        return Lane(self.classifier, self.mask.id, self.sliced) if self.sliced else self.shared_lane
+
+    @cached_property
+    def shared_lane(self) -> Lane:
+        """The lane of its rows if a sliced mask is multiplied instead, so that they share others' batches."""
+        return Lane(self.classifier, self.mask.id if self.mask.is_structured else None)
+
+    @cached_property
+    def info(self) -> HeadMaskInfo:
+        """The mask, as answers describe it."""
+        return mask_info(self.mask, self.classifier)
 
     @property
     def parameters(self) -> int:
@@ -249,7 +258,7 @@ def _kind_of_score(variant: Variant) -> str:
 
 def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:
     """Size each classifier's cache of sliced weights for the catalog's sliced lanes."""
-    lanes = {variant.lane(): variant.mask for variant in catalog.variants.values() if variant.sliced}
+    lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
     sliced = Counter(lane.classifier for lane in lanes)
     of_units = Counter(lane.classifier for lane, mask in lanes.items() if mask.units_off is not None)
     # All rows under a stored mask that switches units off can be in one batch, too.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
@@ -9,12 +12,12 @@ from service.config.variants import MaskForm
 from service.engine.request import Deadline
 from service.engine.threads import Lane, PairRow
 from service.errors import InvalidRequest
+from service.observe.record import current
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
-from service.scoring.catalog import Catalog, Variant, mask_info
-from service.scoring.score import Computed, Scorer, asks_for
-from service.scoring.tokens import rows_of
+from service.scoring.catalog import Catalog, Variant
+from service.scoring.score import Computed, Scorer
 
 MAX_ATTENTION_VALUES = 4_000_000
 """Maximum values of one `/v1/attention`: heads times tokens squared."""
@@ -26,16 +29,16 @@ async def compare(
     """Score the pairs under every mask and variant, pair by pair in the same batches."""
     variants = [_variant(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
     variants += [_variant(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
-    asks_for(request, variants)
     columns, computed = await scorer.columns(request, variants, deadline, shared=True)
     answers = []
     for column in columns:
-        variant, results, stages = column.variant, column.results(), column.stages()
-        scorer.count(variant, results, computed, stages=stages)
+        variant, results = column.variant, column.results()
+        scorer.count(column, results, computed)
         if column.is_cut_short:
             scorer.metrics.degraded()
-        mask = mask_info(variant.mask, variant.classifier)
-        answers.append(responses.Column(mask, variant.name, results, stages, column.is_cut_short))
+        answers.append(
+            responses.Column(variant.info, variant.name, results, column.stages, column.is_cut_short)
+        )
     usage = Usage(
         pairs=sum(column.usage.pairs for column in columns),
         tokens=sum(column.usage.tokens for column in columns),
@@ -48,11 +51,11 @@ async def attention(
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
     variant = catalog.choose(request.variant, request.head_mask)
-    asks_for(request, [variant])
+    current().asks_for([(variant.name, variant.mask.id)], 1, request.query)
     classifier = variant.classifier
     computed = Computed()
     pairs = await scorer.encode(classifier, [(request.query, request.title)], request, computed)
-    (pair,) = rows_of(pairs[0])
+    pair = cast(EncodedPair, pairs[0])  # not in chunks
     heads = _heads_of(request.heads, classifier)
     values = len(heads) * len(pair) ** 2
     if values > MAX_ATTENTION_VALUES:
@@ -62,12 +65,12 @@ async def attention(
             param="heads",
         )
     scorer.check_tokens(len(pair), request)
-    row = PairRow(pair, variant.mask, Lane(classifier, kind="attention"), heads)
+    row = PairRow(len(pair), Lane(classifier, kind="attention"), pair, variant.mask, heads)
     await scorer.run([row], deadline, computed)
     return AttentionResponse(
         model=classifier.name,
         variant=variant.name,
-        head_mask=mask_info(variant.mask, classifier),
+        head_mask=variant.info,
         tokens=classifier.tokenizer.tokens(pair),
         segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, row.result, strict=True)],

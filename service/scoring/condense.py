@@ -23,8 +23,8 @@ from service.errors import InvalidRequest
 from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
-from service.scoring.catalog import Catalog, Variant, mask_info
-from service.scoring.score import Computed, Scorer, asks_for
+from service.scoring.catalog import Catalog, Variant
+from service.scoring.score import Computed, Scorer
 from service.scoring.tokens import Encoder
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Condenser:
         count_pairs: called with the number of pairs of each portion of a step, once they are scored.
         """
         variant = catalog.choose(request.variant, request.head_mask)
-        asks_for(request, [variant])
+        current().asks_for([(variant.name, variant.mask.id)], len(request.titles), request.query)
         return await _Run(self, request, variant, deadline, count_pairs).answer()
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class _Run:
         return CondenseResponse(
             model=classifier.name,
             variant=self.variant.name,
-            head_mask=mask_info(self.variant.mask, classifier),
+            head_mask=self.variant.info,
             method=task.method,
             measure=task.measure,
             condensed=condensed.query,
@@ -123,12 +123,13 @@ class _Run:
         started = time.monotonic()
         pairs = await self.condenser.off_loop(self.titles.encode, queries)
         ended = time.monotonic()
-        current().stage("tokenize", started, ended)
+        if (trace := current().trace) is not None:
+            trace.stage("tokenize", started, ended)
         self.total.tokenize_s += ended - started
         if queries[0] == self.request.query and not pairs[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
-        lane, mask, scorer = self.variant.lane(), self.variant.mask, self.condenser.scorer
-        rows = [PairRow(pair, mask, lane) for pair in pairs]
+        lane, mask, scorer = self.variant.lane, self.variant.mask, self.condenser.scorer
+        rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
         for portion in _portions(rows, scorer.settings):
             computed = Computed()
             try:

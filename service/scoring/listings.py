@@ -66,7 +66,7 @@ def variants(catalog: Catalog) -> VariantsResponse:
             VariantInfo(
                 name=variant.name,
                 model=variant.classifier.name,
-                head_mask=mask_info(variant.mask, variant.classifier),
+                head_mask=variant.info,
                 sliced=variant.sliced,
                 parameters=variant.parameters,
                 default=variant is catalog.default,

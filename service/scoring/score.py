@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
+from models.checkpoint.reading import OtherReading
 from models.classifier import Classifier
 from service.config.settings import Settings
 from service.engine.request import Deadline
@@ -18,15 +19,15 @@ from service.errors import InvalidRequest
 from service.experiments.assignment import Assigned
 from service.observe.metrics import Metrics
 from service.observe.record import current
-from service.schemas.condense import CondenseRequest
+from service.schemas.documents import DocumentsRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing
+from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
 from service.scoring.cache import ScoreCache
-from service.scoring.catalog import Variant, mask_info
-from service.scoring.column import ScoredColumn
-from service.scoring.tokens import Encoder, Pair, check_whole, tokenizer_for
+from service.scoring.catalog import Variant
+from service.scoring.column import AnyColumn, CascadeColumn, Column
+from service.scoring.tokens import Encoder, Pair
 
-AnyRequest = ScoreRequest | CompareRequest | AttentionRequest | CondenseRequest
+AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
 
 
 @dataclass(slots=True)
@@ -84,16 +85,15 @@ class Scorer:
             so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
         """
-        asks_for(request, [variant])
         (column,), computed = await self.columns(request, [variant], deadline, use_cache=assigned is None)
-        results, stages = column.results(), column.stages()
-        self.count(variant, results, computed, "" if assigned is None else assigned.arm, stages)
+        results = column.results()
+        self.count(column, results, computed, "" if assigned is None else assigned.arm)
         if degraded := degraded or column.is_cut_short:
             self.metrics.degraded()
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
-            head_mask=mask_info(variant.mask, variant.classifier),
+            head_mask=variant.info,
             assignment=None
             if assigned is None
             else Assignment(
@@ -106,7 +106,7 @@ class Scorer:
             results=results,
             usage=column.usage,
             timing_ms=computed.timing(deadline),
-            stages=stages,
+            stages=column.stages,
             _labels=variant.classifier.config.labels,
         )
 
@@ -119,7 +119,7 @@ class Scorer:
         shared: bool = False,
         use_cache: bool = False,
         background: bool = False,
-    ) -> tuple[list[ScoredColumn], Computed]:
+    ) -> tuple[list[AnyColumn], Computed]:
         """Score the pairs under each variant, stage by stage, pair by pair in the same batches.
 
         A later stage that would not be done by the deadline is left out. The request is admitted once.
@@ -130,13 +130,20 @@ class Scorer:
         tokens.
         """
         texts, computed = request.texts(), Computed()
+        names = [(variant.name, variant.mask.id) for variant in variants]
+        current().asks_for(names, pairs=len(texts), query=texts[0][0])
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)
             for classifier in dict.fromkeys(stage.classifier for stage in stages)
         }
         queries = [query for query, _ in texts]
-        columns = [ScoredColumn(variant, queries, encoded, shared=shared) for variant in variants]
+        columns = [
+            CascadeColumn(variant, queries, encoded, shared=shared)
+            if variant.stages
+            else Column(variant, encoded[variant.classifier], shared=shared)
+            for variant in variants
+        ]
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         rows = [
             row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
@@ -145,7 +152,7 @@ class Scorer:
         if len(rows) > limit and len(rows) > len(columns) * len(texts):
             raise InvalidRequest(
                 f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
-                param=_texts_field(request),
+                param=request.texts_field,
             )
         tokens = sum([row.tokens for row in rows])
         self.check_tokens(tokens + sum(column.later_tokens for column in columns), request)
@@ -170,25 +177,34 @@ class Scorer:
         self,
         classifier: Classifier,
         texts: Sequence[tuple[str, str]],
-        request: ScoreRequest | CompareRequest | AttentionRequest,
+        request: AnyRequest,
         computed: Computed,
         long_titles: LongTitles | None = None,
     ) -> Sequence[Pair]:
         """Return the tokens of the pairs, and add the seconds it took to read them to `computed`.
 
-        Raises InvalidRequest if a query has no token.
+        Raises InvalidRequest if a query has no token, or a text that is wanted whole does not fit the window.
         """
         started = time.monotonic()
-        tokenizer = tokenizer_for(request, classifier.tokenizer)
+        tokenizer, only_whole = classifier.tokenizer, False
+        if isinstance(request, DocumentsRequest):
+            only_whole = request.keep == "all"
+            if request.keep == "end" or request.alone:
+                tokenizer = OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
         pairs = await self._encoder.encode(tokenizer, texts, long_titles)
-        check_whole(request, pairs, classifier.max_tokens)
         for number, pair in enumerate(pairs):
             if not pair.query_tokens:
-                in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
-                param = f"pairs[{number}][0]" if in_pairs else "query"
+                param = f"pairs[{number}][0]" if request.texts_field == "pairs" else "query"
                 raise InvalidRequest("holds no character that the model can read", param=param)
+            if only_whole and pair.truncated:
+                raise InvalidRequest(
+                    f"does not fit into the window of {classifier.max_tokens} tokens; send shorter texts, or "
+                    "allow truncation",
+                    param=f"{request.texts_field}[{number}]",
+                )
         ended = time.monotonic()
-        current().stage("tokenize", started, ended)
+        if (trace := current().trace) is not None:
+            trace.stage("tokenize", started, ended)
         computed.tokenize_s += ended - started
         return pairs
 
@@ -221,18 +237,18 @@ class Scorer:
         limit = self.settings.max_request_tokens
         if limit is not None and tokens > limit:
             raise InvalidRequest(
-                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
+                f"{tokens} tokens are more than the {limit} of one request", param=request.texts_field
             )
 
     def count(
         self,
-        variant: Variant,
+        column: AnyColumn,
         results: Sequence[ScoreResult],
         computed: Computed,
         arm: str = "",
-        stages: Sequence[StageInfo] | None = None,
     ) -> None:
         """Add one request, or one column of a compare, to the metrics."""
+        variant = column.variant
         pairs_by_grade = Counter([result.grade for result in results])
         self.metrics.scored(
             variant.label,
@@ -243,23 +259,5 @@ class Scorer:
             truncated=[result.truncated for result in results].count(True),
             cached=0 if computed.misses is None else max(0, len(results) - computed.misses),
         )
-        if stages is not None:
-            self.metrics.cascade(variant.label, {stage.variant: stage.pairs for stage in stages})
-
-
-def asks_for(request: AnyRequest, variants: Sequence[Variant]) -> None:
-    """Note in the log line and the trace of a request what it asks for."""
-    if isinstance(request, AttentionRequest):
-        query, pairs = request.query, 1
-    elif isinstance(request, CondenseRequest) or request.pairs is None:
-        query, pairs = request.query or "", len(request.titles or ())
-    else:
-        query, pairs = request.pairs[0][0], len(request.pairs)
-    current().asks_for([(variant.name, variant.mask.id) for variant in variants], pairs, query)
-
-
-def _texts_field(request: AnyRequest) -> str:
-    """Return the name of the field that holds most of a request's text."""
-    if isinstance(request, AttentionRequest):
-        return "title"
-    return "titles" if isinstance(request, CondenseRequest) or request.pairs is None else "pairs"
+        if column.stages is not None:
+            self.metrics.cascade(variant.label, {stage.variant: stage.pairs for stage in column.stages})

@@ -29,7 +29,7 @@ from service.experiments.shadow_report import paired
 from service.experiments.state import IDLE
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog
-from service.scoring.column import ScoredColumn
+from service.scoring.column import AnyColumn
 from service.scoring.score import Scorer
 
 logger = logging.getLogger("headroom.shadow")
@@ -124,7 +124,7 @@ class Shadow:
                 self._report(job, arm, columns[job.experiment.control], column)
         return True
 
-    def _report(self, job: Job, arm: str, control: ScoredColumn, other: ScoredColumn) -> None:
+    def _report(self, job: Job, arm: str, control: AnyColumn, other: AnyColumn) -> None:
         relevance, raw_scores = [], []
         for column in (control, other):
             results = column.results()

@@ -11,12 +11,10 @@ from itertools import count
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
-from models.checkpoint.reading import OtherReading
+from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs, encode_chunks
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from service.engine.scheduler import DRAINING_RETRY_S
-from service.errors import Draining, InvalidRequest, QueueFull
-from service.schemas.documents import DocumentsRequest
+from service.errors import Draining, QueueFull
 
 T = TypeVar("T")
 
@@ -77,15 +75,12 @@ class Encoder:
 
         Raises QueueFull if too much text waits.
         """
-        reading = _read_pairs(tokenizer, texts, long_titles)
         distinct = {text for pair in texts for text in pair}
         if sum(len(text) * (1 if text.isascii() else 2) for text in distinct) <= INLINE_CHARS:
-            while True:
-                try:
-                    next(reading)
-                except StopIteration as end:
-                    encoded: Sequence[Pair] = end.value
-                    return encoded
+            if long_titles is None:
+                return tokenizer.encode(texts)
+            return encode_chunks(tokenizer, texts, long_titles)
+        reading = _read_pairs(tokenizer, texts, distinct, long_titles)
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
         return await self.read(reading, sum(map(len if is_whole else tokenizer.characters, distinct)))
 
@@ -142,34 +137,6 @@ class Encoder:
         self._reading = None
 
 
-def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
-    """Return the tokenizer that reads a request's texts as the request asks for.
-
-    Other servers' clients may ask to keep the end of long texts, to refuse them, or to read one text alone.
-    """
-    if not isinstance(request, DocumentsRequest) or (request.keep != "end" and not request.alone):
-        return tokenizer
-    return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
-
-
-def rows_of(pair: Pair) -> Sequence[EncodedPair]:
-    """Return the sequences of a pair that are to be scored."""
-    return pair.rows if isinstance(pair, ChunkedPair) else [pair]
-
-
-def check_whole(request: object, pairs: Sequence[Pair], window: int) -> None:
-    """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
-    if not isinstance(request, DocumentsRequest) or request.keep != "all":
-        return
-    field = "titles" if request.pairs is None else "pairs"
-    for index, pair in enumerate(pairs):
-        if pair.truncated:
-            raise InvalidRequest(
-                f"does not fit into the window of {window} tokens; send shorter texts, or allow truncation",
-                param=f"{field}[{index}]",
-            )
-
-
 def _read_for_a_turn(portions: Generator[object, None, Any]) -> tuple[BaseException | None, float]:
     """Read portions for one turn. Return how the generator ended, None if it goes on, and the seconds taken.
 
@@ -196,9 +163,12 @@ def _read_texts(
 
 
 def _read_pairs(
-    tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles | None
+    tokenizer: PairTokenizer,
+    pairs: Sequence[tuple[str, str]],
+    texts: Iterable[str],
+    long_titles: LongTitles | None,
 ) -> Generator[None, None, Sequence[Pair]]:
-    encoded = yield from _read_texts(tokenizer, {text for pair in pairs for text in pair})
+    encoded = yield from _read_texts(tokenizer, texts)
     if long_titles is None:
         return tokenizer.join(pairs, encoded)
     chunked: list[ChunkedPair] = []

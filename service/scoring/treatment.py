@@ -21,7 +21,7 @@ from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, 
 from service.experiments.live import UNROUTED, LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog, Variant
+from service.scoring.catalog import Catalog
 from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
@@ -53,23 +53,16 @@ class Treatment:
         if assigner.experiments:
             route = self._experiments.route(assigner, request.unit, attributes)
         if route.assigned is None:
-            variant = catalog.choose(route.variant, None)
-            stand_in = self._stand_in(catalog, variant)
-            answer = await self._scorer.score(
-                request, stand_in or variant, deadline, degraded=stand_in is not None
-            )
+            variant, degrade = catalog.choose(route.variant, None), catalog.config.degrade
+            degraded = degrade is not None and self._queued_tokens() > degrade.above_queue_tokens
+            if degrade is not None and degraded:
+                degraded, variant = degrade.variant != variant.name, catalog.choose(degrade.variant, None)
+            answer = await self._scorer.score(request, variant, deadline, degraded=degraded)
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if assigner.experiments:
             self._shadow.offer(catalog, request, attributes)
         return answer
-
-    def _stand_in(self, catalog: Catalog, variant: Variant) -> Variant | None:
-        """Return the variant that is to answer in place of `variant` while the queue is long, if any."""
-        degrade = catalog.config.degrade
-        if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
-            return None
-        return catalog.choose(degrade.variant, None) if degrade.variant != variant.name else None
 
     async def _score_in_arm(
         self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline

@@ -248,8 +248,7 @@ async def test_a_warm_up_that_hangs_ends_and_takes_the_replica_out_of_service(
         return np.zeros((len(pairs), 5), np.float32)
 
     version = service.replica.config_version
-    monkeypatch.setattr(engine, "HANGS_AFTER_S", 0.2)
-    monkeypatch.setattr(engine, "HANGS_AFTER_TIMES", 0)
+    monkeypatch.setattr(engine, "WARM_UP_HANGS_AFTER_S", 0.2)
     monkeypatch.setattr(service.replica.engine.classifiers[""], "forward", hung)
     edit = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "new", "head_mask": "0.1"}]})
     try:
@@ -384,7 +383,7 @@ async def test_on_a_gpu_two_batches_are_under_way_and_a_full_memory_is_emptied(
     monkeypatch.setattr(clf, "forward", full)
     engine = Engine({"": clf}, threads=8, on_failure=pytest.fail)
     (pair,) = clf.tokenizer.encode(pairs()[:1])
-    row = PairRow(pair, HeadMask.none(clf.num_layers, clf.num_heads), Lane(clf))
+    row = PairRow(len(pair), Lane(clf), pair, HeadMask.none(clf.num_layers, clf.num_heads))
     try:
         assert (engine.device_type, engine.slots, engine.split_tokens) == ("cuda", 2, None)
         with pytest.raises(OutOfMemory):

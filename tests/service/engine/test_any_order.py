@@ -55,7 +55,9 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
     @rule(
-        work=st.lists(st.tuples(st.integers(1, 90), st.sampled_from("ab"), st.integers(0, 9)), max_size=15),
+        work=st.lists(
+            st.tuples(st.integers(1, 90), st.sampled_from("ab"), st.integers(0, 9)), min_size=1, max_size=15
+        ),
         patience=st.one_of(st.none(), st.floats(0, 6)),
     )
     def submit(self, work: list[tuple[int, str, int]], patience: float | None) -> None:

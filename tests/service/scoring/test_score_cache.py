@@ -207,7 +207,7 @@ async def test_the_least_recently_used_row_is_evicted_first(clf: Classifier) -> 
     def ask(*titles: str) -> int:
         """Return how many of these titles the cache lacks; they are scored then."""
         encoded = clf.tokenizer.encode([(QUERY, title) for title in titles])
-        missing = cache.recall([PairRow(pair, clf.all_heads, Lane(clf)) for pair in encoded])
+        missing = cache.recall([PairRow(len(pair), Lane(clf), pair, clf.all_heads) for pair in encoded])
         for _, row in missing:
             row.result = row_scores(clf, np.zeros((1, 5), np.float32))[0]
         cache.keep(missing)
