@@ -1,17 +1,25 @@
 """The pages for people: `/`, where heads are switched and experiments watched, and `/docs`, Swagger UI.
 
-The pages and their files are served as they are. They hold no data of the service, so they are open to
-everybody; what they then ask for (the OpenAPI document too) is not.
+What they load is read, put together and compressed once, when the server starts. Files of `/` have their
+content's digest in their name, so a browser keeps them for good; the pages are checked at each visit. They
+hold no data of the service, so they are open to everybody; what they then ask for (the OpenAPI document too)
+is not.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import re
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 
+from service.api import bundle
+from service.api.errors import json_response
+from service.api.post import backend_of
 from service.errors import NotFound
 
 _PLAYGROUND = Path(__file__).parents[1] / "page"
@@ -31,6 +39,7 @@ _MEDIA_TYPES = {
 _COMMON = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",  # the address holds the query and the titles
+    "vary": "accept-encoding",
     "cache-control": "no-cache",  # kept, and checked by its etag: a new version shows at once
 }
 _FRAMING = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,28 +56,60 @@ _DOCS_HEADERS = _COMMON | {  # Swagger UI's styles and pictures are inline
 }
 
 
-def _read(file: Path, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
-    """Return a file's content, and the headers that it is sent with."""
-    content = file.read_bytes()
-    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return content, headers | {"content-type": _MEDIA_TYPES[file.suffix], "etag": etag}
+_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}  # a new version has another name
+_STYLES = re.compile(r'<link rel="stylesheet" href="playground/([^"]+)">\s*')
 
 
-_FILES = {
-    f"/playground/{file.relative_to(_PLAYGROUND).as_posix()}": _read(file, _PLAYGROUND_HEADERS)
-    for file in sorted(_PLAYGROUND.rglob("*"))
-    if file.suffix in _MEDIA_TYPES
-}
-_FILES["/"] = _FILES.pop("/playground/index.html")
-# The addresses in the page are relative, so it also works behind a path prefix.
-_FILES["/docs"] = _read(_DOCS / "docs.html", _DOCS_HEADERS)
-for _directory, _name in (
-    (_DOCS, "docs.js"),
-    (_SWAGGER, "swagger-ui-bundle.js"),
-    (_SWAGGER, "swagger-ui.css"),
-    (_SWAGGER, "favicon-32x32.png"),
-):
-    _FILES[f"/docs/{_name}"] = _read(_directory / _name, _DOCS_HEADERS)
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    packed: bytes  # with gzip
+    digest: str
+    headers: dict[str, str]
+
+
+def _file(content: bytes, suffix: str, headers: dict[str, str]) -> _File:
+    """Return a file as it is sent. suffix: of its name, which says its media type."""
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    headers = headers | {"content-type": _MEDIA_TYPES[suffix], "etag": f'"{digest}"'}
+    return _File(content, gzip.compress(content, mtime=0), digest, headers)
+
+
+def _playground() -> dict[str, _File]:
+    """Return the page, with one script, one style sheet and an icon, each named after its digest.
+
+    Addresses in it are relative, so the page works behind a path prefix too.
+    """
+    licenses = (_PLAYGROUND / "vendor" / "LICENSES.txt").read_bytes()
+    found = {"/playground/licenses.txt": _file(licenses, ".txt", _PLAYGROUND_HEADERS)}
+
+    def address(content: bytes, suffix: str) -> str:
+        file = _file(content, suffix, _PLAYGROUND_HEADERS | _FOR_GOOD)
+        name = f"playground/{file.digest}{suffix}"
+        found[f"/{name}"] = file
+        return name
+
+    html = (_PLAYGROUND / "index.html").read_text(encoding="utf-8")
+    styles = b"\n".join((_PLAYGROUND / name).read_bytes() for name in _STYLES.findall(html))
+    script = "// Licences of what others wrote: licenses.txt beside this file.\n"
+    script += bundle.modules(_PLAYGROUND, "app.js")
+    html = _STYLES.sub("", html).replace(
+        "</head>", f'<link rel="stylesheet" href="{address(styles, ".css")}">\n</head>'
+    )
+    html = html.replace("playground/app.js", address(script.encode(), ".js"))
+    html = html.replace("playground/icon.svg", address((_PLAYGROUND / "icon.svg").read_bytes(), ".svg"))
+    found["/"] = _file(html.encode(), ".html", _PLAYGROUND_HEADERS)
+    return found
+
+
+def _docs() -> dict[str, _File]:
+    sources = {"/docs": _DOCS / "docs.html", "/docs/docs.js": _DOCS / "docs.js"}
+    swagger = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png")
+    sources |= {f"/docs/{name}": _SWAGGER / name for name in swagger}
+    return {path: _file(file.read_bytes(), file.suffix, _DOCS_HEADERS) for path, file in sources.items()}
+
+
+_FILES = _playground() | _docs()
 
 PATHS = frozenset(_FILES)
 """Paths that need no API key."""
@@ -76,14 +117,25 @@ PATHS = frozenset(_FILES)
 
 def add_pages(app: FastAPI) -> None:
     """Add both pages and the files that they load."""
+    app.add_api_route("/playground/facts", _facts, include_in_schema=False)
     for path in ("/", "/playground/{file:path}", "/docs", "/docs/{file}"):
         app.add_api_route(path, _serve, include_in_schema=False)
 
 
+async def _facts(request: Request) -> Response:
+    """Four of the listings of /v1 in one answer, so that the page waits for one."""
+    backend = backend_of(request)
+    return json_response(
+        {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
+    )
+
+
 async def _serve(request: Request) -> Response:
-    if request.scope["path"] not in _FILES:
+    file = _FILES.get(request.scope["path"])
+    if file is None:
         raise NotFound
-    content, headers = _FILES[request.scope["path"]]
-    if request.headers.get("if-none-match") == headers["etag"]:
-        return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers)
+    if request.headers.get("if-none-match") == file.headers["etag"]:
+        return Response(status_code=304, headers=file.headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.packed, headers=file.headers | {"content-encoding": "gzip"})
+    return Response(file.content, headers=file.headers)

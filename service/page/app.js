@@ -3,6 +3,7 @@
 import { render } from "./vendor/preact.js";
 import { followAddress, stateOf } from "./lib/address.js";
 import { column } from "./lib/columns.js";
+import { rememberStep } from "./lib/explain.js";
 import { loadFacts } from "./lib/facts.js";
 import { html } from "./lib/html.js";
 import { allOn } from "./lib/mask.js";
@@ -34,6 +35,7 @@ function beginColumns() {
 
 const address = location.hash;
 rememberTheme();
+rememberStep();
 open(address);
 beginTexts();
 subscribe((state, before) => {

@@ -46,11 +46,14 @@ def report(
     config: Annotated[
         Path | None, typer.Option(help="Config file that declares the experiment; needed with --database.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print an experiment's results so far. You may look as often as you like: the intervals stay valid.
 
-    Example: headroom experiment report prune20
+    Example: headroom experiment report prune20 --out prune20.html
     """
     if (database is None) != (config is None):
         raise typer.BadParameter("must be given together", param_hint="'--database' / '--config'")
@@ -58,6 +61,11 @@ def report(
         experiment = from_database(name, database, config)
     else:
         experiment = call(url, key, name)
+    if out is not None:
+        from models.study import page
+        from service.experiments import report_page
+
+        page.write(out, report_page.html(experiment))
     show(experiment, as_json, analysed=True)
 
 

@@ -3,7 +3,7 @@
 import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { percent } from "../lib/format.js";
-import { largest, strength } from "./paint.js";
+import { largest, strength } from "./head_map.js";
 
 /** @typedef {import("./tokens.js").Matrix} Matrix */
 

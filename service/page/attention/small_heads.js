@@ -5,7 +5,7 @@ import { mainLetter } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { range } from "../lib/mask.js";
 import { update } from "../lib/store.js";
-import { paint } from "./paint.js";
+import { paint } from "./head_map.js";
 import { shown } from "./tokens.js";
 
 /** @typedef {import("../lib/types.js").State} State */

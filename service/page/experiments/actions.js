@@ -6,7 +6,7 @@ import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { current, update } from "../lib/store.js";
 
-/** @typedef {import("./types.js").Experiment} Experiment */
+/** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {{by: HTMLElement, verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes, and its button. */
 /**
@@ -62,8 +62,9 @@ export function Actions({ one, path, done }) {
       <${Ramp} one=${one} ask=${ask} edits=${edits} edit=${edit}
         wrong=${problem?.param === "traffic" ? problem.message : ""} />
       <${Ship} one=${one} ask=${ask} />
-      <button class="danger" onClick=${(/** @type {Event} */ event) =>
+      <div class="action"><button class="danger" onClick=${(/** @type {Event} */ event) =>
         ask(event, "stop", {}, `Stop ${one.name}? Everybody gets the default.`, "Stopped.")}>Stop</button>
+        <span class="soft">Everybody gets the default again. The experiment ends.</span></div>
       ${asked
         ? html`<div class="confirm" role="alertdialog" aria-label="Confirm" aria-describedby="question"><span id="question">${asked.question}</span>
             <button class="strong" onClick=${() => act(asked)}>Yes</button> <button ref=${no} onClick=${() => close(asked)}>No</button></div>`
@@ -100,6 +101,7 @@ function Ramp({ one, ask, edits, edit, wrong }) {
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
       <button disabled=${stays && !arms} onClick=${(/** @type {Event} */ event) =>
         ask(event, "ramp", { traffic: share, reinstate }, question, stays ? "Taken in again." : "Ramped.")}>Ramp</button>
+      <span class="soft">More or fewer units take part. Nobody changes arms.</span>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
 }
@@ -112,5 +114,6 @@ function Ship({ one, ask }) {
       <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setArm(/** @type {HTMLSelectElement} */ (event.target).value)}>
         ${one.arms.map((candidate) => html`<option value=${candidate.name}>${candidate.name}</option>`)}</select></label>
       <button onClick=${(/** @type {Event} */ event) => ask(event, "ship", { arm }, `Ship ${arm}? Everybody but the holdout gets its variant.`, "Shipped.")}>Ship</button>
+      <span class="soft">Everybody but the holdout gets this arm's variant. The experiment ends.</span>
     </div>`;
 }

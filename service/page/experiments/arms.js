@@ -1,11 +1,20 @@
-/** An experiment's arms and their units, its guardrails, and its log. */
+/** An experiment's arms and their units, its shadow comparison, its guardrails, and its log. */
 
 import { count, exact, percent, short, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
-/** @typedef {import("./types.js").Experiment} Experiment */
-/** @typedef {import("./types.js").Report} Report */
-/** @typedef {import("./types.js").Action} Action */
+/** @typedef {import("../lib/types.js").Experiment} Experiment */
+/** @typedef {import("../lib/types.js").Report} Report */
+/** @typedef {import("../lib/types.js").Action} Action */
+
+const MEASURES = /** @type {Record<string, string>} */ ({
+  mean_delta: "mean score difference",
+  mean_abs_delta: "mean |score difference|",
+  rank_correlation: "rank correlation",
+  top10_overlap: "overlap of the ten best",
+  ndcg_loss: "NDCG@10 lost",
+  seconds_delta: "time difference, seconds",
+});
 
 /** @param {{one: Experiment, report: Report | null}} props */
 export function Arms({ one, report }) {
@@ -15,15 +24,18 @@ export function Arms({ one, report }) {
   return html`
     <section>
       <h2>Arms and their units</h2>
+      ${report
+        ? html`<p class="progress"><span class="share"><i style=${{ width: `${Math.min(100, (100 * all) / report.planned_units)}%` }}></i></span>
+            <b>${count(all)}</b> of ${count(report.planned_units)} planned units</p>`
+        : null}
       <div class="scroll" tabindex="0" role="region" aria-label="Arms">
         <table class="plain">
-          <thead><tr><th scope="col">arm</th><th scope="col">variant</th><th scope="col">share planned</th>
-            <th scope="col">units exposed</th><th scope="col">share</th><th scope="col"></th></tr></thead>
+          <thead><tr><th scope="col">arm</th><th scope="col">variant</th><th scope="col">units</th><th scope="col">share</th>
+            <th scope="col">planned</th><th scope="col"></th></tr></thead>
           <tbody>${one.arms.map((arm) => html`
             <tr><th scope="row">${arm.name}${arm.control && arm.name !== "control" ? html`<span class="soft"> control</span>` : null}</th>
-              <td><code>${arm.variant}</code></td><td>${percent(arm.weight / weights)}</td><td>${count(arm.exposures)}</td>
-              <td>${all ? percent(arm.exposures / all, 1) : "–"}
-                <span class="share"><i style=${{ width: `${all ? (100 * arm.exposures) / all : 0}%` }}></i></span></td>
+              <td><code>${arm.variant}</code></td><td>${count(arm.exposures)}</td>
+              <td>${all ? percent(arm.exposures / all, 1) : "–"}</td><td>${percent(arm.weight / weights)}</td>
               <td>${one.rolled_back.includes(arm.name) ? html`<b class="down">rolled back</b>` : null}</td></tr>`)}</tbody>
         </table>
       </div>
@@ -32,6 +44,35 @@ export function Arms({ one, report }) {
           : `Sample ratio: anytime-valid p ${short(one.sample_ratio_p, 2)}.`}
       </p>
     </section>`;
+}
+
+/** @param {{report: Report, share: number}} props */
+export function Shadow({ report, share }) {
+  const arms = report.arms.filter((arm) => arm.shadow);
+  return html`
+    <section>
+      <h2>Shadow</h2>
+      ${arms.length
+        ? arms.map(({ arm, shadow }) => shadow && html`<${ShadowOf} key=${arm} arm=${arm} shadow=${shadow} />`)
+        : html`<p class="soft">${share ? "No request has been scored under both arms yet." : "Off: no requests are scored under both arms."}</p>`}
+    </section>`;
+}
+
+/** @param {{arm: string, shadow: import("../lib/types.js").Shadow}} props */
+function ShadowOf({ arm, shadow }) {
+  return html`
+    <p>${shadow.text}</p>
+    <div class="scroll" tabindex="0" role="region" aria-label=${`Shadow of ${arm}`}>
+      <table class="plain">
+        <caption>${arm}, ${count(shadow.pairs)} pairs; |difference| of a pair: median ${short(shadow.abs_delta_p50, 2)},
+          99 % below ${short(shadow.abs_delta_p99, 2)}</caption>
+        <thead><tr><th scope="col">measure</th><th scope="col">mean</th><th scope="col">interval</th><th scope="col">units</th><th scope="col">requests</th></tr></thead>
+        <tbody>${Object.entries(shadow.measures).map(([name, one]) => html`
+          <tr><th scope="row">${MEASURES[name] ?? name}</th><td>${short(one.mean)}</td>
+            <td>${one.low === null || one.high === null ? "too few yet" : `${short(one.low)} to ${short(one.high)}`}</td>
+            <td>${count(one.units)}</td><td>${count(one.requests)}</td></tr>`)}</tbody>
+      </table>
+    </div>`;
 }
 
 /** @param {{one: Experiment, history: Action[]}} props */

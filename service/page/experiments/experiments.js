@@ -1,21 +1,22 @@
 /** The experiments of the live config: the list, and one of them in full. */
 
-import { call } from "../lib/api.js";
+import { useState } from "../vendor/hooks.js";
+import { asProblem, call, text } from "../lib/api.js";
 import { count, exact, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
 import { Trouble } from "../lib/trouble.js";
 import { Actions } from "./actions.js";
-import { Arms, Guardrails, Log } from "./arms.js";
+import { Arms, Guardrails, Log, Shadow } from "./arms.js";
 import { Findings } from "./findings.js";
-import { Shadow } from "./shadow.js";
 
-/** @typedef {import("./types.js").Experiment} Experiment */
-/** @typedef {import("./types.js").Detail} Detail */
-/** @typedef {import("./types.js").Look} Look */
+/** @typedef {import("../lib/types.js").Experiment} Experiment */
+/** @typedef {import("../lib/types.js").Detail} Detail */
+/** @typedef {import("../lib/types.js").Look} Look */
 
 const EVERY_MS = 5000;
+const VERDICTS = /** @type {Record<string, string>} */ ({ ship: "Ship it", stop: "Stop it", wait: "Wait", invalid: "Not valid" });
 const STATUS = /** @type {Record<string, string>} */ ({
   pending: "not begun",
   running: "running",
@@ -35,8 +36,7 @@ export function Experiments({ state }) {
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
   if (!listed.length) {
-    return html`<p class="empty">There is no experiment in the live config.
-      <br />Declare one under <code>experiments</code> in <code>deploy/serve.yaml</code>.</p>`;
+    return html`<${Nothing} variants=${state.facts?.variants ?? []} />`;
   }
   const chosen = listed.find((one) => one.name === state.experiment) ?? listed[0];
   return html`
@@ -73,7 +73,7 @@ function One({ listed, relist }) {
   return html`
     <article class="experiment">
       <header>
-        <h1>${listed.name} <${Status} status=${listed.status} /></h1>
+        <h1>${listed.name} <${Status} status=${listed.status} /> <${Share} path=${path} name=${listed.name} /></h1>
         <${Standing} one=${listed} />
       </header>
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
@@ -103,5 +103,56 @@ function Standing({ one }) {
 function Verdict({ detail }) {
   if (!detail.report) return html`<p class="verdict wait">The database cannot be reached, so there is no analysis.</p>`;
   const { recommendation, text } = detail.report;
-  return html`<p class=${`verdict ${recommendation}`}><b>${recommendation}</b> ${text}</p>`;
+  const ended = { stopped: "Everybody gets the default. At the end:", shipped: `Everybody but the holdout gets ${detail.shipped}. At the end:` }[detail.status];
+  return html`
+    <p class=${`verdict ${ended ? detail.status : recommendation}`}>
+      <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${text}
+    </p>`;
+}
+
+/** @param {{path: string, name: string}} props saves the report as one file */
+function Share({ path, name }) {
+  const [problem, setProblem] = useState("");
+  const save = async () => {
+    try {
+      const url = URL.createObjectURL(new Blob([await text(`${path}/report.html`)], { type: "text/html" }));
+      const link = document.createElement("a");
+      link.href = url;
+      link.download = `${name}.html`;
+      link.click();
+      URL.revokeObjectURL(url);
+      setProblem("");
+    } catch (error) {
+      setProblem(asProblem(error).message);
+    }
+  };
+  return html`<button class="share-report" onClick=${save} title="One HTML file that needs no other">Save the report</button>
+    <span class="wrong" role="alert">${problem}</span>`;
+}
+
+/** @param {{variants: import("../lib/types.js").Variant[]}} props what to do where no experiment is declared, with a text to copy */
+function Nothing({ variants }) {
+  const [note, setNote] = useState("");
+  const other = variants.find((one) => !one.default)?.name ?? "pruned20";
+  const yaml = `experiments:
+  - name: first
+    salt: "1"
+    arms:
+      - {name: control, variant: ${variants.find((one) => one.default)?.name ?? "full"}, weight: 50}
+      - {name: treatment, variant: ${other}, weight: 50}
+    traffic: 0.1
+    metrics:
+      - {name: click, kind: proportion, margin: 0.02}
+`;
+  const copy = () => navigator.clipboard.writeText(yaml).then(() => setNote("Copied."), () => setNote("Select the text to copy it."));
+  return html`
+    <div class="nothing">
+      <h1>No experiment yet</h1>
+      <p>An experiment gives a share of your users another variant, and says when it is safe to ship. Put this under${" "}
+        <code>user_config</code> in the service's config, next to <code>variants</code>; it is taken over without a restart.</p>
+      <pre tabindex="0">${yaml}</pre>
+      <p class="presets"><button class="strong" onClick=${copy}>Copy</button> <span role="status">${note}</span></p>
+      <p class="soft">Then send each request with a <code>unit</code>, such as a user's id, and report what the users did
+        to <code>POST /v1/outcomes</code>. The results appear here.</p>
+    </div>`;
 }

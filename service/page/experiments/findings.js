@@ -1,12 +1,12 @@
 /** Each arm's metrics against control: the interval now, the sentence, and the interval's way here. */
 
 import { Chart } from "../lib/chart.js";
-import { count, percent, short, signed, when } from "../lib/format.js";
+import { percent, short, signed, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
-/** @typedef {import("./types.js").Report} Report */
-/** @typedef {import("./types.js").Metric} Metric */
-/** @typedef {import("./types.js").Look} Look */
+/** @typedef {import("../lib/types.js").Report} Report */
+/** @typedef {import("../lib/types.js").Metric} Metric */
+/** @typedef {import("../lib/types.js").Look} Look */
 
 const DECISIONS = /** @type {Record<string, string>} */ ({
   better: "better",
@@ -54,10 +54,11 @@ function Finding({ arm, metric, looks, report, first }) {
       <div>
         <h3><b>${arm}</b> on <b>${metric.metric}</b>${first ? " · decides" : ""}</h3>
         <p class=${`decision ${metric.decision}`}>${DECISIONS[metric.decision] ?? metric.decision}</p>
-        <p>${metric.text}</p>
+        ${report.text.includes(metric.text) ? null : html`<p>${metric.text}</p>`}
+        <${Interval} change=${of("difference").at(-1)} low=${of("low").at(-1)} high=${of("high").at(-1)} margin=${marks[0]?.value ?? null} write=${write} />
         <dl class="pairs">
-          <div><dt>${arm}</dt><dd>${short(metric.value, 4)} <span class="soft">${count(metric.units)} units</span></dd></div>
-          <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)} <span class="soft">${count(metric.control_units)} units</span></dd></div>
+          <div><dt>${arm}</dt><dd>${short(metric.value, 4)}</dd></div>
+          <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)}</dd></div>
           <div><dt>anytime-valid p</dt><dd>${short(metric.p_value, 2)}</dd></div>
           ${margin === null ? null : html`<div><dt>margin</dt><dd>${metric.margin_relative ? percent(margin, 1) : short(margin)}</dd></div>`}
         </dl>
@@ -65,4 +66,32 @@ function Finding({ arm, metric, looks, report, first }) {
       <${Chart} label=${relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}
         format=${write} settled=${true} clock=${(/** @type {number} */ time) => when(time).slice(5)} marks=${marks} />
     </div>`;
+}
+
+const WIDTH = 260;
+const HEIGHT = 46;
+const ROOM = 24; // for the labels at both ends
+
+/**
+ * The interval as it is now, with 0 and the margin.
+ * @param {{change: number | null, low: number | null, high: number | null, margin: number | null,
+ *   write: (value: number) => string}} props
+ */
+function Interval({ change, low, high, margin, write }) {
+  if (low === null || high === null) return null;
+  const ends = [0, low, high, margin ?? 0];
+  const [first, last] = [Math.min(...ends), Math.max(...ends)];
+  const x = (/** @type {number} */ value) => ROOM + ((WIDTH - 2 * ROOM) * (value - first)) / (last - first || 1);
+  const isNear = margin !== null && Math.abs(x(margin) - x(0)) < 40; // the labels would touch
+  return html`
+    <svg class="interval" width=${WIDTH} height=${HEIGHT} role="img"
+      aria-label=${`From ${write(low)} to ${write(high)}${margin === null ? "" : `, the margin is ${write(margin)}`}`}>
+      <rect x=${x(low)} y="17" width=${Math.max(1, x(high) - x(low))} height="12" rx="2" />
+      <line class="zero" x1=${x(0)} x2=${x(0)} y1="14" y2="32" /><text x=${x(0)} y="44">0</text>
+      ${margin === null
+        ? null
+        : html`<line class="margin" x1=${x(margin)} x2=${x(margin)} y1="14" y2="32" />
+            <text class="margin" x=${x(margin)} y=${isNear ? 11 : 44}>margin</text>`}
+      ${change === null ? null : html`<circle cx=${x(change)} cy="23" r="4" />`}
+    </svg>`;
 }

@@ -1,17 +1,12 @@
 /** Asks the service once what it serves. */
 
-import { asProblem, call, storedKey } from "./api.js";
+import { asProblem, call } from "./api.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { update } from "./store.js";
 
 /** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Mask} Mask */
 
-/**
- * @type {{key: string | null, listings: Record<string, any>}} the listings that came before an error, by name: the
- *   next try with the same key leaves them out
- */
-let kept = { key: null, listings: {} };
 /** @type {AbortController | null} */
 let flight = null;
 
@@ -20,17 +15,9 @@ export async function loadFacts() {
   flight?.abort();
   const controller = new AbortController();
   flight = controller;
-  const key = storedKey();
-  if (key !== kept.key) kept = { key, listings: {} };
-  const { listings } = kept;
   update({ factsProblem: null });
   try {
-    // One after the other: a key with a low rate would never get four at once.
-    for (const name of ["models", "variants", "masks", "heads"]) {
-      listings[name] ??= await call(`v1/${name}`, { signal: controller.signal });
-    }
-    const { models, variants, masks, heads } = listings;
-    kept = { key, listings: {} };
+    const { models, variants, masks, heads } = await call("playground/facts", { signal: controller.signal });
     const facts = {
       model: models.models[0],
       variants: variants.variants,

@@ -8,6 +8,7 @@ import { useEffect, useState } from "../vendor/hooks.js";
 let state = {
   view: "playground",
   theme: "system",
+  step: 0,
   key: { asking: false, wrong: false, admin: false, needed: false },
   facts: null,
   factsProblem: null,

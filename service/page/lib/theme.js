@@ -4,7 +4,6 @@ import { keep, kept } from "./storage.js";
 import { subscribe, update } from "./store.js";
 
 const THEME = "headroom-theme";
-const WHEN_DARK = { system: "(prefers-color-scheme: dark)", light: "not all", dark: "all" };
 const CHOICES = /** @type {const} */ (["system", "light", "dark"]);
 
 /** Applies the kept choice, and every later one. */
@@ -24,8 +23,13 @@ export function nextTheme(theme) {
 /** @param {typeof CHOICES[number]} theme */
 function apply(theme) {
   keep("localStorage", THEME, theme);
-  const dark = /** @type {HTMLLinkElement} */ (document.getElementById("dark"));
-  dark.media = WHEN_DARK[theme];
+  document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
+}
+
+/** @returns {boolean} whether dark colours are shown */
+export function isDark() {
+  const { colorScheme } = getComputedStyle(document.documentElement);
+  return colorScheme === "dark" || (colorScheme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
 }
 
 /** @returns {boolean} whether the person asked for less movement */

@@ -1,6 +1,7 @@
-/** An error as the page shows it: what was wrong, and when the page tries again by itself. */
+/** Errors as the page shows them: what was wrong, and when the page tries again by itself. */
 
 import { useEffect, useState } from "../vendor/hooks.js";
+import { labelOf, LETTERS } from "./columns.js";
 import { html } from "./html.js";
 
 /** @typedef {import("./types.js").Problem} Problem */
@@ -32,4 +33,14 @@ function useSecondsUntil(time) {
     return () => clearInterval(ticking);
   }, [time]);
   return left(); // and not the state, which is still that of the time before when a new one comes
+}
+
+/** Says which masks of the address could not be read, until they are changed.
+ * @param {{state: import("./types.js").State}} props */
+export function UnreadableMasks({ state }) {
+  return state.columns.map((one, i) => one.unreadable && html`
+    <div class="trouble">
+      <span role="alert">The opened address holds a mask that this model cannot read: ${one.unreadable}. Mask ${LETTERS[i]}${" "}
+        shows ${labelOf(state, one)} instead.</span>
+    </div>`);
 }

@@ -7,10 +7,9 @@ import { count, percent, short } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { Trouble } from "../lib/trouble.js";
-import { parse } from "./prometheus.js";
-import { figures, STAGES, variantRows } from "./figures.js";
+import { figures, parse, STAGES, variantRows } from "./prometheus.js";
 
-/** @typedef {import("./figures.js").Figures} Figures */
+/** @typedef {import("./prometheus.js").Figures} Figures */
 /** @typedef {{time: number, scrape: import("./prometheus.js").Scrape}} Taken */
 
 const EVERY_MS = 2000;

@@ -12,15 +12,6 @@ import { current, update } from "../lib/store.js";
 /** @typedef {import("../lib/types.js").Facts} Facts */
 /** @typedef {import("../lib/mask.js").Mask} Mask */
 
-/** @param {{state: State}} props */
-export function GridTools({ state }) {
-  return html`
-    <div class="tools">
-      <${Selected} state=${state} />
-      <${SpecField} key=${activeColumn(state).id} state=${state} />
-    </div>`;
-}
-
 /** @param {string} spec */
 function use(spec) {
   const state = current();
@@ -92,29 +83,29 @@ function pickVariant(facts, name) {
   update({ ...edited(current(), mask, { name, variant: mask ? null : name }), selection: [] });
 }
 
-/** @param {{state: State}} props */
-function Selected({ state }) {
+/** @param {{state: State}} props What can be done to the selected heads; empty while none is. */
+export function Selected({ state }) {
   const { selection } = state;
   const shape = /** @type {Facts} */ (state.facts).model;
   const { mask } = activeColumn(state);
   const first = mask && selection.length ? tidy(mask.weights[selection[0]]) : 1;
   const names = selection.map((index) => `${Math.floor(index / shape.heads)}.${index % shape.heads}`);
-  const none = !selection.length || !mask;
+  if (!selection.length || !mask) return null;
   const set = (/** @type {number} */ weight) => {
-    if (mask) update(edited(current(), withWeight(mask, selection, weight, shape)));
+    update(edited(current(), withWeight(mask, selection, weight, shape)));
   };
   const keepOnly = () => {
     const others = range(shape.layers * shape.heads).filter((index) => !selection.includes(index));
     update(edited(current(), withWeight(allOn(shape), others, 0, shape)));
   };
-  const text = none ? "No head selected" : names.length > 1 ? `${names.length} heads selected` : `Head ${names[0]}`;
+  const text = names.length > 1 ? `${names.length} heads selected` : `Head ${names[0]}`;
   return html`
     <div class="selected" role="group" aria-label="Selected heads">
       <span>${text}</span>
-      <button disabled=${none} onClick=${() => set(first > 0 ? 0 : 1)}>${first > 0 ? "Off" : "On"}</button>
-      <button disabled=${none} onClick=${keepOnly}>Keep only ${names.length > 1 ? "these" : "this"}</button>
+      <button onClick=${() => set(first > 0 ? 0 : 1)}>${first > 0 ? "Off" : "On"}</button>
+      <button onClick=${keepOnly}>Keep only ${names.length > 1 ? "these" : "this"}</button>
       <label>weight
-        <input type="range" min="0" max="1" step="0.05" disabled=${none} value=${first}
+        <input type="range" min="0" max="1" step="0.05" value=${first}
           onInput=${(/** @type {Event} */ event) => set(Number(/** @type {HTMLInputElement} */ (event.target).value))} />
         <output>${first.toFixed(2)}</output>
       </label>
@@ -122,7 +113,7 @@ function Selected({ state }) {
 }
 
 /** @param {{state: State}} props */
-function SpecField({ state }) {
+export function SpecField({ state }) {
   const facts = /** @type {Facts} */ (state.facts);
   const { mask } = activeColumn(state);
   const spec = mask ? canonical(mask, facts.model) : "";

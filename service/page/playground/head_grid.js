@@ -2,15 +2,18 @@
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { activeColumn, drawn, edited, offBy } from "../lib/columns.js";
+import { Step } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { range, withWeight } from "../lib/mask.js";
 import { current, update } from "../lib/store.js";
-import { HeadFacts, Legend } from "./head_facts.js";
-import { Cell, scaleOf } from "./grid_cell.js";
+import { Selected } from "./grid_tools.js";
+import { Cell, HeadFacts, Legend, scaleOf } from "./head.js";
 import { cellAt, onKey, rectangle } from "./grid_keys.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("./grid_keys.js").Place} Place */
+
+const HINT = "Switch heads off: click one, drag over several, or click a number for its whole layer or column.";
 
 /** @param {{state: State}} props */
 export function HeadGrid({ state }) {
@@ -18,7 +21,7 @@ export function HeadGrid({ state }) {
   const { mask, variant } = activeColumn(state);
   const { weights, skipped } = drawn(state, activeColumn(state));
   const [focus, setFocus] = useState(/** @type {Place} */ ({ layer: 0, head: 0 }));
-  const [hovered, setHovered] = useState(/** @type {number | null} */ (null));
+  const [pointed, setPointed] = useState(/** @type {number | null} */ (null));
   const grid = useRef(/** @type {HTMLElement | null} */ (null));
   const moved = useRef(false);
   const anchor = useRef(/** @type {Place} */ (focus));
@@ -35,16 +38,20 @@ export function HeadGrid({ state }) {
     setFocus(place);
   };
   const press = usePainting(shape, anchor, setFocus);
-  const shown = hovered ?? (at.layer >= 0 && at.head >= 0 ? at.layer * shape.heads + at.head : null);
-  const leave = () => setHovered(null);
+  const point = (/** @type {Event} */ event) => {
+    const index = indexOf(event.target);
+    if (index !== null) setPointed(index);
+  };
   return html`
+    ${state.step === 2
+      ? html`<${Step} state=${state} number="2">${HINT}</${Step}>`
+      : html`<p class="hint soft">${HINT}</p>`}
     <div class=${`grid-box${mask ? "" : " fixed"}`}>
       <div class="grid" role="grid" ref=${grid} aria-label="Heads: rows are layers, columns are heads"
         aria-multiselectable="true"
         onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, { at, shape, go, toggle: toggled })}
-        onFocusIn=${(/** @type {FocusEvent} */ event) => setFocus(placeOf(event.target) ?? at)}
-        onPointerDown=${press} onPointerLeave=${leave}
-        onPointerOver=${(/** @type {PointerEvent} */ event) => setHovered(indexOf(event.target))}>
+        onFocusIn=${(/** @type {FocusEvent} */ event) => { setFocus(placeOf(event.target) ?? at); point(event); }}
+        onPointerDown=${press} onPointerOver=${point}>
         <${ColumnNames} shape=${shape} at=${at} />
         ${range(shape.layers).map(
           (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} weights=${weights}
@@ -56,8 +63,10 @@ export function HeadGrid({ state }) {
         ? html`<p class="soft">Which heads ${mask ? "the default variant" : variant} has off is not known here: dotted.</p>`
         : null}
     </div>
-    <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
-    <${HeadFacts} state=${state} index=${shown} />
+    <div class="inspector">
+      <${HeadFacts} state=${state} index=${pointed} />
+      <${Selected} state=${state} />
+    </div>
     <${Legend} state=${state} />`;
 }
 

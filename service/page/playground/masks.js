@@ -2,11 +2,15 @@
 
 import { added, labelOf, LETTERS, MAX_COLUMNS, pinned, removed } from "../lib/columns.js";
 import { defaultVariant, drawnOf, isBare } from "../lib/facts.js";
+import { Explained } from "../lib/explain.js";
 import { html } from "../lib/html.js";
 import { combined, headsOn } from "../lib/mask.js";
 import { update } from "../lib/store.js";
 
 /** @typedef {import("../lib/types.js").State} State */
+
+const BASE = "The base: the other masks are measured against it. ▲▼ count places from it, Δ is the score minus its score. Press to let it go.";
+const PIN = "Pin this mask as the base that the others are measured against.";
 
 /** @param {{state: State}} props */
 export function Masks({ state }) {
@@ -36,9 +40,10 @@ function Chip({ state, index }) {
         <span class="label">${labelOf(state, one)}</span>
         <span class="soft">${heads}</span>
       </button>
-      <button class="pin" aria-pressed=${isBase} onClick=${() => update(pinned(state, index))}
-        title=${isBase ? "The baseline. Click to let it go" : "Make it the baseline"}
-        aria-label=${isBase ? `base: mask ${letter}` : `pin mask ${letter} as the baseline`}>${isBase ? "base" : "pin"}</button>
+      <${Explained} id=${`pin-${one.id}`} text=${isBase ? BASE : PIN}>
+        <button class="pin" aria-pressed=${isBase} aria-describedby=${`pin-${one.id}`} onClick=${() => update(pinned(state, index))}
+          aria-label=${isBase ? `base: mask ${letter}` : `pin mask ${letter} as the baseline`}>${isBase ? "base" : "pin"}</button>
+      </${Explained}>
       ${state.columns.length > 1
         ? html`<button class="remove" aria-label=${`Remove mask ${letter}`}
             onClick=${() => update(removed(state, index))}>×</button>`

@@ -1,19 +1,20 @@
 /** The titles in the order that the active mask gives them, each with its scores and its way from the baseline. */
 
-import { useState } from "../vendor/hooks.js";
+import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { labelOf, LETTERS, refusedColumn } from "../lib/columns.js";
 import { gradeShade } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { askAgain } from "../lib/scoring.js";
 import { update } from "../lib/store.js";
+import { prefersStillness } from "../lib/theme.js";
 import { Trouble } from "../lib/trouble.js";
-import { ScoreCell } from "./score_cell.js";
-import { Details } from "./title_details.js";
-import { useGliding } from "./gliding.js";
+import { isRaw, Row } from "./ranking_row.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Answer} Answer */
 
+const MILLISECONDS = 320;
+const MAX_ROWS = 60;
 const FIELDS = /^(query|titles|masks\[|variants\[)/;
 
 /** @param {{state: State}} props */
@@ -31,26 +32,29 @@ export function Ranking({ state }) {
   const before = base < 0 ? null : places(ranked(answer, base));
   return html`
     ${banner ? html`<${Trouble} problem=${problem} again=${askAgain} alone=${false} />` : null}
+    <div class="pane">
     <table class=${`ranking columns-${answer.ids.length}`} data-stale=${problem ? "" : null}>
       <caption class="unseen">Titles by score under mask ${LETTERS[state.active]}</caption>
       <thead><tr>
         <th scope="col" class="place">#</th>
         <th scope="col" class="title">Title</th>
         ${answer.ids.map((id, i) => html`
-          <${ColumnHead} state=${state} id=${id} isActive=${i === shown} isBase=${i === base} degraded=${answer.columns[i].degraded} />`)}
+          <${ColumnHead} state=${state} id=${id} isActive=${i === shown} degraded=${answer.columns[i].degraded} />`)}
       </tr></thead>
       <tbody ref=${body}>
         ${order.map((index, place) => html`
           <${Row} key=${index} state=${state} answer=${answer} index=${index} place=${place} shown=${shown}
             base=${base} move=${before && base !== shown ? (before.get(index) ?? place) - place : null}
+            tied=${before !== null && onlyPassedTies(answer, index, shown, base)}
             open=${open === index} toggle=${() => setOpen(open === index ? -1 : index)} />`)}
       </tbody>
     </table>
+    </div>
     <${Grades} state=${state} />`;
 }
 
-/** @param {{state: State, id: number, isActive: boolean, isBase: boolean, degraded: boolean}} props */
-function ColumnHead({ state, id, isActive, isBase, degraded }) {
+/** @param {{state: State, id: number, isActive: boolean, degraded: boolean}} props */
+function ColumnHead({ state, id, isActive, degraded }) {
   const index = state.columns.findIndex((one) => one.id === id);
   const one = state.columns[index];
   if (!one) return html`<th scope="col" class="score"></th>`;
@@ -58,45 +62,9 @@ function ColumnHead({ state, id, isActive, isBase, degraded }) {
     <th scope="col" class=${`score${isActive ? " active" : ""}`} aria-sort=${isActive ? "descending" : null}>
       <button class="quiet" title="Rank by this mask" onClick=${() => update({ active: index, selection: [] })}>
         <b class="letter">${LETTERS[index]}</b> <span class="label">${labelOf(state, one)}</span>
-        ${isBase ? html`<span class="soft"> base</span>` : null}
       </button>
       ${degraded ? html`<span class="mark" title="The cascade was short of time and left out its later stages">degraded</span>` : null}
     </th>`;
-}
-
-/**
- * @param {{state: State, answer: Answer, index: number, place: number, shown: number, base: number,
- *   move: number | null, open: boolean, toggle: () => void}} props
- */
-function Row({ state, answer, index, place, shown, base, move, open, toggle }) {
-  const result = answer.columns[shown].results[index];
-  const marks = [
-    result.truncated ? "cut to the model's window" : "",
-    result.unknown_tokens ? `${result.unknown_tokens} of ${result.tokens} tokens unknown` : "",
-  ].filter(Boolean);
-  return html`
-    <tr data-title=${index} class=${open ? "open" : ""}>
-      <td class="place"><b>${place + 1}</b><${Move} move=${move} /></td>
-      <td class="title">
-        <button class="name" aria-expanded=${open} onClick=${toggle}><bdi>${answer.titles[index] || "(empty)"}</bdi></button>
-        ${marks.map((mark) => html`<span class="mark">${mark}</span>`)}
-        ${open ? html`<${Details} state=${state} answer=${answer} index=${index} />` : null}
-      </td>
-      ${answer.columns.map((column, i) => html`
-        <${ScoreCell} result=${column.results[index]} isRaw=${isRaw(state)} isActive=${i === shown}
-          baseline=${base >= 0 && base !== i ? answer.columns[base].results[index] : null} />`)}
-    </tr>`;
-}
-
-/** @param {{move: number | null}} props */
-function Move({ move }) {
-  if (move === null) return null;
-  if (!move) return html`<span class="move soft"><span aria-hidden="true">–</span><span class="unseen">same place</span></span>`;
-  return html`
-    <span class=${`move ${move > 0 ? "up" : "down"}`}>
-      <span aria-hidden="true">${move > 0 ? "▲" : "▼"}</span>
-      <span class="unseen">${move > 0 ? "up" : "down"} </span>${Math.abs(move)}
-    </span>`;
 }
 
 /** @param {{state: State}} props */
@@ -116,13 +84,8 @@ function Grades({ state }) {
   return html`
     <p class="grades soft">
       Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
-      <span>Number: the score, from 0 to 1. Δ: against the baseline.</span>
+      <span>Number: the score, from 0 to 1. Below it: the change from the base.</span>
     </p>`;
-}
-
-/** @param {State} state @returns {boolean} whether scores are raw logits: any number, so there is no bar to fill */
-function isRaw({ facts }) {
-  return facts?.model.score_activation === "identity";
 }
 
 /** @param {Answer} answer @param {number} column @returns {number[]} the titles' indices, best first */
@@ -134,4 +97,42 @@ function ranked(answer, column) {
 /** @param {number[]} order @returns {Map<number, number>} each title's place */
 function places(order) {
   return new Map(order.map((index, place) => [index, place]));
+}
+
+/**
+ * @param {Answer} answer @param {number} index of a title @param {number} now a column @param {number} before another
+ * @returns {boolean} whether it changed places only with titles that show the same score as it does in one of both
+ */
+function onlyPassedTies(answer, index, now, before) {
+  const [a, b] = [answer.columns[now].results, answer.columns[before].results];
+  const isAbove = (/** @type {typeof a} */ of, /** @type {number} */ i) =>
+    of[i].raw_score > of[index].raw_score || (of[i].raw_score === of[index].raw_score && i < index);
+  const ties = (/** @type {typeof a} */ of, /** @type {number} */ i) => of[i].score.toFixed(3) === of[index].score.toFixed(3);
+  return a.every((_, i) => i === index || isAbove(a, i) === isAbove(b, i) || ties(a, i) || ties(b, i));
+}
+
+/**
+ * Rows glide to their new places, unless the person prefers less motion.
+ * @param {number[]} order the rows' keys from top to bottom
+ * @returns {{current: HTMLElement | null}} for the element around the rows, which carry `data-title`
+ */
+function useGliding(order) {
+  const body = useRef(/** @type {HTMLElement | null} */ (null));
+  const places = useRef(/** @type {Map<string, number>} */ (new Map()));
+  useLayoutEffect(() => {
+    const rows = /** @type {HTMLElement[]} */ ([...(body.current?.children ?? [])]);
+    const before = places.current;
+    places.current = new Map(rows.map((row) => [String(row.dataset.title), row.offsetTop]));
+    if (prefersStillness() || rows.length > MAX_ROWS) return;
+    for (const row of rows) {
+      const distance = (before.get(String(row.dataset.title)) ?? row.offsetTop) - row.offsetTop;
+      if (distance) {
+        row.animate([{ transform: `translateY(${distance}px)` }, { transform: "none" }], {
+          duration: MILLISECONDS,
+          easing: "cubic-bezier(0.2, 0.7, 0.2, 1)",
+        });
+      }
+    }
+  }, [order.join()]);
+  return body;
 }

@@ -35,10 +35,10 @@ export function Texts({ state }) {
           onInput=${(/** @type {InputEvent} */ event) => update({ query: valueOf(event) })} />
         <p class="wrong" id="query-wrong" role="alert">${query.trim() ? wrong("query") : "Type a query."}</p>
       </div>
-      <div class="field">
+      <div class="field examples">
         <label for="example">Examples</label>
-        <select id="example" value=${chosen} onChange=${pick}>
-          <option value="-1" disabled>Choose…</option>
+        <select id="example" aria-label="Examples" value=${chosen} onChange=${pick}>
+          <option value="-1" disabled>Choose an example…</option>
           ${EXAMPLES.map((example, i) => html`<option value=${i}>${example.name}</option>`)}
         </select>
       </div>

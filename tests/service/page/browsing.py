@@ -110,6 +110,13 @@ class Page:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
+    def slow_network(self, megabits: float, round_trip_ms: float) -> None:
+        """Emulate a slow network without a cache, until the end of the page."""
+        self.browser.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
+        bytes_s = megabits * 1e6 / 8
+        speed = {"downloadThroughput": bytes_s, "uploadThroughput": bytes_s, "latency": round_trip_ms}
+        self.browser.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **speed})
+
     def colours(self, scheme: str, *, still: bool = True) -> None:
         """Emulate the system's colour scheme, and a person who prefers less motion or does not."""
         motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
@@ -156,9 +163,10 @@ class Page:
         names = [path.rpartition("/")[2] for path in _MODULES]
         source = f"""
             const done = arguments[arguments.length - 1];
-            const load = (path) => import(new URL(`playground/${{path}}.js`, document.baseURI).href);
-            Promise.all({list(_MODULES)}.map(load)).then(([{", ".join(names)}]) => done({expression}))
-              .catch((error) => done(String(error)));"""
+            import(document.querySelector('script[type=module]').src).then(({{modules}}) => {{
+              const [{", ".join(names)}] = {list(_MODULES)}.map((path) => modules[`${{path}}.js`]);
+              done({expression});
+            }}).catch((error) => done(String(error)));"""
         return self.browser.execute_async_script(source, *arguments)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
@@ -185,4 +193,5 @@ class Page:
         assert self.run("return window.seen ? seen.violations : []") == []
         complaints = self.complaints()
         assert complaints == [], complaints
+        self.browser.execute_cdp_cmd("Network.disable", {})  # ends an emulation
         self.browser.get("about:blank")

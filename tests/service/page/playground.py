@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from tests.service.page.browsing import Page
-from tests.service.running import Server
 
 KEY = {"authorization": "Bearer plain"}
 MOUSE = "wireless mouse"
@@ -42,9 +41,9 @@ def settled(page: Page, columns: int = 2) -> list[dict[str, Any]]:
     return ranking
 
 
-def expected(server: Server, body: dict[str, Any]) -> dict[str, float]:
+def expected(server: str, body: dict[str, Any]) -> dict[str, float]:
     """The scores that the service itself gives, by title."""
-    answer = httpx.post(f"{server.url}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
+    answer = httpx.post(f"{server}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
     return {body["titles"][result["index"]]: result["score"] for result in answer.json()["results"]}
 
 
@@ -56,7 +55,7 @@ def spec(page: Page) -> str:
     return str(page.one("#spec").get_attribute("value"))
 
 
-def shown_scores(page: Page, server: Server, mask: str | dict[str, Any]) -> None:
+def shown_scores(page: Page, server: str, mask: str | dict[str, Any]) -> None:
     """Assert that the second column's scores are those of the service under a mask."""
     ranking = settled(page)
     titles = [row["title"] for row in ranking]

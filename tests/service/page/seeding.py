@@ -1,19 +1,31 @@
-"""The service that the page's tests look at: its live config, and experiments with some days of data."""
+"""The service that the page's tests look at: in this process, its experiments with some days of data."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvicorn
 
+from loadtest.beside import free_port
+from service.api import create_app
+from service.config.settings import LiveConfig, Settings
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure, Outcome, ShadowResult
 from service.experiments.state import Epoch, identity
 from service.experiments.store import Store
+from service.observe.metrics import Metrics
+from service.replica import Replica
 from tests.service.experiments.making import shadowed
+from tests.service.page.browsing import PATIENCE_S
 
+SHIPPED = Path(__file__).parents[3] / "models" / "default"
 DAYS = 3
 UNITS = 4000
 
@@ -55,6 +67,38 @@ LIVE: dict[str, Any] = {
     ],
     "experiments": [PRUNE20, DEEPER],
 }
+
+
+@contextmanager
+def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[str]:
+    """The address of a service of a model, in a thread of this process."""
+    port = free_port()
+    begun, finish = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0, **options)
+        metrics = Metrics()
+        replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
+        app = create_app(settings, metrics)
+        app.state.backend = replica
+        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        begun.set()
+        await asyncio.to_thread(finish.wait)
+        server.should_exit = True
+        await task
+        await replica.drain()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        finish.set()
+        thread.join()
 
 
 def seed(database: Path) -> None:

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import json
 import os
-import threading
+import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-import uvicorn
 import yaml
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
-from loadtest.beside import free_port
 from models.checkpoint.config import read_config
 from models.checkpoint.extras import FILE, weights_id
-from service.api import create_app
-from service.config.settings import LiveConfig, Settings
-from service.observe.metrics import Metrics
-from service.replica import Replica
+from service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page
-from tests.service.page.conftest import SHIPPED
 from tests.service.page.playground import MOUSE, cell, settled, spec
-from tests.service.running import Server
+from tests.service.page.seeding import SHIPPED, served
 
 pytestmark = pytest.mark.slow
 
@@ -147,8 +141,8 @@ def test_the_theme_can_be_switched_and_is_kept(page: Page) -> None:
     page.run("localStorage.clear()")
 
 
-def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: Server, chromium: Any) -> None:
-    page = Page(chromium, page_server.url)
+def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: str, chromium: Any) -> None:
+    page = Page(chromium, page_server)
     page.open()
     page.write("dialog.key #key", "wrong\n")
     page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
@@ -160,8 +154,8 @@ def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: Server,
     page.check_and_leave()
 
 
-def test_the_key_dialog_can_be_left_and_opened_again(page_server: Server, chromium: Any) -> None:
-    page = Page(chromium, page_server.url)
+def test_the_key_dialog_can_be_left_and_opened_again(page_server: str, chromium: Any) -> None:
+    page = Page(chromium, page_server)
     page.open()
     page.button("Cancel", "dialog.key").click()
     page.until(lambda: not page.all("dialog.key[open]"))
@@ -180,8 +174,8 @@ def test_the_key_dialog_can_be_left_and_opened_again(page_server: Server, chromi
     page.check_and_leave()
 
 
-def test_a_browser_that_keeps_nothing_shows_the_page(page_server: Server, chromium: Any) -> None:
-    page = Page(chromium, page_server.url)
+def test_a_browser_that_keeps_nothing_shows_the_page(page_server: str, chromium: Any) -> None:
+    page = Page(chromium, page_server)
     page.begin_with("""
       const get = () => { throw new DOMException('denied', 'SecurityError'); };
       if (location.protocol.startsWith('http'))
@@ -194,57 +188,121 @@ def test_a_browser_that_keeps_nothing_shows_the_page(page_server: Server, chromi
     page.check_and_leave()
 
 
-def test_the_files_are_open_strict_and_checked_by_their_etag(page_server: Server) -> None:
-    answer = httpx.get(page_server.url)
+def test_the_files_are_open_strict_and_kept_for_good(page_server: str) -> None:
+    answer = httpx.get(page_server)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["cache-control"] == "no-cache"
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
-    script = httpx.get(f"{page_server.url}/playground/app.js")
-    assert script.headers["content-type"].startswith("text/javascript")
-    again = httpx.get(
-        f"{page_server.url}/playground/app.js", headers={"if-none-match": script.headers["etag"]}
-    )
+    again = httpx.get(page_server, headers={"if-none-match": answer.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    assert httpx.get(f"{page_server.url}/v1/heads").status_code == 401  # what a study found is not open
-    found = httpx.get(f"{page_server.url}/v1/heads", headers={"authorization": "Bearer plain"}).json()
+    files = re.findall(r'(?:href|src)="(playground/[^"]+)"', answer.text)
+    assert sorted(file.rpartition(".")[2] for file in files) == ["css", "js", "svg"]
+    for file in files:
+        plain, packed = (
+            httpx.get(f"{page_server}/{file}", headers={"accept-encoding": encoding})
+            for encoding in ("identity", "gzip")
+        )
+        assert "immutable" in plain.headers["cache-control"]
+        assert hashlib.sha256(plain.content).hexdigest().startswith(Path(file).stem)
+        assert packed.headers["content-encoding"] == "gzip"
+        assert packed.content == plain.content  # httpx unpacks it
+    key = {"authorization": "Bearer plain"}
+    for path in ("v1/heads", "playground/facts"):  # what a study found is not open
+        assert httpx.get(f"{page_server}/{path}").status_code == 401
+    found = httpx.get(f"{page_server}/v1/heads", headers=key).json()
     assert (found["layers"], found["heads"], len(found["study"]["heads"])) == (12, 12, 144)
+    assert httpx.get(f"{page_server}/playground/facts", headers=key).json()["heads"] == found
     for path in ("/playground/../http/app.py", "/playground/nope.js", "/playground/vendor/preact.d.ts"):
-        assert httpx.get(page_server.url + path).status_code in (401, 404)
+        assert httpx.get(page_server + path).status_code in (401, 404)
 
 
-@contextmanager
-def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[str]:
-    """The address of a service of a model, in a thread of this process."""
-    port = free_port()
-    begun, finish = threading.Event(), threading.Event()
+def test_a_slow_network_shows_the_page_soon_and_with_six_requests(page: Page) -> None:
+    page.slow_network(megabits=1.6, round_trip_ms=300)
+    page.open()
+    settled(page)
+    painted = page.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    requests = 2 + page.run("return performance.getEntriesByType('resource').length")  # the page and its icon
+    print(f"first paint after {painted:.0f} ms at 1.6 Mbit/s and 300 ms, {requests} requests")
+    assert painted < 3000  # 1,500 ms on a machine that does nothing else
+    assert requests <= 6
 
-    async def main() -> None:
-        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0, **options)
-        metrics = Metrics()
-        replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
-        app = create_app(settings, metrics)
-        app.state.backend = replica
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
-        task = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        begun.set()
-        await asyncio.to_thread(finish.wait)
-        server.should_exit = True
-        await task
-        await replica.drain()
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
-        assert begun.wait(PATIENCE_S)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        finish.set()
-        thread.join()
+def test_a_first_visit_leads_through_three_steps_once(page: Page) -> None:
+    page.open()
+    page.run("localStorage.clear()")
+    page.open()
+    for number in "123":
+        assert page.one(".step .letter").text == number
+        page.one(".step .strong").click()
+    assert not page.all(".step")
+    page.open()
+    settled(page)
+    assert not page.all(".step")
+    page.run("localStorage.clear()")
+
+
+def test_a_word_explains_itself_to_pointer_and_keyboard(page: Page) -> None:
+    page.open()
+    settled(page)
+    page.run("document.querySelector('.legend .term').focus()")
+    page.browser.switch_to.active_element.send_keys(Keys.TAB, Keys.SHIFT, Keys.TAB)
+    assert "Quadratic weighted kappa" in page.one(".tip").text
+    page.browser.switch_to.active_element.send_keys(Keys.NULL, Keys.ESCAPE)
+    page.until(lambda: not [tip for tip in page.all(".tip") if tip.is_displayed()])
+    ActionChains(page.browser).move_to_element(page.one(".chip:nth-of-type(2) .pin")).perform()
+    assert "the other" in page.one(".tip").text
+
+
+def in_view(page: Page, *selectors: str) -> list[str]:
+    """Return those of the elements that reach beyond the window."""
+    script = """return arguments[0].filter((selector) => {
+      const box = document.querySelector(selector).getBoundingClientRect();
+      return box.top < 0 || box.left < 0 || box.bottom > innerHeight + 1 || box.right > innerWidth + 1; })"""
+    return [selector for selector in selectors if selector in page.run(script, selectors)]
+
+
+def test_a_laptop_shows_grid_mask_inspector_and_ranking_without_scrolling(page: Page) -> None:
+    page.size(1280, 720)
+    page.open(address("playground"))
+    settled(page)
+    assert "Point at a head" in page.one(".facts").text
+    cell(page, 3, 8).click()
+    assert "Layer 3 · head 8" in page.one(".facts").text
+    assert in_view(page, ".grid", ".facts", ".selected", "#spec", ".ranking") == []
+
+
+def test_a_tap_on_a_telephone_moves_a_ranking_that_is_in_view(page: Page) -> None:
+    page.size(390, 844)
+    page.open(address("playground", "&mask=none&mask=none&active=1&base=0"))
+    before = settled(page)
+    page.run("document.querySelector('.grid').scrollIntoView({block: 'end'})")
+    for layer in (5, 6, 7, 8):
+        page.one(f'[role="rowheader"][data-at="{layer}.-1"]').click()
+    page.until(lambda: [row["title"] for row in settled(page)] != [row["title"] for row in before])
+    assert in_view(page, ".grid", ".pane") == []
+    assert page.run("return document.querySelector('.grid').getBoundingClientRect().top") >= page.run(
+        "return document.querySelector('.pane').getBoundingClientRect().bottom"
+    )
+
+
+def test_places_among_ties_are_muted(page: Page) -> None:
+    page.open("#playground?q=mouse&t=towel&t=wireless+mouse&t=towel+&mask=none&mask=0.0&base=0&active=1")
+    settled(page)
+    page.run("""
+      window.answer = async (...what) => {
+        const answer = await (await unwatched(...what)).json();
+        const scores = [[0.5, 0.9, 0.1], [0.5, 0.50001, 0.50002]];
+        answer.columns.forEach((column, i) => column.results.forEach((result, j) => {
+          result.score = result.raw_score = scores[i][j];
+        }));
+        return Response.json(answer);
+      };""")
+    page.write("#query", "a mouse")
+    page.until(lambda: [move.get_attribute("class") for move in page.all(".move")] == ["move soft"] * 3)
 
 
 @pytest.mark.parametrize(("layers", "heads", "labels"), [(6, 12, 1), (24, 16, 3)])
@@ -294,6 +352,7 @@ def test_a_study_of_too_few_queries_shows_what_is_missing(chromium: Any, tmp_pat
         page = Page(chromium, url)
         page.open(address("playground", ""))
         settled(page)
+        ActionChains(page.browser).move_to_element(cell(page, 0, 0)).perform()
         text = page.one(".facts").text
         effects = [" ".join(row.text.split()) for row in page.all(".effects div")]
         assert effects == ["QWK – no interval", "NDCG@10 −0.010 no interval", "accuracy −0.020 no interval"]
@@ -438,7 +497,7 @@ def test_a_key_with_a_low_rate_sees_the_attention_of_all_heads(chromium: Any, tm
 @pytest.mark.skipif(
     "SCREENSHOTS" not in os.environ, reason="set SCREENSHOTS=1 to write docs/images/playground-*.png"
 )
-def test_screenshots_for_the_documentation(page: Page, page_server: Server) -> None:
+def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None:
     for scheme in ("light", "dark"):
         page.colours(scheme)
         page.size(1440, 960)
@@ -456,10 +515,10 @@ def test_screenshots_for_the_documentation(page: Page, page_server: Server) -> N
             assert image.stat().st_size > 10_000, f"{image.name} shows nothing"
 
 
-def under_load(page: Page, server: Server) -> int:
+def under_load(page: Page, server: str) -> int:
     """Send some traffic. Returns how many points a chart of the live view has."""
     for variant, titles in (("full", 12), ("pruned20", 8), ("pruned30", 20)):
         body = {"query": MOUSE, "titles": list(SHOWN[: titles % 8 + 1]) * 2, "variant": variant}
-        httpx.post(f"{server.url}/v1/score", json=body, headers={"authorization": "Bearer plain"}, timeout=30)
+        httpx.post(f"{server}/v1/score", json=body, headers={"authorization": "Bearer plain"}, timeout=30)
     path = page.run("return document.querySelector('.charts .line')?.getAttribute('d') ?? ''")
     return path.count("L")

@@ -46,12 +46,12 @@ def wait(browser: webdriver.Chrome, selector: str) -> Any:
 
 @pytest.mark.slow
 def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
-    page_server: Server, browser: webdriver.Chrome
+    page_server: str, browser: webdriver.Chrome
 ) -> None:
-    scrape = f"{page_server.url}/metrics"
+    scrape = f"{page_server}/metrics"
     assert httpx.get(scrape).status_code == 401
     before = models_read(scrape)
-    browser.get(f"{page_server.url}/docs")
+    browser.get(f"{page_server}/docs")
     field = wait(browser, "#token")
     field.send_keys("wrong\n")
     waiting(browser).until(lambda _: "not one of" in wait(browser, "#problem").text)

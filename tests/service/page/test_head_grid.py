@@ -13,7 +13,6 @@ from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
 from tests.service.page.playground import cell, settled, shown_scores, spec
-from tests.service.running import Server
 
 pytestmark = pytest.mark.slow
 CASES, STRUCTURED = (
@@ -23,7 +22,7 @@ CASES, STRUCTURED = (
 
 
 def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
-    page: Page, page_server: Server
+    page: Page, page_server: str
 ) -> None:
     page.open()
     before = settled(page)
@@ -53,7 +52,7 @@ def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     assert spec(page) == "none"
 
 
-def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_server: Server) -> None:
+def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_server: str) -> None:
     page.open()
     settled(page)
     page.button("Lower half off").click()
@@ -131,7 +130,7 @@ def test_a_swipe_that_scrolls_the_page_switches_no_head(page: Page) -> None:
 
 
 def test_a_burst_of_clicks_leaves_one_request_in_flight_and_the_last_state_counts(
-    page: Page, page_server: Server
+    page: Page, page_server: str
 ) -> None:
     page.open()
     settled(page)
@@ -182,7 +181,7 @@ def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
     assert page.evaluate(script, weighted) == [case["canonical"] for case in weighted]
 
 
-def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, page_server: Server) -> None:
+def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, page_server: str) -> None:
     page.open()
     settled(page)
     page.write("#spec", "skip:6-11, 2.3\n")
@@ -242,9 +241,7 @@ def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None
     assert page.one("#spec").get_attribute("aria-invalid") is None
 
 
-def test_a_click_on_the_grid_counts_although_a_spec_was_typed_before_it(
-    page: Page, page_server: Server
-) -> None:
+def test_a_click_on_the_grid_counts_although_a_spec_was_typed_before_it(page: Page, page_server: str) -> None:
     page.open("#playground?q=wireless+mouse&t=a+mouse&t=towel&mask=none&mask=none&active=1&base=0")
     settled(page)
     page.write("#spec", "5.*")  # and no Enter

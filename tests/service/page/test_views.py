@@ -13,15 +13,14 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
 from tests.service.page.browsing import Page
-from tests.service.running import Server
 
 pytestmark = pytest.mark.slow
 
 KEY = {"authorization": "Bearer plain"}
 
 
-def attention(server: Server, **body: Any) -> dict[str, Any]:
-    answer = httpx.post(f"{server.url}/v1/attention", json=body, headers=KEY, timeout=30).raise_for_status()
+def attention(server: str, **body: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{server}/v1/attention", json=body, headers=KEY, timeout=30).raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
 
@@ -42,7 +41,7 @@ def painted(page: Page) -> int:
     return found
 
 
-def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server: Server) -> None:
+def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server: str) -> None:
     query, title = "angle bracket", "Simpson Strong-Tie 12-Gauge Angle"
     page.open(f"#attention?q={quote(query)}&t=towel&t={quote(title)}&pair=1&head=0.8")
     page.until(lambda: len(tokens(page)) > 5)
@@ -120,12 +119,10 @@ def test_attention_without_a_title_says_what_is_missing(page: Page) -> None:
     assert not page.all(".token")
 
 
-def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(
-    page: Page, page_server: Server
-) -> None:
+def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page, page_server: str) -> None:
     page.open("#experiments")
     page.until(lambda: "SHIP" in page.one(".verdict").text or "WAIT" in page.one(".verdict").text)
-    report = httpx.get(f"{page_server.url}/v1/experiments/prune20", headers=KEY, timeout=60).json()["report"]
+    report = httpx.get(f"{page_server}/v1/experiments/prune20", headers=KEY, timeout=60).json()["report"]
     assert page.one(".verdict").text.endswith(report["text"])
     text = page.one(".experiment").text
     for count in report["exposures"].values():
@@ -134,7 +131,7 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(
     assert report["arms"][0]["shadow"]["text"] in text
     assert "No guardrail has tripped." in text
     assert len(page.all(".finding .band")) == 2
-    course = httpx.get(f"{page_server.url}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
+    course = httpx.get(f"{page_server}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
     assert len(course["looks"]) >= 20
     widths = [
         m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
@@ -325,12 +322,12 @@ def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page:
     assert ramp(page, question) == {**keep, "traffic": 0.05}
 
 
-def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
+def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:
     page.open("#live")
     page.one(".tiles")
     body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "pruned30"}
     for _ in range(3):
-        httpx.post(f"{page_server.url}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
+        httpx.post(f"{page_server}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
 
     def row() -> list[str]:
         rows = page.run("""
