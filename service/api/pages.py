@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+import time
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -118,6 +119,7 @@ PATHS = frozenset(_FILES)
 def add_pages(app: FastAPI) -> None:
     """Add both pages and the files that they load."""
     app.add_api_route("/playground/facts", _facts, include_in_schema=False)
+    app.add_api_route("/playground/history", _history, include_in_schema=False)
     for path in ("/", "/playground/{file:path}", "/docs", "/docs/{file}"):
         app.add_api_route(path, _serve, include_in_schema=False)
 
@@ -128,6 +130,11 @@ async def _facts(request: Request) -> Response:
     return json_response(
         {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
     )
+
+
+async def _history(request: Request) -> Response:
+    """What `/metrics` said at the last scrapes of this replica, and the time on its clock."""
+    return json_response({"now": time.time(), "scrapes": list(request.app.state.metrics.history)})
 
 
 async def _serve(request: Request) -> Response:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
+import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +37,15 @@ from service.observe import node_metrics
 from service.observe.node_metrics import NodeGauge
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+HISTORY_LENGTH = 150
+HISTORY_STEP_S = (
+    1.9  # the page scrapes every 2 s; five minutes of that are kept, and longer of Prometheus's scrapes
+)
+_CHARTED = re.compile(
+    r"^headroom_(?:requests_total|pairs_total|pair_seconds|stage_seconds_(?:sum|count)"
+    r"|batch_fill_ratio_(?:sum|count)|queue_tokens|shed_total|ready|heads_on)\b.*$|^headroom_pair_seconds_.*$",
+    re.MULTILINE,
+)
 
 # From half a millisecond to the request timeout, in factors of about 1.3 to 2.
 _SECONDS = (
@@ -105,6 +117,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = self._registry = CollectorRegistry()
         self._directory = node_directory()
+        self.history: deque[tuple[float, str]] = deque(maxlen=HISTORY_LENGTH)
+        """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
         self._series: dict[tuple[str, ...], Any] = {}
@@ -241,7 +255,11 @@ class Metrics:
 
     async def scrape(self) -> bytes:
         """Call `render` in a thread, one call at a time, because it is slow with many replicas."""
-        return await asyncio.get_running_loop().run_in_executor(self._scrapes, self.render)
+        text = await asyncio.get_running_loop().run_in_executor(self._scrapes, self.render)
+        now = time.time()
+        if not self.history or now - self.history[-1][0] >= HISTORY_STEP_S:
+            self.history.append((now, "\n".join(_CHARTED.findall(text.decode()))))
+        return text
 
     def render(self) -> bytes:
         """Return the metrics of this process, or of every replica that shares the multi-process directory."""

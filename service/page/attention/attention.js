@@ -65,7 +65,7 @@ function Pair({ state }) {
           ${titles.map((title, i) => html`<option value=${i}>${title.slice(0, 120)}</option>`)}
         </select></div>
       <div class="boxes" role="group" aria-label="What is shown">
-        ${box("special", "[CLS] and [SEP]")} ${box("words", "whole words")}
+        ${box("special", "special tokens")} ${box("words", "whole words")}
         ${box("masked", `under mask ${letter} (${labelOf(state, activeColumn(state)).slice(0, 24)})`)}
       </div>
     </div>`;
@@ -74,9 +74,9 @@ function Pair({ state }) {
 /** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number}} props */
 function Head({ state, loaded, values, index }) {
   const { attention, facts } = state;
-  const { texts, tokens, segments } = loaded;
+  const { texts, tokens, spelled, segments } = loaded;
   const matrix = useMemo(
-    () => shown(tokens, segments, values, attention),
+    () => shown(tokens, segments, values, attention, spelled),
     [tokens, values, attention.special, attention.words],
   );
   const [source, setSource] = useState(-1);
@@ -105,7 +105,7 @@ function Blocks({ tokens, segments, values }) {
     <table class="blocks">
       <caption class="unseen">Mean share of attention between query and title</caption>
       <thead><tr><td></td><th scope="col">to the query</th><th scope="col">to the title</th>
-        <th scope="col">to [CLS] and [SEP]</th></tr></thead>
+        <th scope="col">to special tokens</th></tr></thead>
       <tbody>${blocks(tokens, segments, values).map(({ from, to }) => html`
         <tr><th scope="row">from the ${from}</th>
           ${["query", "title", "special"].map((part) => html`

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { percent } from "../lib/format.js";
 import { isDark } from "../lib/theme.js";
+import { partOf } from "./tokens.js";
 
 /** @typedef {import("./tokens.js").Matrix} Matrix */
 
@@ -14,7 +15,7 @@ export function HeadMap({ matrix, from, choose, theme }) {
   const canvas = useRef(/** @type {HTMLCanvasElement | null} */ (null));
   const [at, setAt] = useState(/** @type {[number, number] | null} */ (null));
   const size = matrix.labels.length;
-  const step = Math.max(10, Math.min(26, Math.floor(600 / Math.max(1, size))));
+  const step = Math.max(14, Math.min(26, Math.floor(600 / Math.max(1, size))));
   useEffect(() => {
     if (canvas.current) paint(canvas.current, matrix.values, size, largest(matrix.values));
   }, [matrix, theme]);
@@ -28,7 +29,7 @@ export function HeadMap({ matrix, from, choose, theme }) {
   return html`
     <p class="soft map-line" role="status">
       ${at
-        ? html`<bdi>${matrix.labels[row]}</bdi> → <bdi>${matrix.labels[column]}</bdi>: ${percent(matrix.values[row * size + column], 1)}`
+        ? html`<bdi>${matrix.labels[row]}</bdi> <span>${partOf(matrix, row)}</span> → <bdi>${matrix.labels[column]}</bdi> <span>${partOf(matrix, column)}</span>: ${percent(matrix.values[row * size + column], 1)}`
         : `The strongest shade is ${percent(most, 1)}. Point at the map to read it.`}
     </p>
     <div class="map-scroll" tabindex="0" role="region" aria-label="Attention map">

@@ -4,6 +4,7 @@ import { useEffect, useMemo, useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
 import { activeColumn } from "../lib/columns.js";
 import { range, requestForm } from "../lib/mask.js";
+import { withUnknown } from "./tokens.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Problem} Problem */
@@ -12,6 +13,7 @@ import { range, requestForm } from "../lib/mask.js";
  * @typedef {object} Loaded The attention of one pair, as far as it is here.
  * @property {string[]} texts the query and the title
  * @property {string[]} tokens
+ * @property {string[]} spelled the tokens with the text of unknown ones
  * @property {number[]} segments
  * @property {Map<number, Float32Array>} heads n × n by index of the head
  */
@@ -68,7 +70,8 @@ async function load(body, state, found, signal, show, complain) {
       }
       const { tokens, segments } = reply;
       step = Math.max(1, Math.floor(MAX_VALUES / tokens.length ** 2));
-      show({ texts: [body.query, body.title], tokens, segments, heads: new Map(found) });
+      const texts = [body.query, body.title];
+      show({ texts, tokens, spelled: withUnknown(tokens, segments, texts), segments, heads: new Map(found) });
     } catch (error) {
       if (signal.aborted) return;
       const problem = asProblem(error);

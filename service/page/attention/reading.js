@@ -4,6 +4,7 @@ import { useState } from "../vendor/hooks.js";
 import { html } from "../lib/html.js";
 import { percent } from "../lib/format.js";
 import { largest, strength } from "./head_map.js";
+import { partOf } from "./tokens.js";
 
 /** @typedef {import("./tokens.js").Matrix} Matrix */
 
@@ -29,14 +30,15 @@ export function Reading({ matrix, texts, from, choose }) {
           <button aria-pressed=${!inward} onClick=${() => setInward(false)}>It looks at</button>
           <button aria-pressed=${inward} onClick=${() => setInward(true)}>Looks at it</button>
         </span>
-        <bdi class="source">${matrix.labels[from]}</bdi>
+        <bdi class="source">${matrix.labels[from]}</bdi> <span class="soft">${partOf(matrix, from) && `of the ${partOf(matrix, from)}`}</span>
       </p>
       <${Line} name="Query" segment=${0} text=${texts[0]} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
       <${Line} name="Title" segment=${1} text=${texts[1]} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
       <ol class="strongest" aria-label="Most attention">
-        ${top.map((to) => html`<li><bdi>${matrix.labels[to]}</bdi> ${percent(shares[to], 1)}</li>`)}
+        ${top.map((to) => html`<li><bdi>${matrix.labels[to]}</bdi> <span class="soft">${partOf(matrix, to)}</span> ${percent(shares[to], 1)}</li>`)}
         ${hidden > 0.0005 ? html`<li class="soft">hidden tokens ${percent(hidden, 1)}</li>` : null}
       </ol>
+      ${matrix.unknown.includes(true) ? html`<p class="soft">Dashed: the vocabulary lacks this piece, so the model reads it as “unknown”.</p>` : null}
     </div>`;
 }
 
@@ -52,8 +54,8 @@ function Line({ name, segment, text, matrix, shares, from, choose }) {
       <h3>${name}</h3>
       <p dir=${direction(text)}>
         ${own.map((i) => html`${matrix.glued[i] ? "" : " "}<button key=${i} aria-pressed=${i === from}
-          class=${`token shade-${Math.round(strength(shares[i], most) * (SHADES - 1))}`}
-          title=${percent(shares[i], 1)} onClick=${() => choose(i)}><bdi>${matrix.labels[i]}</bdi></button>`)}
+          class=${`token${matrix.unknown[i] ? " unknown" : ""} shade-${Math.round(strength(shares[i], most) * (SHADES - 1))}`}
+          title=${percent(shares[i], 1) + (matrix.unknown[i] ? ", unknown to the vocabulary" : "")} onClick=${() => choose(i)}><bdi>${matrix.labels[i]}</bdi></button>`)}
       </p>
     </div>`;
 }

@@ -6,10 +6,12 @@
  * @property {number[]} segments 0 query, 1 title
  * @property {boolean[]} glued whether no space stands before it in the text
  * @property {Float32Array} values row by row: how much of its attention a row's token gives a column's
+ * @property {boolean[]} unknown whether the vocabulary lacks the token; its label is then the text itself
  * @property {Float32Array} hidden of each row, the share that goes to hidden tokens
  */
 
 const SPECIAL = /^(\[(CLS|SEP|PAD|MASK)\]|<\/?s>|<pad>|<mask>)$/;
+const UNKNOWN = /^(\[UNK\]|<unk>)$/;
 
 /** @param {string} token */
 export function isSpecial(token) {
@@ -35,9 +37,10 @@ export function pieces(tokens) {
 /**
  * @param {string[]} tokens @param {number[]} segments @param {Float32Array} values n × n
  * @param {{special: boolean, words: boolean}} options
+ * @param {string[]} [spelled] the tokens with the text of unknown ones
  * @returns {Matrix}
  */
-export function shown(tokens, segments, values, { special, words }) {
+export function shown(tokens, segments, values, { special, words }, spelled = tokens) {
   const parts = pieces(tokens);
   /** @type {number[][]} */
   const groups = [];
@@ -61,7 +64,8 @@ export function shown(tokens, segments, values, { special, words }) {
     }
   });
   return {
-    labels: kept.map((group) => labelOf(group, tokens, parts, words)),
+    labels: kept.map((group) => labelOf(group, spelled, parts, words)),
+    unknown: kept.map((group) => group.some((i) => UNKNOWN.test(tokens[i]))),
     segments: kept.map(([first]) => segments[first]),
     glued: kept.map(([first]) => parts[first].continues),
     values: summed,
@@ -71,6 +75,7 @@ export function shown(tokens, segments, values, { special, words }) {
 
 /** @param {number[]} group @param {string[]} tokens @param {{text: string}[]} parts @param {boolean} words */
 function labelOf(group, tokens, parts, words) {
+  if (group.some((i) => UNKNOWN.test(parts[i].text))) return group.map((i) => tokens[i].replace(/^[▁Ġ]/, "")).join("");
   return words ? group.map((i) => parts[i].text).join("") : tokens[group[0]].replace(/^[▁Ġ]/, "");
 }
 
@@ -89,4 +94,43 @@ export function blocks(tokens, segments, values) {
     }
     return { from, to };
   });
+}
+
+/**
+ * @param {Matrix} matrix @param {number} i
+ * @returns {string} the part of the pair that a token is in, as a word may be in both; empty for a special token
+ */
+export function partOf({ labels, segments }, i) {
+  return isSpecial(labels[i]) ? "" : segments[i] ? "title" : "query";
+}
+
+/**
+ * Finds the text of unknown tokens: what stands between the known ones around them.
+ * @param {string[]} tokens @param {number[]} segments @param {string[]} texts the query and the title
+ * @returns {string[]} the tokens with that text in place of unknown ones
+ */
+export function withUnknown(tokens, segments, texts) {
+  if (!tokens.some((token) => UNKNOWN.test(token))) return tokens;
+  const plain = (/** @type {string} */ text) => text.normalize("NFKC").toLowerCase();
+  const spelled = [...tokens];
+  const parts = pieces(tokens);
+  texts.forEach((original, segment) => {
+    const text = original.normalize("NFKC");
+    const own = tokens.flatMap((token, i) => (segments[i] === segment && !isSpecial(token) ? [i] : []));
+    let from = 0; // of the text that is not spelled yet
+    own.forEach((i, n) => {
+      if (!UNKNOWN.test(tokens[i])) {
+        const at = plain(text).indexOf(plain(parts[i].text), from);
+        if (at >= 0) from = at + parts[i].text.length;
+        return;
+      }
+      const next = own[n + 1];
+      const end = next === undefined || UNKNOWN.test(tokens[next]) ? -1 : plain(text).indexOf(plain(parts[next].text), from);
+      const rest = text.slice(from, end < 0 ? undefined : end).trimStart();
+      const word = next !== undefined && UNKNOWN.test(tokens[next]) ? rest.split(/\s/)[0] : rest.trim();
+      from = text.indexOf(word, from) + word.length;
+      if (word) spelled[i] = word;
+    });
+  });
+  return spelled;
 }

@@ -77,7 +77,7 @@ const ROLES = {
   previous_word: { name: "previous word", letter: "P" },
   next_word: { name: "next word", letter: "N" },
   segmentation: { name: "word pieces", letter: "W" },
-  special: { name: "[CLS] and [SEP]", letter: "S" },
+  special: { name: "special tokens", letter: "S" },
 };
 
 /** @param {number} grade from 0 @param {number} grades @returns {number} one of the five shades, 0 to 4 */

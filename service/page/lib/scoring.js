@@ -14,13 +14,16 @@ let flight = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let waiting;
 let changedAt = -Infinity;
+let isStale = false;
 
 /** Begins to follow the state. */
 export function followState() {
   subscribe((state, before) => {
     if (!state.facts) return;
     const typed = state.query !== before.query || state.titles !== before.titles;
-    if (typed || state.columns !== before.columns || state.facts !== before.facts) {
+    if (typed || state.columns !== before.columns || state.facts !== before.facts) isStale = true;
+    if (isStale && state.view === "playground") { // no other view shows scores
+      isStale = false;
       const isBurst = performance.now() - changedAt < 2 * BURST_MS;
       changedAt = performance.now();
       schedule(typed && before.facts ? TYPING_MS : isBurst ? BURST_MS : 0);

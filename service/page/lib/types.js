@@ -110,7 +110,7 @@
  * @property {number} title index of the title
  * @property {number} layer
  * @property {number} head
- * @property {boolean} special whether [CLS] and [SEP] are shown
+ * @property {boolean} special whether special tokens, such as [SEP], are shown
  * @property {boolean} words whether word pieces are joined
  * @property {boolean} masked whether the active mask is applied
  */

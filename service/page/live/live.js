@@ -1,7 +1,7 @@
 /** The load on this node as it is: rates, latency by stage, batches, queue and refusals, by variant. */
 
-import { useState } from "../vendor/hooks.js";
-import { text } from "../lib/api.js";
+import { useEffect, useState } from "../vendor/hooks.js";
+import { call, text } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
 import { count, percent, short } from "../lib/format.js";
 import { html } from "../lib/html.js";
@@ -14,12 +14,18 @@ import { figures, parse, STAGES, variantRows } from "./prometheus.js";
 
 const EVERY_MS = 2000;
 const KEPT = 151; // five minutes
+const OLD_S = 8; // values that are older look old
 
 /** @type {Taken[]} What was taken so far; it outlives a look at another view. */
 let taken = [];
 
 /** @param {AbortSignal} signal */
 async function take(signal) {
+  if (!taken.length) {
+    const { now, scrapes } = await call("playground/history", { signal });
+    const ahead = Date.now() / 1000 - now; // of the service's clock
+    taken = scrapes.map((/** @type {[number, string]} */ [time, lines]) => ({ time: time + ahead, scrape: parse(lines) }));
+  }
   const scrape = parse(await text("metrics", { signal }));
   taken = [...taken, { time: Date.now() / 1000, scrape }].slice(-KEPT);
   return taken;
@@ -28,6 +34,7 @@ async function take(signal) {
 export function Live() {
   const { value, problem, now } = usePolling(take, EVERY_MS, []);
   const [variant, setVariant] = useState("");
+  const seconds = useClock();
   const all = value ?? taken;
   if (!all.length) {
     return problem && problem.status !== 401
@@ -36,14 +43,28 @@ export function Live() {
   }
   const history = figures(all, variant);
   const last = history.at(-1);
+  const age = seconds - all[all.length - 1].time;
+  const isOld = age > OLD_S;
   return html`
-    <div class="live">
+    <div class=${`live${isOld ? " old" : ""}`}>
+      <p class=${isOld ? "wrong" : "unseen"} role="status">${isOld ? `These values are ${Math.round(age)} s old.` : ""}</p>
       ${problem ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
       <${Tiles} last=${last} />
       <${Variants} taken=${all} chosen=${variant} choose=${setVariant} />
       <${Charts} history=${history} variant=${variant} />
-      <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.</p>
+      <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
+        The requests and pairs of this tab do not count.</p>
     </div>`;
+}
+
+/** @returns {number} the time, in seconds since 1970; it is drawn anew every second */
+function useClock() {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const ticking = setInterval(() => tick(Date.now()), 1000);
+    return () => clearInterval(ticking);
+  }, []);
+  return Date.now() / 1000;
 }
 
 /** @param {{last: Figures | undefined}} props */

@@ -1,5 +1,7 @@
 /** Reads the Prometheus text format, and computes what the live view shows from scrapes that follow each other. */
 
+import { own } from "../lib/api.js";
+
 /** @typedef {{labels: Record<string, string>, value: number}} Sample */
 /** @typedef {Map<string, Sample[]>} Scrape samples by metric name */
 
@@ -107,6 +109,7 @@ export function meanOf(before, after, name, wanted = {}) {
 
 export const STAGES = ["tokenize", "queue", "inference", "respond"];
 const WINDOW_S = 20;
+const NOT_SCORING = /^\/$|^unmatched$|^\/(metrics|health|docs|openapi|playground|info|ping|v1\/(models|variants|masks|heads|experiments|outcomes))/;
 
 /** @param {Taken[]} taken @param {string} variant empty: all @returns {Figures[]} one for each scrape but the first */
 export function figures(taken, variant) {
@@ -121,7 +124,7 @@ export function figures(taken, variant) {
     return {
       time: now.time,
       requests: scoringRate(before, now),
-      pairs: rate("headroom_pairs_total", wanted),
+      pairs: Math.max(0, rate("headroom_pairs_total", wanted) - ownPairs(before, now, variant) / seconds),
       p50: quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", 0.5, wanted),
       p99: quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", 0.99, wanted),
       fill: meanOf(before.scrape, now.scrape, "headroom_batch_fill_ratio"),
@@ -136,12 +139,23 @@ export function figures(taken, variant) {
   });
 }
 
-/** @param {Taken} before @param {Taken} now @returns {number} requests per second without those of this page's looking */
+/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without this tab's own */
 function scoringRate(before, now) {
-  const routes = valuesOf(now.scrape, "headroom_requests_total", "route");
-  const counted = routes.filter((route) => route !== "/metrics" && !route.startsWith("/health/"));
-  const grown = counted.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
-  return grown.reduce((sum, one) => sum + one, 0) / (now.time - before.time);
+  const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => !NOT_SCORING.test(route));
+  const grown = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
+  const others = grown.reduce((sum, one) => sum + one, 0) - ownIn(before, now).length;
+  return Math.max(0, others) / (now.time - before.time);
+}
+
+/** @param {Taken} before @param {Taken} now */
+function ownIn(before, now) {
+  return own.filter(({ time }) => time > before.time && time <= now.time);
+}
+
+/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns {number} the pairs of this tab's own requests */
+function ownPairs(before, now, variant) {
+  const pairs = ownIn(before, now).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
+  return pairs.reduce((sum, one) => sum + one.pairs, 0);
 }
 
 /** @param {Taken[]} taken @param {number} i @returns {Taken} the earliest one within the window */
@@ -157,19 +171,19 @@ export function variantRows(taken) {
     ...valuesOf(now.scrape, "headroom_heads_on", "variant"),
     ...valuesOf(now.scrape, "headroom_pairs_total", "variant"),
   ]);
-  const all = growth(before.scrape, now.scrape, "headroom_pairs_total");
+  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - ownPairs(before, now, "");
   return [...names].flatMap((name) => {
     const heads = samples(now.scrape, "headroom_heads_on", { variant: name })[0]?.value;
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
-    const grown = growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name });
+    const grown = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - ownPairs(before, now, name));
     const quantile = (/** @type {number} */ q) =>
       quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name });
     return [{
       name,
       heads: heads === undefined || Number.isNaN(heads) ? null : heads,
       rate: now.time > before.time ? grown / (now.time - before.time) : 0,
-      share: all ? grown / all : null,
+      share: all > 0 ? grown / all : null,
       p50: quantile(0.5),
       p99: quantile(0.99),
       total: pairs,

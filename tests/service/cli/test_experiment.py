@@ -225,8 +225,10 @@ def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run,
 """
     )
     options = ["--database", url, "--config", str(config)]
-    shown = run("experiment", "report", "prune20", *options)
+    shared = tmp_path / "shared.html"
+    shown = run("experiment", "report", "prune20", *options, "--out", str(shared))
     assert shown.status == 0, shown.err
+    assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "control 40, pruned 40" in shown.out
     assert "STOP: Every arm was rolled back to control." in shown.out
     config.write_text(config.read_text().replace("weight: 50}, {", "weight: 450}, {"))

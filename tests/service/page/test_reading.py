@@ -64,6 +64,14 @@ def test_joined_words_keep_all_attention(page: Page) -> None:
     assert pieces == ["<s>", "wire", "less+", "mouse", "</s>"]
 
 
+def test_unknown_pieces_show_their_text(page: Page) -> None:
+    page.open()
+    script = "tokens.withUnknown(arguments[0], arguments[1], arguments[2])"
+    names = ["[CLS]", "a", "[UNK]", "mouse", "[SEP]", "[UNK]", "[UNK]", "##s", "[SEP]"]
+    found = page.evaluate(script, names, [0] * 5 + [1] * 4, ["A ☃☃ mouse", "龘 𓀀s"])
+    assert found == ["[CLS]", "a", "☃☃", "mouse", "[SEP]", "龘", "𓀀", "##s", "[SEP]"]
+
+
 def test_files_are_read_with_quotes_lines_and_tabs(page: Page) -> None:
     page.open()
     script = "arguments[0].map((text) => texts.readFile(text)).map(({query, titles}) => [query, titles])"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -54,10 +56,12 @@ def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server:
     page.all(".token")[source].click()
     strongest = page.one(".strongest li").text
     to = max(range(len(rows)), key=lambda i: rows[source][i])
-    assert strongest == f"{shown[to]} {100 * rows[source][to]:.1f} %"
+    part = lambda i: "" if shown[i] in ("<s>", "</s>") else (" query", " title")[answer["segments"][i]]  # noqa: E731
+    assert strongest == f"{shown[to]}{part(to)} {100 * rows[source][to]:.1f} %"
+    assert page.one(".reading .soft").text == "of the query"
     page.button("Looks at it").click()
     to = max(range(len(rows)), key=lambda i: rows[i][source])
-    assert page.one(".strongest li").text == f"{shown[to]} {100 * rows[to][source]:.1f} %"
+    assert page.one(".strongest li").text == f"{shown[to]}{part(to)} {100 * rows[to][source]:.1f} %"
 
     # The map, under the pointer.
     size = page.run("return document.querySelector('.field-of-cells canvas').width")
@@ -67,7 +71,10 @@ def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server:
     step = cells.size["width"] / size
     offset = lambda i: math.floor((i + 0.5) * step - cells.size["width"] / 2)  # noqa: E731
     ActionChains(page.browser).move_to_element_with_offset(cells, offset(3), offset(1)).perform()
-    assert page.one(".map-line").text == f"{shown[1]} → {shown[3]}: {100 * rows[1][3]:.1f} %"
+    share = f"{100 * rows[1][3]:.1f} %"
+    assert page.one(".map-line").text == f"{shown[1]}{part(1)} → {shown[3]}{part(3)}: {share}".replace(
+        "  ", " "
+    )
 
     # Special tokens go, and word pieces are joined; what is hidden is counted.
     page.one(".boxes label:nth-child(1)").click()
@@ -127,12 +134,18 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     text = page.one(".experiment").text
     for count in report["exposures"].values():
         assert f"{count:,}" in text
+    assert f"{sum(report['exposures'].values()):,} of {report['planned_units']:,} planned units" in text
+    assert text.count(report["arms"][0]["metrics"][0]["text"]) == 1  # the verdict is said once
+    assert len(page.all(".interval .zero")) == len(page.all(".interval line.margin")) == 2
     assert report["sample_ratio"]["text"] in text
     assert report["arms"][0]["shadow"]["text"] in text
     assert "No guardrail has tripped." in text
     assert len(page.all(".finding .band")) == 2
     course = httpx.get(f"{page_server}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
     assert len(course["looks"]) >= 20
+    shared = httpx.get(f"{page_server}/v1/experiments/prune20/report.html", headers=KEY, timeout=60)
+    assert report["text"] in html.unescape(shared.text)
+    assert "http" not in re.sub(r"http://www.w3.org/\S+", "", shared.text)  # it needs no other file
     widths = [
         m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
     ]
