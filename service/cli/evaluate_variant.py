@@ -20,14 +20,15 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     """Grade the labelled pairs by the variant and by its baseline.
 
     That is a cascade's last stage, or the intact model: `full`, or `intact` if the variant has a checkpoint
-    of its own or is `full` itself.
+    of its own or is `full` itself. A smaller network (`@NAME`) is compared with its model.
     """
     from dataclasses import replace
 
-    from models import ModelError
+    from models import Classifier, ModelError
     from models.quality.labelled import read_labelled
-    from service.cli.choice import resolve
+    from service.cli.choice import read_setup, resolve
     from service.scoring.catalog import BASE
+    from service.scoring.offline import whole
 
     variant = resolve(network)
     classifier = variant.classifier
@@ -39,6 +40,9 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
     if variant.stages:
         name, base = variant.stages[-1].name, variant.stages[-1]
+    elif variant.checkpoint.startswith("@"):
+        setup = read_setup(network.model, network.config, network.device, network.dtype)
+        name, base = "full", whole(Classifier.load(setup.model, setup.device, setup.dtype))
     else:
         is_base = variant.checkpoint == BASE and variant.name != "full"
         name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)

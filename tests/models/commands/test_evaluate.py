@@ -231,3 +231,24 @@ def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_pa
     both = run(*arguments, "--variant", "small", "--mask", "0.0")
     assert both.status == 2
     assert "a variant has its own mask" in both.err
+
+
+def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_path: Path) -> None:
+    home = write_checkpoint(tmp_path / "model")
+    write_checkpoint(home / "networks" / "fast", seed=1, num_hidden_layers=1)
+    rows = [(f"lamp {n // 4}", WORDS[n % len(WORDS)], n % 5) for n in range(48)]
+    labelled = write(tmp_path / "pairs.csv", rows)
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: all}, "
+        '{name: quick, checkpoint: "@fast", optional: true}]}}]}]'
+    )
+    arguments = ("--data", str(labelled), "--config", str(config), "--model", str(home), *DEVICE, "--json")
+    report = orjson.loads(run("evaluate", *arguments, "--variant", "quick").out)
+    assert [side["name"] for side in report["sides"]] == ["model", "fast"]
+    found = [side["metrics"]["qwk"]["value"] for side in report["sides"]]
+    pairs = [row[:2] for row in rows]
+    for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
+        scores = Classifier.load(path, "cpu", "float32").score(pairs)
+        own = Evaluation([row[0] for row in rows], [row[2] for row in rows], scores.probabilities)
+        assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
