@@ -60,7 +60,7 @@ function Small({ state, loaded, index, chosen, choose }) {
     const matrix = shown(loaded.tokens, loaded.segments, values, { special, words });
     paint(canvas.current, matrix.values, matrix.labels.length, 1);
   }, [values, special, words, state.theme]);
-  const letter = mainLetter(state.facts?.study?.heads[index]?.roles);
+  const letter = mainLetter(state.facts?.study?.heads[index]?.roles, { special: false }); // most heads hold that role
   return html`
     <div class="small" role="radio" aria-checked=${chosen} tabindex=${chosen ? 0 : -1} data-small=${index}
       aria-label=${`layer ${Math.floor(index / heads)} head ${index % heads}`} onClick=${() => choose(index)}>

@@ -26,7 +26,7 @@ export function Arms({ one, report }) {
       <h2>Arms and their units</h2>
       ${report
         ? html`<p class="progress"><span class="share"><i style=${{ width: `${Math.min(100, (100 * all) / report.planned_units)}%` }}></i></span>
-            <b>${count(all)}</b> of ${count(report.planned_units)} planned units</p>`
+            <span><b>${count(all)}</b> of ${count(report.planned_units)} planned units</span></p>`
         : null}
       <div class="scroll" tabindex="0" role="region" aria-label="Arms">
         <table class="plain">

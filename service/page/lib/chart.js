@@ -39,8 +39,8 @@ export function Chart({ label, times, series, format, clock, marks = [], settled
         ${times.length ? html`<span class="soft"> ${clock(times[shown])}</span>` : null}
         ${series.map((one, i) => html`<span class="value">${dash(i)} ${one.name} ${valueAt(one, shown, format)}</span>`)}
       </figcaption>
-      ${times.length < 2
-        ? html`<p class="soft waiting">Not enough to draw yet.</p>`
+      ${times.length < 2 || series.every(({ values }) => values.every((value) => value === null))
+        ? html`<p class="soft waiting">Nothing to draw yet.</p>`
         : html`<svg width=${width} height=${HEIGHT} role="img" aria-label=${`${label}; the line above it reads out values`}
             onPointerMove=${point} onPointerLeave=${() => setAt(null)}>
             <${Axes} range=${range} y=${y} x=${x} times=${times} end=${EDGE.left + inner} format=${format} clock=${clock} />

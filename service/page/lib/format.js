@@ -63,11 +63,12 @@ export function roleLetter(role) {
  * A head has room for one letter. Most heads look at special tokens, so that role shows only where there is no other.
  *
  * @param {Record<string, number> | undefined} roles excess over chance by role
+ * @param {{special?: boolean}} [options] special: whether that role shows at all
  * @returns {string} the letter of the role that is held most; empty without a role
  */
-export function mainLetter(roles) {
+export function mainLetter(roles, { special = true } = {}) {
   const held = Object.entries(roles ?? {}).sort((one, other) => other[1] - one[1]);
-  const [role] = held.find(([name]) => name !== "special") ?? held[0] ?? [];
+  const [role] = held.find(([name]) => name !== "special") ?? (special ? held[0] : undefined) ?? [];
   return role ? roleLetter(role) : "";
 }
 

@@ -9,11 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import yaml
 import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
+from service.experiments.definition import ExperimentConfig
 from tests.service.page.browsing import Page
 
 pytestmark = pytest.mark.slow
@@ -352,3 +354,35 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.button("pruned30", ".live").click()
     page.until(lambda: "Pair time, pruned30" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
+
+
+def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
+    page: Page, page_server: str
+) -> None:
+    httpx.get(f"{page_server}/metrics", headers=KEY, timeout=30).raise_for_status()
+    page.open("#live")
+    page.until(lambda: page.all(".charts .line"))  # at least two scrapes, of which this page made one
+    scored = page.run("return seen.requests")
+    page.run("window.answer = () => new Promise(() => {})")  # the service hangs
+    page.hurry()
+    page.until(lambda: page.all(".live.old"))
+    assert page.one(".live [role=status].wrong").text.startswith("These values are ")
+    assert scored <= 4  # the facts, the history and scrapes: no view but the playground has anything scored
+
+
+def test_on_a_telephone_the_heads_to_choose_from_come_before_the_one(page: Page) -> None:
+    page.size(390, 844)
+    page.open("#attention?q=mouse&t=wireless+mouse")
+    page.one(".token")
+    tops = page.run("""
+      return ['.pair', '.all-heads', '.one-head'].map((part) => document.querySelector(part).getBoundingClientRect().top)""")
+    assert tops == sorted(tops)
+
+
+def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:
+    page.open("#playground?q=mouse&t=towel")
+    page.one(".ranking")
+    page.run("window.answer = async () => Response.json({experiments: []})")
+    page.one("nav a[href^='#experiments']").click()
+    entry = yaml.safe_load(page.one(".nothing pre").text)["experiments"][0]
+    assert ExperimentConfig.model_validate(entry).name == "first"
