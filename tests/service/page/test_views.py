@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import yaml
 import pytest
+import yaml
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
@@ -375,7 +375,8 @@ def test_on_a_telephone_the_heads_to_choose_from_come_before_the_one(page: Page)
     page.open("#attention?q=mouse&t=wireless+mouse")
     page.one(".token")
     tops = page.run("""
-      return ['.pair', '.all-heads', '.one-head'].map((part) => document.querySelector(part).getBoundingClientRect().top)""")
+      const parts = ['.pair', '.all-heads', '.one-head'].map((part) => document.querySelector(part));
+      return parts.map((part) => part.getBoundingClientRect().top)""")
     assert tops == sorted(tops)
 
 
