@@ -61,26 +61,24 @@ def run(
     import orjson
 
     from service.files.running import run as run_job
-    from service.files.writing import readable
 
     began = time.monotonic()
     with closing(Share()) as share, prepared(source, output, options, use_ray) as (job, workers):
         summary = run_job(job, workers, share, overwrite=overwrite)
     seconds = time.monotonic() - began
-    written, rejects_file = readable(job.output), readable(summary.rejects_file)
     if as_json:
         document = {
-            "output": written,
+            "output": job.output,
             "rows": summary.rows,
             "rejects": summary.rejects,
-            "rejects_file": rejects_file if summary.rejects else None,
+            "rejects_file": summary.rejects_file if summary.rejects else None,
             "seconds": round(seconds, 3),
         }
         print(orjson.dumps(document).decode())
         return
-    print(f"{written}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
+    print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
     if summary.rejects:
-        print(f"headroom: {summary.rejects:,} rows were set aside: {rejects_file}", file=sys.stderr)
+        print(f"headroom: {summary.rejects:,} rows were set aside: {summary.rejects_file}", file=sys.stderr)
 
 
 @contextmanager

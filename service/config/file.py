@@ -1,6 +1,9 @@
 """Reads and checks the config file (deploy/serve.yaml), a Ray Serve config, and applies overrides to it.
 
 The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. This module does not need ray.
+
+YAML is read strictly: no key twice, of which parsers keep the last, and no value that JSON lacks, as which
+Serve passes a config on.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
+import yaml
 from pydantic import ValidationError
 
 from models.files import read_bytes
-from service.config import strict_yaml
 from service.config.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
 from service.experiments.fields import NAME_PATTERN
 
@@ -152,10 +156,19 @@ def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Se
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        document = strict_yaml.parse(text)
-    except strict_yaml.InvalidYAML as error:
-        where = "" if error.line is None else f", line {error.line}"
-        raise ConfigFileError(f"{path}{where}: {error}") from None
+        document = yaml.load(text, _Loader)
+        orjson.dumps(document, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f", line {mark.line + 1}"
+        problem = f"{getattr(error, 'context', None) or ''} {getattr(error, 'problem', error)}"
+        if "'@'" in problem:  # as masks begin
+            problem += "; put the value in quotes"
+        raise ConfigFileError(f"{path}{where}: {' '.join(problem.split())}") from None
+    except (RecursionError, ValueError, LookupError, TypeError) as error:
+        raise ConfigFileError(
+            f"{path}: nested too deeply, or a value that JSON does not have (put text in quotes): {error}"
+        ) from None
     if not isinstance(document, Mapping):
         raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
     applications = document.get("applications")
@@ -166,6 +179,19 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     if [entry.get("name") if isinstance(entry, Mapping) else None for entry in listed] != [DEPLOYMENT]:
         raise ConfigFileError(f"{path}: applications[0].deployments must hold {DEPLOYMENT}, and it alone")
     return dict(document)
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuse a key that stands twice."""
+        node = super().compose_mapping_node(anchor)
+        keys = set()
+        for key, _ in node.value:
+            if (name := (key.tag, str(key.value))) in keys:
+                problem = f"the key {key.value!r} stands twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            keys.add(name)
+        return node
 
 
 def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:
@@ -226,10 +252,7 @@ def first_problem(error: ValidationError, root: str = "") -> str:
     if location[-1:] == ["[key]"]:
         location.pop()
         message = f"as a name: {message}"
-    if location[1:] and location[-1] in (
-        "str",
-        "dict[str,any]",
-    ):  # a branch of a union, which is not in the file
+    if location[1:] and location[-1] in ("str", "int", "dict[str,any]"):  # a branch of a union
         location.pop()
     place = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return f"{place.removeprefix('.')}: {message}".removeprefix(": ")

@@ -24,12 +24,8 @@ Role = Literal["user", "admin"]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _FORM = "KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]"
+_LIMITS = ("rate", "pairs", "burst")
 ROUNDING = 1e-9
-_LIMITS = {
-    "rate": "a number of requests per second above 0",
-    "pairs": "a number of pairs per second above 0",
-    "burst": "a number of pairs from 1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +94,26 @@ def _parse_entry(entry: object) -> ApiKey:
         raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
-    named = [option.partition("=")[0] for option in options]
-    if len(set(named)) < len(named):
-        raise ValueError("an option is given twice")
-    role: Role = "user"
-    limits: dict[str, float] = {}
-    for option in options:
-        name, _, value = option.partition("=")
-        if name == "role" and value in ("user", "admin"):
-            role = cast(Role, value)
-        elif name in _LIMITS:
-            limits[name] = _parse_limit(name, value)
-        else:
-            raise ValueError(
-                "the options are role=user, role=admin, rate=REQUESTS_PER_SECOND, pairs=PAIRS_PER_SECOND "
-                "and burst=PAIRS"
-            )
-    if "burst" in limits and "pairs" not in limits:
-        raise ValueError("burst needs pairs=PAIRS_PER_SECOND")
-    return ApiKey(bytes.fromhex(digest[1]) if digest else _digest(token.encode()), role, **limits)
-
-
-def _parse_limit(name: str, value: str) -> float:
+    given = dict(option.partition("=")[::2] for option in options)
+    is_right = len(given) == len(options)  # no option twice
+    role = given.pop("role", "user")
     try:
-        limit = float(value)
+        limits = {name: float(value) for name, value in given.items()}
     except ValueError:
-        limit = math.nan
-    if not (math.isfinite(limit) and limit > 0 and (name != "burst" or limit >= 1)):
-        raise ValueError(f"{name} is {_LIMITS[name]}")
-    return limit
+        is_right, limits = False, {}
+    if not (
+        is_right
+        and role in ("user", "admin")
+        and limits.keys() <= set(_LIMITS)
+        and all(0 < limit < math.inf for limit in limits.values())
+        and ("burst" not in limits or ("pairs" in limits and limits["burst"] >= 1))
+    ):
+        raise ValueError(
+            "write each option once: role=user or role=admin, rate=REQUESTS_PER_SECOND and "
+            "pairs=PAIRS_PER_SECOND, both above 0, and beside pairs also burst=PAIRS, from 1"
+        )
+    digest_bytes = bytes.fromhex(digest[1]) if digest else _digest(token.encode())
+    return ApiKey(digest_bytes, cast(Role, role), **limits)
 
 
 def _digest(token: bytes) -> bytes:

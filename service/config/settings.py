@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
 import re
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Literal, Self
 
 import orjson
 from pydantic import (
@@ -17,7 +15,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -35,7 +32,6 @@ from service.experiments.fields import ConfigName
 ENVIRONMENT_PREFIX = "HEADROOM_"
 DEVICE_PATTERN = f"^({DEVICES.pattern})$"
 
-_NUMBER = re.compile(r"\b(int|float)\b")  # in an annotation
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _ApiKeys = Annotated[
@@ -195,15 +191,10 @@ class Settings(BaseSettings):
     @classmethod
     def _can_export(cls, value: bool) -> bool:
         if value:
-            check_exporter()
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        # pydantic takes `true` for the number 1, as in `score_cache_size: true`.
-        if value is True and _NUMBER.search(str(cls.model_fields[str(info.field_name)].annotation)):
-            raise ValueError("should be a number, not true")
+            try:
+                version("opentelemetry-exporter-otlp-proto-http")
+            except PackageNotFoundError:
+                raise ValueError(f"needs OpenTelemetry's exporter: {how_to_install('otel')}") from None
         return value
 
     @model_validator(mode="after")
@@ -269,16 +260,6 @@ class LiveConfig(BaseModel):
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            unknown = sorted(str(key) for key in value if key not in cls.model_fields)
-            if unknown:
-                known = ", ".join(cls.model_fields)
-                raise ValueError(f"unknown key {', '.join(unknown)}; this version knows {known}")
-        return value
-
     @field_validator("variants")
     @classmethod
     def _unique(cls, variants: tuple[VariantConfig, ...]) -> tuple[VariantConfig, ...]:
@@ -325,20 +306,3 @@ class LiveConfig(BaseModel):
 
 class InvalidConfig(ValueError):
     """A config that cannot be served; the message says where and why."""
-
-
-_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
-_OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-
-
-def check_exporter() -> None:
-    """Raise ValueError if traces cannot be sent: the extra is missing, or another protocol is asked for."""
-    try:
-        is_installed = importlib.util.find_spec(_OTLP_EXPORTER) is not None
-    except ModuleNotFoundError:
-        is_installed = False
-    if not is_installed:
-        raise ValueError(f"needs OpenTelemetry's exporter: {how_to_install('otel')}")
-    for variable in _OTLP_PROTOCOL:
-        if (protocol := os.environ.get(variable)) not in (None, "", "http/protobuf"):
-            raise ValueError(f"{variable} is {protocol}; traces can only be sent as http/protobuf")

@@ -7,14 +7,11 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
-    WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from service.experiments.fields import STORABLE, ConfigName
 
@@ -32,27 +29,11 @@ class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _keep(value: Any) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not (value >= 1 if isinstance(value, int) else 0 < value < 1):
-        raise PydanticCustomError("keep", "should be " + KEEP_RANGE)
-    return value
-
-
-_KEEP_SCHEMA = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1},
-        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-    ]
-}
-Keep = Annotated[int | float, BeforeValidator(_keep), WithJsonSchema(_KEEP_SCHEMA)]
-
-
 class StageConfig(_Config):
     """One stage of a cascade."""
 
     variant: ConfigName = Field(description="The variant that scores in this stage; not a cascade.")
-    keep: Keep | None = Field(
+    keep: int | float | None = Field(
         None,
         description="How many of a query's titles the next stage scores: a number, or a share of this "
         "stage's titles, rounded up. The last stage has none.",
@@ -130,8 +111,10 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
         if number == len(stages) - 1:
             if stage.keep is not None:
                 raise ValueError(f"{place}.keep: the last stage keeps all of its titles; leave keep out")
-        elif stage.keep is None:
-            raise ValueError(f"{place}.keep is missing: {KEEP_RANGE}")
+        elif stage.keep is None or not (
+            stage.keep >= 1 if isinstance(stage.keep, int) else 0 < stage.keep < 1
+        ):
+            raise ValueError(f"{place}.keep: should be {KEEP_RANGE}")
         elif isinstance(stage.keep, int):
             if kept is not None and stage.keep >= kept:
                 raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -98,11 +97,9 @@ class BatchRunner:
         if self._observer is not None and is_measured:
             self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
-        traces = [trace for trace in {row.submission.trace: None for row in rows} if trace is not None]
         mark = self._rate.pass_changes(1, self._clock())
         try:
-            with traces[0].in_batch(traces, rows=len(rows), tokens=batch.tokens) if traces else nullcontext():
-                results = await self._forward(batch)
+            results = await self._forward(batch)
             if len(results) != len(rows):
                 raise RuntimeError(f"{len(results)} results for a batch of {len(rows)} rows")
             has_run = True

@@ -220,8 +220,6 @@ class Scheduler:
                 elif submission.started is None:
                     submission.started = now
                     submission.queue_s = now - submission.since
-                    if submission.trace is not None:
-                        submission.trace.begins(submission.since, now)
             if batch := [row for row in batch if row.submission.is_open]:
                 return batch
 
@@ -246,9 +244,9 @@ class Scheduler:
         if submission.started is not None:
             submission.inference_s = now - submission.started
         if submission.trace is not None:
-            if submission.started is None:
-                submission.trace.stage("queue", submission.since, now)
-            elif error is None:
-                submission.trace.ends(now)
+            began = now if submission.started is None else submission.started
+            submission.trace.stage("queue", submission.since, began)
+            if submission.started is not None:
+                submission.trace.stage("forward", began, now)
         submission.error = error
         submission.closed.set()

@@ -11,10 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
-from service.files.storage import UNFINISHED, storage_of
-
-INPUT = "input"
-"""The key of a plan that holds name, size and time of each input file."""
+from service.files.storage import UNFINISHED, Storage
 
 PLAN, MARK, OWNER = "plan.json", "complete", "owner"
 _PART = re.compile(r"(\d{6})-(\d{8})-(\d+)-(\d+)\.part")
@@ -51,7 +48,7 @@ class Parts:
     def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
         self.plan: dict[str, Any] = json.loads(json.dumps(plan))  # as it is read again
         self.directory = output.rstrip("/") + ".parts"
-        self.storage = storage_of(output)
+        self.storage = Storage(output)
         self.storage.check = self.check_owner
         self._run: str | None = None
         self._key = hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()[:12]
@@ -117,21 +114,10 @@ class Parts:
     def _check_plan(self, before: dict[str, Any]) -> None:
         for name in before | self.plan:
             if before.get(name) != self.plan.get(name):
-                difference = f"a run with another {name}; repeat that run"
-                if name == INPUT:
-                    difference = self._changed_input(before)
                 raise ModelError(
-                    f"{self.directory} holds the parts of {difference}, or start over with --overwrite"
+                    f"{self.directory} holds the parts of a run with another {name}; repeat that run, "
+                    "or start over with --overwrite"
                 )
-
-    def _changed_input(self, before: dict[str, Any]) -> str:
-        stats = {file: stat for file, *stat in before.get(INPUT, ())}
-        now = {file: stat for file, *stat in self.plan.get(INPUT, ())}
-        if list(now) != list(stats):
-            return "a run with other input files; repeat that run"
-        changed = next(file for file, stat in now.items() if stat != stats[file])
-        what = "its size or its time of change"
-        return f"an unfinished run, but {changed} has changed since ({what}); restore it"
 
     def _check_names(self) -> None:
         """Raise ModelError if the directory holds a file that no run has put there."""

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow
@@ -82,28 +82,22 @@ def windows(
     cannot be read or its columns do not fit the options.
     """
     name = window.name
-    stat = storage.stat(name)
-    if stat is None:
-        raise ModelError(f"{name} does not exist")
-    with storage.open(name) as raw:
-        try:
-            read = _parquet if source.kind == "parquet" else partial(_text, source, max(stat.size, 1))
+    read = _parquet if source.kind == "parquet" else partial(_text, source)
+    try:
+        with storage.open(name) as raw:
             yield from read(raw, window, options, window_rows)
-        except (OSError, EOFError, UnicodeError, pyarrow.ArrowException) as error:
-            raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
+    except (OSError, EOFError, UnicodeError, pyarrow.ArrowException) as error:
+        raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
 
 
 def _text(
-    source: Format, size: int, raw: Any, window: Window, options: ScoreOptions, window_rows: int
+    source: Format, raw: pyarrow.NativeFile, window: Window, options: ScoreOptions, window_rows: int
 ) -> Iterator[Window]:
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
-    stream: IO[bytes] = raw
+    size, plain = max(raw.size(), 1), raw
     if source.compression:
-        file = raw if isinstance(raw, pyarrow.NativeFile) else pyarrow.PythonFile(raw, mode="r")
-        plain = pyarrow.CompressedInputStream(file, CODECS[source.compression])
-        stream = io.BufferedReader(plain, BUFFER_BYTES)
-    elif isinstance(raw, pyarrow.NativeFile):
-        stream = io.BufferedReader(raw, BUFFER_BYTES)
+        plain = pyarrow.CompressedInputStream(raw, CODECS[source.compression])
+    stream = io.BufferedReader(plain, BUFFER_BYTES)
     fields = options.fields
     if source.kind == "jsonl":
         rows = reading_text.jsonl_rows(stream)

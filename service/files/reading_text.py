@@ -25,8 +25,6 @@ REREADS = 8
 Without a limit, a file in which every row fails after a thousand lines would be read a thousand times.
 """
 
-_TOO_LONG = f"longer than {ROW_BYTES >> 20} MiB"
-
 
 class TextRow(NamedTuple):
     """A row of the file, or why it cannot be read. line: its first. size: its bytes.
@@ -42,13 +40,13 @@ class TextRow(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of a file, from 1, with its end. data: None if it is longer than ROW_BYTES.
+    """A line of a file, from 1, with its end.
 
     rereads: how many rows that held it, but did not begin with it, were refused.
     """
 
     number: int
-    data: bytes | None
+    data: bytes
     rereads: int = 0
 
 
@@ -57,11 +55,8 @@ def _lines(stream: IO[bytes]) -> Iterator[_Line]:
     while data := stream.readline(ROW_BYTES + 1):
         number += 1
         if len(data) > ROW_BYTES:
-            while data and not data.endswith(b"\n"):
-                data = stream.readline(ROW_BYTES)
-            yield _Line(number, None)
-        else:
-            yield _Line(number, data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data)
+            raise OSError(f"line {number} is longer than {ROW_BYTES >> 20} MiB")
+        yield _Line(number, data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data)
 
 
 def _bad(line: int, reason: str, data: bytes, size: int) -> TextRow:
@@ -72,9 +67,7 @@ def _bad(line: int, reason: str, data: bytes, size: int) -> TextRow:
 def jsonl_rows(stream: IO[bytes]) -> Iterator[TextRow]:
     """Yield the rows of a file with one JSON object per line."""
     for number, data, _ in _lines(stream):
-        if data is None:
-            yield TextRow(number, None, _TOO_LONG, "", ROW_BYTES)
-        elif data.strip():
+        if data.strip():
             values, reason = _json(data)
             size = len(data)
             yield _bad(number, reason, data, size) if reason else TextRow(number, values, "", "", size)
@@ -126,15 +119,12 @@ def csv_rows(
         raise ModelError(f"{name}, line 1: {header.reason}")
     names = tuple(cell.strip() for cell in header.values)
     check_columns(f"{name}, line 1", names, needed)
-    return names, _csv_rows(records, names)
-
-
-def _csv_rows(records: _Records, names: tuple[str, ...]) -> Iterator[TextRow]:
-    while (row := records.next(len(names))) is not None:
-        if row.reason:
-            yield row
-        elif row.values:  # no blank line
-            yield row._replace(values=dict(zip(names, row.values, strict=True)))
+    rows = iter(lambda: records.next(len(names)), None)
+    return names, (
+        row if row.reason else row._replace(values=dict(zip(names, row.values, strict=True)))
+        for row in rows
+        if row.reason or row.values  # no blank line
+    )
 
 
 class _Records:
@@ -170,7 +160,7 @@ class _Records:
         if reason:
             first, *others = self._taken
             self._again.extendleft(line._replace(rereads=line.rereads + 1) for line in reversed(others))
-            self._taken, self._size = [first], len(first.data or b"")
+            self._taken, self._size = [first], len(first.data)
         else:
             try:
                 "".join(cells).encode()
@@ -179,7 +169,7 @@ class _Records:
         line = self._taken[0].number
         if not reason:
             return TextRow(line, cells, "", "", self._size)
-        return _bad(line, reason, b"".join(taken.data or b"" for taken in self._taken), self._size)
+        return _bad(line, reason, b"".join(taken.data for taken in self._taken), self._size)
 
     def _feed(self) -> Iterator[str]:
         """Yield lines as text, those to read again first, and remember them."""
@@ -188,11 +178,9 @@ class _Records:
             if line is None:
                 return
             self._taken.append(line)
-            self._size += len(line.data or b"")
-            if line.data is None:
-                raise csv.Error(_TOO_LONG)
+            self._size += len(line.data)
             if line.rereads >= REREADS and len(self._taken) > 1:
                 raise csv.Error(OPEN_QUOTE)
             if self._size > ROW_BYTES:
-                raise csv.Error(f"a quoted text is {_TOO_LONG}")
+                raise csv.Error(f"a quoted text is longer than {ROW_BYTES >> 20} MiB")
             yield line.data.decode(errors="surrogateescape")

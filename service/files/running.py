@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from models.errors import ModelError
 from service.files.job import REJECTS, Job
 from service.files.parts import MARK, Part, Parts
 from service.files.reading import Window
-from service.files.storage import BUFFER_BYTES, Disk
+from service.files.storage import BUFFER_BYTES
 from service.files.writing import assemble
 
 SUCCESS = "_SUCCESS"
@@ -66,7 +65,8 @@ def run(
     parts = Parts(job.output, job.plan())
     storage = parts.storage
     with _writing(parts.directory, kept=False):
-        _check_output(job, parts)
+        if not job.is_directory and storage.is_directory(job.output):
+            raise ModelError(f"{job.output} is a directory; a single file is scored into a file")
         exists = storage.stat(job.output) is not None or bool(storage.files(job.output))
         if exists and not (overwrite or (parts.holds_plan() and parts.read(MARK) is not None)):
             raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
@@ -77,8 +77,8 @@ def run(
                 _score(job, parts, opened, report)
             counts = _counts(job, parts)
         except ModelError:
-            if not any(part.rows for part in parts.done().values()):
-                parts.clear()  # so that another try, with the input mended, starts afresh
+            if job.changed_input() or not any(part.rows for part in parts.done().values()):
+                parts.clear()  # so that another try starts afresh
             raise
         with _writing(job.output):
             parts.write(MARK, json.dumps(counts))
@@ -88,20 +88,6 @@ def run(
     with _writing(parts.directory):
         parts.clear()
     return Summary(rows, rejects, job.output + REJECTS)
-
-
-def _check_output(job: Job, parts: Parts) -> None:
-    """Raise ModelError if the output's name can never be given to what this job makes."""
-    output = job.output
-    if not job.is_directory and parts.storage.is_directory(output):
-        raise ModelError(
-            f"{output} is a directory; a single file is scored into a file, such as {output}/scored.csv"
-        )
-    if isinstance(parts.storage, Disk) and os.path.ismount(output):
-        raise ModelError(
-            f"{output} is a mount point, which cannot be replaced; choose a name in it, "
-            f"such as {output}/scored"
-        )
 
 
 @contextmanager
@@ -149,11 +135,10 @@ def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> None:
 
 def _counts(job: Job, parts: Parts) -> tuple[int, int]:
     """Return the rows and rejects. Raises ModelError if the input has changed, or no row was scored."""
-    try:
-        job.check_unchanged()
-    except ModelError:
-        parts.clear()
-        raise
+    if (changed := job.changed_input()) is not None:
+        raise ModelError(
+            f"{changed} has changed while it was scored, so nothing is written; the same command begins anew"
+        )
     kept = sorted(parts.done().values())
     rows, rejects = sum(part.rows for part in kept), sum(part.rejects for part in kept)
     if not rows:

@@ -29,9 +29,6 @@ from service.files.running import Encoded
 from service.files.writing import encode, encode_rejects
 from service.scoring.catalog import BASE, Variant, build_catalog
 
-SLICED_ROWS = 32
-"""A mask that this many rows of a window name gets batches of its own, without the heads that are off."""
-
 
 @dataclass(slots=True)
 class _Group:
@@ -193,18 +190,13 @@ def forward(variant: Variant, batch: Sequence[EncodedPair], masks: Sequence[Any]
 
 
 def _grouped(variants: Sequence[Variant]) -> list[_Group]:
-    """Put rows with the same variant and mask into a group; those of rare masks share one per checkpoint."""
-    by_variant: dict[tuple[str, str], _Group] = {}
+    """Put the rows of each checkpoint into a group."""
+    groups: dict[str, _Group] = {}
+    masks: dict[str, list[Any]] = {}
     for row, variant in enumerate(variants):
-        key = variant.checkpoint, variant.mask.id
-        by_variant.setdefault(key, _Group(variant, [])).rows.append(row)
-    groups: list[_Group] = []
-    mixed: dict[str, _Group] = {}
-    for (checkpoint, _), group in by_variant.items():
-        if len(group.rows) >= SLICED_ROWS:
-            groups.append(group)
-            continue
-        shared = mixed.setdefault(checkpoint, _Group(group.variant, [], []))
-        shared.rows += group.rows
-        shared.masks = [*(shared.masks or ()), *[group.variant.mask] * len(group.rows)]
-    return [*groups, *mixed.values()]
+        groups.setdefault(variant.checkpoint, _Group(variant, [])).rows.append(row)
+        masks.setdefault(variant.checkpoint, []).append(variant.mask)
+    for checkpoint, group in groups.items():
+        if len({mask.id for mask in masks[checkpoint]}) > 1:
+            group.masks = masks[checkpoint]
+    return list(groups.values())

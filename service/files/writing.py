@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, cast
@@ -54,18 +53,13 @@ def encode(window: Window, results: Sequence[Result], options: ScoreOptions) -> 
 
 def encode_rejects(window: Window) -> bytes:
     """Return lines of JSON, one for each row that was set aside, in the order of the file."""
-    name = readable(window.name)
     return b"".join(
         orjson.dumps(
-            {"file": name, "line": line, "reason": reason, "text": text}, option=orjson.OPT_APPEND_NEWLINE
+            {"file": window.name, "line": line, "reason": reason, "text": text},
+            option=orjson.OPT_APPEND_NEWLINE,
         )
         for line, reason, text in sorted(window.rejects)
     )
-
-
-def readable(name: str) -> str:
-    """Return a file's name as text; bytes of it that are not UTF-8 are escaped, such as \\xe9."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def cell(value: Any) -> str:

@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from service.observe.record import Record
@@ -91,8 +91,23 @@ class AccessLog:
 
 def json_line(request: Record) -> str:
     """Return a JSON object. Members that do not apply are null; `query` is left out unless it is wanted."""
+    return json.dumps(_members(request)) + "\n"
+
+
+def console_line(request: Record) -> str:
+    """Return the same for people; what does not apply is left out."""
+    members = _members(request)
+    words = [str(members.pop(name)) for name in ("time", "status", "method", "path")]
+    for name, value in members.items():
+        if value is not None:
+            words.append(f"{name}={json.dumps(value) if name == 'query' else value}")
+    return " ".join(words) + "\n"
+
+
+def _members(request: Record) -> dict[str, Any]:
+    time = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
     members = {
-        "time": _time(request.came),
+        "time": time.replace("+00:00", "Z"),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
         "key": request.key,
@@ -109,31 +124,7 @@ def json_line(request: Record) -> str:
     }
     if request.keeps_query:
         members["query"] = request.query
-    return json.dumps(members) + "\n"
-
-
-def console_line(request: Record) -> str:
-    """Return the same for people; what does not apply is left out."""
-    is_judged, is_answered = request.variant is not None, request.queue_ms is not None
-    words = {
-        "id": request.request_id,
-        "trace": request.trace_id,
-        "key": request.key,
-        "pairs": str(request.pairs) if is_judged else None,
-        "variant": _plain((request.variant or "").encode()) if is_judged else None,
-        "mask": request.mask,
-        "queue": f"{request.queue_ms:.1f}ms" if is_answered else None,
-        "inference": f"{request.inference_ms:.1f}ms" if is_answered else None,
-        "shed": request.shed,
-        "query": None if request.query is None else json.dumps(request.query),
-    }
-    method, path = _plain(request.method.encode()), _plain(request.path)
-    head = f"{_time(request.came)} {request.status} {method} {path} {request.seconds * 1000:.1f}ms"
-    return " ".join([head, *(f"{name}={word}" for name, word in words.items() if word is not None)]) + "\n"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return members
 
 
 def _plain(text: bytes) -> str:

@@ -34,7 +34,6 @@ from prometheus_client import (
 from service.errors import ShedReason
 from service.experiments.metrics import ExperimentMetrics
 from service.observe import node_metrics
-from service.observe.node_metrics import NodeGauge
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
@@ -246,7 +245,7 @@ class Metrics:
         self._variants |= heads_on.keys()
 
     def config_refused(self, is_refused: bool) -> None:
-        """Record whether this replica refused the last edit of the live config."""
+        """Record whether the last edit of the live config was refused."""
         self._of("config_refused").set(is_refused)
 
     def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
@@ -266,11 +265,6 @@ class Metrics:
         if self._directory is None:
             return generate_latest(self._registry)
         return node_metrics.render(self._directory)
-
-
-def refused_edits(directory: Path) -> NodeGauge:
-    """Return the gauge `headroom_config_refused` for the process that checks edits before the replicas do."""
-    return NodeGauge(directory, "headroom_config_refused", _GAUGES["config_refused"][0])
 
 
 def node_directory() -> Path | None:

@@ -1,19 +1,16 @@
 """Traces for OpenTelemetry. No other file imports it, and this one does so only if tracing is on.
 
 A request's trace is continued from its W3C `traceparent` header, or begins here. Under the request's span
-are `tokenize`, `queue`, `forward` and `respond`. A batch serves many requests, so `batch` is a trace of its
-own: it links to the `forward` span of each request in it, and those link back. It is recorded if one of them
-is.
+are `tokenize`, `queue`, `forward` and `respond`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -21,14 +18,12 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.observe.record import Record
 
 _HEADERS = {b"traceparent": "traceparent", b"tracestate": "tracestate"}
-_SCOPE = "headroom"
 
 
 class Tracing:
@@ -38,15 +33,9 @@ class Tracing:
     """
 
     def __init__(self) -> None:
-        resource = _resource()
-        processor = BatchSpanProcessor(OTLPSpanExporter())
-        # OTEL_TRACES_SAMPLER decides about requests; a batch is recorded if one of its requests is.
-        self._requests = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._batches = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
-        for provider in (self._requests, self._batches):
-            provider.add_span_processor(processor)
-        self._tracer = self._requests.get_tracer(_SCOPE, version("headroom"))
-        self._batch_tracer = self._batches.get_tracer(_SCOPE, version("headroom"))
+        self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("headroom", version("headroom"))
         self._parents = TraceContextTextMapPropagator()
 
     def begin(self, record: Record, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -65,11 +54,11 @@ class Tracing:
         if context.is_valid:
             record.trace_id = f"{context.trace_id:032x}"
         if span.is_recording():
-            record.trace = RequestTrace(span, self._tracer, self._batch_tracer, clock_ns)
+            record.trace = RequestTrace(span, self._tracer, clock_ns)
 
     def close(self, timeout_s: float) -> None:
         """Send what is left, within the timeout."""
-        closing = threading.Thread(target=self._requests.shutdown, daemon=True)
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(timeout_s)
 
@@ -80,55 +69,20 @@ class RequestTrace:
     clock_ns: what the wall clock is ahead of the monotonic one, so that all its spans are on one clock.
     """
 
-    def __init__(self, span: Span, tracer: Any, batch_tracer: Any, clock_ns: int) -> None:
+    def __init__(self, span: Span, tracer: Any, clock_ns: int) -> None:
         self._span = span
         self._tracer = tracer
-        self._batch_tracer = batch_tracer
         self._context = set_span_in_context(span)
         self._clock_ns = clock_ns
-        self._forward: Span | None = None
 
     def stage(self, name: str, began: float, ended: float) -> None:
         """Add a stage that is over; the times are on the monotonic clock, in seconds."""
         span = self._tracer.start_span(name, context=self._context, start_time=self._ns(began))
         span.end(self._ns(ended))
 
-    def begins(self, submitted: float, now: float) -> None:
-        """Note that the first batch of a submission begins, which waited since `submitted`."""
-        self.stage("queue", submitted, now)
-        self._forward = self._tracer.start_span("forward", context=self._context, start_time=self._ns(now))
-
-    def ends(self, now: float) -> None:
-        """Note that the results of the submission are all there."""
-        if self._forward is not None:
-            self._forward.end(self._ns(now))
-            self._forward = None
-
-    @contextlib.contextmanager
-    def in_batch(self, traces: Sequence[RequestTrace], *, rows: int, tokens: int) -> Iterator[None]:
-        """Record a batch while the context lasts, with links to the requests in it and back."""
-        forwards = [trace._forward for trace in traces if trace._forward is not None]
-        batch = self._batch_tracer.start_span(
-            "batch",
-            links=[Link(forward.get_span_context()) for forward in forwards],
-            attributes={"headroom.pairs": rows, "headroom.tokens": tokens},
-        )
-        for forward in forwards:
-            forward.add_link(batch.get_span_context())
-        try:
-            yield
-        except BaseException as error:
-            # The error's message may hold a caller's text.
-            batch.set_status(Status(StatusCode.ERROR))
-            batch.set_attribute("error.type", type(error).__name__)
-            raise
-        finally:
-            batch.end()
-
     def end(self, record: Record) -> None:
         """End the request's span, with all that is known of the request."""
         now = time.monotonic()
-        self.ends(now)
         if record.responding is not None:
             self.stage("respond", record.responding, now)
         self._span.update_name(f"{record.method} {record.route}")

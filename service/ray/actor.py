@@ -140,6 +140,10 @@ class Relevance:
         is_in_force = self._replica is not None and self._replica.config_version == version
         return ("applied" if is_in_force else "pending"), ""
 
+    async def show_refused(self, is_refused: bool) -> None:
+        """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
+        self._metrics.config_refused(is_refused)
+
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.
 

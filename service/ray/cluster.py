@@ -25,8 +25,6 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
 from service.config.file import ConfigFile
-from service.observe.metrics import refused_edits
-from service.observe.node_metrics import NodeGauge
 from service.ray import autoscaling, environment, machine
 from service.ray.limited import start
 from service.ray.processes import deaf_children, kill_family, named
@@ -39,6 +37,9 @@ CALL_S = 60.0
 CHECK_TIMEOUT_S = 60.0
 CHECK_POLL_S = 0.5
 """How often a wait for the replicas' answers looks whether the service stops."""
+
+SHOW_S = 5.0
+"""How long the replicas may take to show in their metrics that an edit was refused."""
 
 SLOW_START_S = 30.0
 """How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
@@ -84,8 +85,6 @@ class Cluster:
         self._notices = environment.notices_file(run)
         self._notices.touch()
         self._told = 0
-        self._metrics = run / "metrics"
-        self._refused_edits: NodeGauge | None = None
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
@@ -164,12 +163,9 @@ class Cluster:
                 return answers
 
     def show_refused(self, is_refused: bool) -> None:
-        """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
-        if is_refused and self._refused_edits is None:
-            with contextlib.suppress(OSError):  # the disk is full
-                self._refused_edits = refused_edits(self._metrics)
-        if self._refused_edits is not None:
-            self._refused_edits.set(is_refused)
+        """Show in the replicas' metrics whether the last edit of the config was refused."""
+        with contextlib.suppress(Exception):  # none answers
+            self.ask_all("show_refused", is_refused, limit_s=SHOW_S)
 
     def notices(self) -> list[str]:
         """Return the lines for the operator that this run's processes wrote since the last call."""
@@ -204,8 +200,6 @@ class Cluster:
         Ray's library in this process ends it with status 1 when it loses its raylet, so it lets go first. It
         would hang if one of Ray's processes is dead, hence the limit.
         """
-        if self._refused_edits is not None:
-            self._refused_edits.close()
         wait([start(ray.shutdown)], SHUTDOWN_S)
         kill_family()
 
@@ -215,8 +209,7 @@ class Cluster:
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
         variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
-        self._metrics.mkdir(exist_ok=True)
-        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._run / "metrics")
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)

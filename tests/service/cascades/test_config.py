@@ -34,12 +34,12 @@ def read(path: Path, *variants: dict[str, Any], **more: Any) -> ConfigFile:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (cascade(stage("fast", 0), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
-        (cascade(stage("fast", 1.0), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
-        (cascade(stage("fast", -0.5), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
-        (cascade(stage("fast", True), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
-        (cascade(stage("fast", "10"), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
-        (cascade(stage("fast"), stage("full")), "cascade[0].keep is missing: a whole number of titles"),
+        (cascade(stage("fast", 0), stage("full")), f"variants[2]: cascade[0].keep: {RANGE}"),
+        (cascade(stage("fast", 1.0), stage("full")), f"variants[2]: cascade[0].keep: {RANGE}"),
+        (cascade(stage("fast", -0.5), stage("full")), f"variants[2]: cascade[0].keep: {RANGE}"),
+        (cascade(stage("fast", True), stage("full")), "variants[2].cascade[0].keep: Input should be"),
+        (cascade(stage("fast", "10"), stage("full")), "variants[2].cascade[0].keep: Input should be"),
+        (cascade(stage("fast"), stage("full")), f"variants[2]: cascade[0].keep: {RANGE}"),
         (cascade(stage("fast", 3), stage("full", 3)), "cascade[1].keep: the last stage keeps all of its"),
         (cascade(stage("full")), "variants[2].cascade: List should have at least 2 items"),
         (cascade(*[stage("fast", 3)] * 9), "variants[2].cascade: List should have at most 8 items"),

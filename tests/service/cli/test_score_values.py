@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -124,13 +123,3 @@ def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_p
     with (tmp_path / "b.csv").open(newline="") as stream:
         texts = [row["at"] for row in csv.DictReader(stream)]
     assert texts == ["00:00:00.000000001", "", "23:59:59.999999999"]
-
-
-def test_a_file_s_name_need_not_be_utf_8(run: Run, options: list[str], tmp_path: Path) -> None:
-    source, output = (tmp_path / os.fsdecode(name) for name in (b"caf\xe9.csv", b"out\xe9.csv"))
-    source.write_text("query,title\nwood,lamp\nno title\n")
-    assert f"{tmp_path}/out\\xe9.csv: 1 pairs scored" in score(run, source, output, options).out
-    (reject,) = lines(Path(f"{output}.rejects.jsonl"))
-    assert reject["file"] == f"{tmp_path}/caf\\xe9.csv"
-    result = score(run, source, output, options, "--overwrite", "--json")
-    assert orjson.loads(result.out)["output"] == f"{tmp_path}/out\\xe9.csv"

@@ -30,9 +30,9 @@ score_all(arguments(source, output, model), report, window_rows=50)
 """
 FAILS = """
 import sys
-from service.files.storage import storage_of
+from service.files.storage import Storage
 
-with storage_of(sys.argv[1]).create(sys.argv[1]) as stream:
+with Storage(sys.argv[1]).create(sys.argv[1]) as stream:
     stream.write(bytes(int(sys.argv[2])))
     raise RuntimeError("meanwhile")
 """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models.errors import ModelError
-from service.files.storage import Disk, ObjectStore
+from service.files.storage import Storage
 from tests.service.files.killed import arguments, score_all
 
 STEPS = ("create", "remove")
@@ -25,12 +25,11 @@ class Stops:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: int | None = None
         self._count = 0
-        for storage in (Disk, ObjectStore):
-            for name in STEPS:
-                monkeypatch.setattr(storage, name, self._wrapped(getattr(storage, name), name))
+        for name in STEPS:
+            monkeypatch.setattr(Storage, name, self._wrapped(getattr(Storage, name), name))
 
     def _wrapped(self, step: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def wrapped(storage: Disk | ObjectStore, *names: str) -> Any:
+        def wrapped(storage: Storage, *names: str) -> Any:
             if self.left is None:
                 return step(storage, *names)
             self.left -= 1

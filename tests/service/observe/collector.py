@@ -29,7 +29,6 @@ class Spanned:
     kind: int
     start: int
     end: int
-    links: tuple[str, ...]
     attributes: dict[str, Any]
     is_error: bool
     service: str
@@ -110,7 +109,6 @@ def _span(span: Any, service: str) -> Spanned:
         kind=span.kind,
         start=span.start_time_unix_nano,
         end=span.end_time_unix_nano,
-        links=tuple(link.span_id.hex() for link in span.links),
         attributes=_values(span.attributes),
         is_error=span.status.code == 2,
         service=service,

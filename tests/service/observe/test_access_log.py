@@ -117,15 +117,16 @@ async def test_the_query_is_written_only_if_the_operator_says_so(
         await running.post("/v1/score", query='a "b"\n\x1b[31m ' + "x" * 300, titles=["a title"])
         await running.http.get("/v1/models")
     score, models = lines()
-    time, status, method, path, _, identity, *words = score.split(" ")
+    time, status, method, path, identity, _, *words = score.split(" ")
     assert (status, method, path) == ("200", "POST", "/v1/score")
-    assert identity.startswith("id=")
+    assert identity.startswith("request_id=")
     assert words[:2] == ["pairs=1", "variant=full"]
     assert r'query="a \"b\"\n\u001b[31m xxx' in score
     assert "x" * 180 in score
     assert "x" * 200 not in score
     assert "title" not in score
-    assert re.fullmatch(rf"{time[:10]}T\S+Z 200 GET /v1/models [\d.]+ms id=[0-9a-f]{{32}}", models)
+    words_of_models = r"200 GET /v1/models request_id=[0-9a-f]{32} duration_ms=[\d.]+ pairs=0"
+    assert re.fullmatch(rf"{time[:10]}T\S+Z {words_of_models}", models)
 
 
 @pytest.mark.parametrize("line_of", [json_line, console_line])

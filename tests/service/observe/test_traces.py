@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,6 @@ from typing import Any
 import pytest
 
 from service.config.settings import Settings
-from service.engine.request import Row
-from service.engine.runner import Batch
-from service.engine.scheduler import Scheduler
-from service.errors import OutOfMemory
-from service.observe.record import Record
-from service.observe.tracing import Tracing
 from tests.service.in_process import QUERY, TITLES, Service, serve
 from tests.service.observe.collector import Collector, Spanned, collecting
 
@@ -76,50 +71,6 @@ async def test_a_request_continues_its_callers_trace_and_each_stage_is_a_span(
     assert not any(QUERY.encode() in body or TITLES[0].encode() in body for body in collector.bodies)
 
 
-async def test_two_requests_in_one_batch_and_a_batch_that_is_tried_again(collector: Collector) -> None:
-    tracing = Tracing()
-    requests = [Record(str(number), "POST", b"/") for number in range(2)]
-    for request in requests:
-        tracing.begin(request, [])
-        request.route, request.status = "/", 200
-    calls = 0
-
-    async def forward(batch: Batch) -> list[int]:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise OutOfMemory("the message is a caller's text")
-        return [1] * len(batch.rows)
-
-    scheduler = Scheduler(
-        forward, max_batch_tokens=100, max_queue_tokens=100, max_request_tokens=100, max_age_s=1
-    )
-    rows = [Row(5, "lane") for _ in range(3)]
-    submitted = [
-        scheduler.submit([row], trace=trace)
-        for row, trace in zip(rows, [*(request.trace for request in requests), None], strict=True)
-    ]
-    running = asyncio.create_task(scheduler.run())
-    for one in submitted:
-        await scheduler.result(one)
-    assert [row.result for row in rows] == [1] * 3
-    await scheduler.drain()
-    await running
-    for request in requests:
-        assert request.trace is not None
-        request.trace.end(request)
-    await asyncio.to_thread(tracing.close, 10)
-    first, *again = sorted((s for s in collector.spans if s.name == "batch"), key=lambda span: span.start)
-    forwards = {span.id: span for span in collector.spans if span.name == "forward"}
-    assert set(first.links) == forwards.keys()
-    assert (first.parent, first.attributes["headroom.pairs"]) == ("", 3)
-    assert (first.is_error, first.attributes["error.type"]) == (True, "OutOfMemory")
-    assert sum(span.attributes["headroom.pairs"] for span in again) <= 3
-    for number, span in forwards.items():
-        assert set(span.links) == {batch.id for batch in [first, *again] if number in batch.links}
-    assert not any(b"caller" in body for body in collector.bodies)
-
-
 async def test_callers_and_the_operator_decide_which_requests_are_recorded(
     tiny_checkpoint: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,8 +81,8 @@ async def test_callers_and_the_operator_decide_which_requests_are_recorded(
         for flags in ("00", "01", "zz"):
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-{flags}"}
             assert (await running.http.post("/v1/score", json=body, headers=headers)).status_code == 200
-    assert {span.trace for span in collector.spans if span.name != "batch"} == {TRACE}
-    assert sorted(span.name for span in collector.spans) == sorted(STAGES | {"POST /v1/score", "batch"})
+    assert {span.trace for span in collector.spans} == {TRACE}
+    assert sorted(span.name for span in collector.spans) == sorted(STAGES | {"POST /v1/score"})
 
 
 async def test_refusals_failures_and_what_is_asked_for_are_told_but_no_text_unasked(
@@ -162,7 +113,7 @@ async def test_a_collector_that_hangs_or_is_gone_holds_up_nobody(
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
     collector.hangs.set()
     async with serve(tiny_checkpoint, tracing=True) as running:
-        for _ in range(10):  # six spans each, and room for eight
+        for _ in range(10):  # five spans each, and room for eight
             await running.post("/v1/score", query=QUERY, titles=TITLES)
     assert collector.bodies == []
     began = time.monotonic()
@@ -171,11 +122,10 @@ async def test_a_collector_that_hangs_or_is_gone_holds_up_nobody(
 
 
 def test_what_is_missing_for_traces_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(ValueError, match=r"OTEL_EXPORTER_OTLP_PROTOCOL is grpc; .* http/protobuf"):
-        Settings(tracing=True)
-    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("service.config.settings.version", missing)
     with pytest.raises(ValueError, match=r"tracing[^$]*pip install -c '\S+constraints.txt' -e '\S+\[otel\]'"):
         Settings(tracing=True)
 
