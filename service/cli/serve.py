@@ -20,9 +20,7 @@ from service.config.edits import Glance, LiveEdits, glance, pinned
 from service.config.file import ConfigFile, Overrides, load
 from service.config.settings import InvalidConfig
 from service.ray import access_log, environment, preflight
-from service.ray.guard import Guard, end_run
-from service.ray.limited import start
-from service.ray.processes import StopSignal, adopt_orphans
+from service.ray.processes import Guard, StopSignal, adopt_orphans, end_run, start
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -117,11 +115,8 @@ def _serve(
     stop: StopSignal,
 ) -> None:
     run, drain_timeout_s = directory.path, config.settings.drain_timeout_s
-    has_access_log = config.settings.access_log != "off"
-    environment.prepare(
-        run, request_timeout_s=config.settings.request_timeout_s, has_access_log=has_access_log
-    )
-    lines = access_log.Copier(run) if has_access_log else None
+    environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
+    lines = access_log.Copier(run) if config.settings.access_log != "off" else None
     _say("starting Ray")
     adopt_orphans()
     guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)

@@ -11,27 +11,26 @@ import os
 import threading
 from pathlib import Path
 
-from service.observe.access_log import write_all
+from service.observe.access_log import PIPE, write_all
 
 STOP_SECONDS = 2.0
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
 
 
-def make_pipe(run: Path) -> Path:
-    """Make the pipe of a run and return its path."""
-    pipe = _pipe(run)
-    os.mkfifo(pipe, 0o600)
-    return pipe
-
-
 class Copier:
-    """Copies the lines of a run's pipe from `start` to `stop`. Until then, the pipe holds 64 KiB of them."""
+    """Makes the pipe of a run, and names it to the processes that this one starts from now on.
+
+    It copies the lines of the pipe from `start` to `stop`. Until then, the pipe holds 64 KiB of them.
+    """
 
     def __init__(self, run: Path) -> None:
+        pipe = run / "access-log"
+        os.mkfifo(pipe, 0o600)
+        os.environ[PIPE] = str(pipe)
         # Opened for reading and writing, the pipe has no end while replicas come and go.
-        self._pipe = os.open(_pipe(run), os.O_RDWR)
-        self._end = os.open(_pipe(run), os.O_WRONLY | os.O_NONBLOCK)
+        self._pipe = os.open(pipe, os.O_RDWR)
+        self._end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._copy, name="access-log", daemon=True)
 
     def start(self) -> None:
@@ -46,21 +45,11 @@ class Copier:
             self._thread.join(STOP_SECONDS)
 
     def _copy(self) -> None:
-        is_read = True
-        while not (data := os.read(self._pipe, 65_536)).endswith(b"\0"):
-            is_read = is_read and _write(data)
-        if is_read:
-            _write(data[:-1])
-
-
-def _write(data: bytes) -> bool:
-    """Write to standard output. Return whether somebody still reads it."""
-    try:
-        write_all(_OUT, data)
-    except OSError:
-        return False
-    return True
-
-
-def _pipe(run: Path) -> Path:
-    return run / "access-log"
+        data, is_read = b"", True
+        while not data.endswith(b"\0"):
+            data = os.read(self._pipe, 65_536)
+            try:
+                if is_read:
+                    write_all(_OUT, data.removesuffix(b"\0"))
+            except OSError:  # nobody reads standard output any more
+                is_read = False

@@ -41,9 +41,6 @@ default of 700, useless searches took a tenth of the event loop's time."""
 
 MAX_REASON_CHARS = 300
 
-LAST_ARRIVALS_S = 1.0
-"""Seconds from when Serve closes a stopping replica's port until its drain, which refuses requests."""
-
 Verdict = Literal["applied", "refused", "pending"]
 
 
@@ -149,7 +146,9 @@ class Relevance:
 
         `headroom serve` asks for it before it stops.
         """
-        await asyncio.shield(self._begin_to_drain())
+        if self._drained is None:
+            self._drained = asyncio.create_task(self._drain())
+        await asyncio.shield(self._drained)
 
     async def check_health(self) -> None:
         """Raise if Serve should replace this replica: its device failed, a pass hangs, or a task ended."""
@@ -164,11 +163,6 @@ class Relevance:
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""
         await self.drain()
-
-    def _begin_to_drain(self) -> asyncio.Task[None]:
-        if self._drained is None:
-            self._drained = asyncio.create_task(self._drain())
-        return self._drained
 
     async def _drain(self) -> None:
         if self._replica is not None:
@@ -188,9 +182,6 @@ class Relevance:
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         self._replica = self._app.state.backend = replica
-        loop = asyncio.get_running_loop()
-        begin_soon = partial(loop.call_later, LAST_ARRIVALS_S, self._begin_to_drain)
-        _call_when_serve_stops(lambda: loop.call_soon_threadsafe(begin_soon))
 
     def _import(self) -> Callable[..., Awaitable[Replica]]:
         """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
@@ -251,19 +242,3 @@ def _listen_on_loopback_only() -> None:
     for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
         getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
         setattr(serve_replica, name, ours)
-
-
-def _call_when_serve_stops(begin_to_drain: Callable[[], object]) -> None:
-    """Call this when Serve stops the process's replica (fewer replicas, an update) and closes its port.
-
-    Private names of Ray 2.60. By then the front sends requests elsewhere. Serve itself only waits for those
-    in hand, until it kills the replica. Behind Serve's Python proxy, which keeps the port open, this is never
-    called.
-    """
-    close_port = serve_replica.Replica._stop_accepting_direct_ingress  # fails with another Ray
-
-    def close_port_and_drain(replica: Any) -> None:
-        close_port(replica)
-        begin_to_drain()
-
-    serve_replica.Replica._stop_accepting_direct_ingress = close_port_and_drain

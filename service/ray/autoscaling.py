@@ -49,9 +49,7 @@ class ByTokens:
     """
 
     def __init__(self, tokens_per_replica: float) -> None:
-        if isinstance(tokens_per_replica, bool) or not isinstance(tokens_per_replica, int | float):
-            raise ValueError("policy_kwargs.tokens_per_replica must be a number above 0")
-        if not tokens_per_replica > 0:
+        if not (isinstance(tokens_per_replica, int | float) and tokens_per_replica > 0):
             raise ValueError("policy_kwargs.tokens_per_replica must be a number above 0")
         self._tokens_per_replica = tokens_per_replica
 

@@ -26,8 +26,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from models.cores import cores
 from service.config.file import ConfigFile
 from service.ray import autoscaling, environment, machine
-from service.ray.limited import start
-from service.ray.processes import deaf_children, kill_family, named
+from service.ray.processes import deaf_children, kill_family, named, start
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1

@@ -18,7 +18,7 @@ from pathlib import Path
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.observe.access_log import PIPE
-from service.ray import access_log, ports
+from service.ray import ports
 
 MIN_OPEN_FILES = 1024
 
@@ -80,13 +80,12 @@ SERVE = {
 }
 
 
-def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False) -> None:
+def prepare(run: Path, *, request_timeout_s: float) -> None:
     """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
     Args:
         run: an empty directory for this run; its path must be short, because Unix sockets go into it.
         request_timeout_s: the time limit of a request.
-        has_access_log: whether the replicas write one, which `access_log.Copier` then takes.
 
     Raises:
         OSError: there are no ports left for this run's replicas (ports.py).
@@ -96,16 +95,14 @@ def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False
         os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # Ray starts dozens of threads, each with an arena
-    own = ports.of_this_process()
+    first_port = ports.first_of_this_process()
     os.environ |= SERVE | {
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(own.first),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(own.end),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port + ports.PORTS),
         NOTICES: str(notices_file(run)),
         LOCATED: str(run / "located.json"),
     }
-    os.environ.pop(PIPE, None)
-    if has_access_log:
-        os.environ[PIPE] = str(access_log.make_pipe(run))
+    os.environ.pop(PIPE, None)  # `access_log.Copier` sets it
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))

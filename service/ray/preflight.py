@@ -36,10 +36,23 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     say: shows one line to the operator, for example that a variant is left out.
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
-    _check_device(config)
-    _check_database(config.settings)
     try:
-        _check_limits(config)
+        _check_device(config)
+    except ModelError as error:
+        raise ConfigFileError(str(error)) from None
+    if config.settings.database_url is not None:
+        from service.experiments.database import connect, parse_url
+
+        try:
+            connect(parse_url(config.settings.database_url)).dispose()
+        except ValueError as error:
+            raise ConfigFileError(str(error)) from None
+    try:
+        if config.live.degrade is not None:
+            from models.device import resolve_device
+
+            device = resolve_device(config.settings.device).type
+            config.live.check_limits(config.settings.queue_tokens(device))
         _check_masks(config, say)
         check_checkpoints(config)
     except InvalidConfig as error:
@@ -99,17 +112,15 @@ def unknown_variables(config: ConfigFile) -> list[str]:
 
     With a misspelled HEADROOM_API_KEYS the service would be open without a word.
     """
-    warnings = []
     settings = {variable_of(name) for name in Settings.model_fields}
-    for name in sorted(os.environ):
-        if not name.startswith(ENVIRONMENT_PREFIX) or name in settings:
-            continue
-        if OTHER_VARIABLES.fullmatch(name) and (
-            config.settings.api_keys or name != f"{ENVIRONMENT_PREFIX}API_KEY"
-        ):
-            continue
-        close = difflib.get_close_matches(name, settings, 1)
-        warnings.append(f"{name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
+    warnings = []
+    for name in sorted(os.environ.keys() - settings):
+        is_known = OTHER_VARIABLES.fullmatch(name) and (
+            config.settings.api_keys or not name.endswith("API_KEY")
+        )
+        if name.startswith(ENVIRONMENT_PREFIX) and not is_known:
+            close = difflib.get_close_matches(name, settings, 1)
+            warnings.append(f"{name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
     return warnings
 
 
@@ -119,48 +130,21 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_device(config: ConfigFile) -> None:
+    """Raise ModelError or ConfigFileError if the device is not there, or cannot do what is asked of it."""
     settings = config.settings
     needs_check = settings.deterministic or settings.dtype == "float16"  # any device can do everything else
     if not settings.device.startswith("cuda") and not (settings.device == "auto" and needs_check):
         return  # importing torch takes seconds
-    from models.device import resolve_device, resolve_dtype
-
-    if settings.device == "auto":
-        field = "device" if settings.deterministic else "dtype"
-        try:
-            resolve_dtype(settings.dtype, resolve_device("auto"), deterministic=settings.deterministic)
-        except ModelError as error:
-            raise ConfigFileError(f"{field}: {error}") from None
-        return
     gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
     if isinstance(gpus, int | float) and int(settings.device.partition(":")[2] or 0) >= max(1, gpus):
         raise ConfigFileError(
             f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {settings.device}; "
             "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
         )
-    try:
-        resolve_device("cuda")
-    except ModelError as error:
-        raise ConfigFileError(f"device: {error}") from None
+    from models.device import resolve_device, resolve_dtype
 
-
-def _check_database(settings: Settings) -> None:
-    if settings.database_url is None:
-        return
-    from service.experiments.database import connect, parse_url
-
-    try:
-        connect(parse_url(settings.database_url)).dispose()
-    except ValueError as error:
-        raise ConfigFileError(str(error)) from None
-
-
-def _check_limits(config: ConfigFile) -> None:
-    if config.live.degrade is not None:
-        from models.device import resolve_device
-
-        device = resolve_device(config.settings.device).type
-        config.live.check_limits(config.settings.queue_tokens(device))
+    device = resolve_device(settings.device.partition(":")[0])
+    resolve_dtype(settings.dtype, device, deterministic=settings.deterministic)
 
 
 def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:

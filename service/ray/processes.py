@@ -1,24 +1,51 @@
-"""Functions for the processes that a run starts, directly or indirectly."""
+"""The processes of a run: who hears a stop signal, who is killed, and what ends the run when Ray has died.
+
+A call into a dead Ray may block for ever, and Ray does not start its own programs again. So a thread looks at
+them, whatever the other threads wait for.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from types import FrameType
+from typing import Any, TypeVar
 
 import psutil
+
+from service.ray.run_directory import RunDirectory
+
+T = TypeVar("T")
 
 VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"))
 """Names of the processes without which Ray cannot go on. It starts none of them again."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOOK_S = 0.5
 END_S = 2.0
 """How long `kill_family` waits for the end of those that it has killed."""
+
+
+def start(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
+    """Run a call that may block for ever in a thread, which does not keep the process from ending."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*arguments, **options))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 def adopt_orphans() -> None:
@@ -112,3 +139,61 @@ def deaf_children() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Guard:
+    """Watches the processes that Ray cannot do without. Make it before Ray starts.
+
+    Args:
+        end: called with the reason, in one sentence, when this process must end; it must not return.
+        is_stopping: whether the process was asked to stop.
+        stop_s: how long a stop may take.
+    """
+
+    def __init__(
+        self,
+        end: Callable[[str], object],
+        is_stopping: Callable[[], bool] = lambda: False,
+        stop_s: float = math.inf,
+    ) -> None:
+        self._end = end
+        self._is_stopping = is_stopping
+        self._stop_s = stop_s
+        self._vital: dict[psutil.Process, str] = {}
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching, before Ray is ended on purpose. A signal handler may call it; it never waits."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for the main thread
+        stopping_since = math.inf
+        while not self._closed.wait(LOOK_S):
+            if self._is_stopping():
+                stopping_since = min(stopping_since, time.monotonic())
+            if len(self._vital) < len(VITAL):
+                self._vital |= named(VITAL)
+            ended = sorted(name for process, name in self._vital.items() if has_ended(process))
+            if self._closed.is_set():  # what has ended may have been killed after `close`
+                return
+            if ended:
+                self._end(f"{' and '.join(ended)} ended, and Ray cannot go on without it")
+            if time.monotonic() - stopping_since > self._stop_s:
+                self._end(f"the stop has taken more than {self._stop_s:g} s")
+
+
+def end_run(directory: RunDirectory, reason: str) -> None:
+    """Say why, and end every process of this run at once, this one too. Its directory stays for its logs."""
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(
+            f"headroom: {reason}; ending all processes (Ray's logs are in {directory.logs})",
+            file=sys.stderr,
+            flush=True,
+        )
+    kill_family()
+    with contextlib.suppress(OSError):  # the disk is full
+        directory.keep_logs()
+    os._exit(1)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,7 @@ from numpy.typing import NDArray
 
 from models.cores import cores
 from service.ray import environment
-from service.ray.guard import Guard, end_run
-from service.ray.processes import adopt_orphans
+from service.ray.processes import Guard, adopt_orphans, end_run
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -72,21 +72,15 @@ def _map(
     gpus = 1 if device == "cuda" else 0
     task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)(_compute)
     at_once = AHEAD * max(int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)), 1)
+    numbered = enumerate(parts)
     waiting: dict[Any, int] = {}
-    for number, part in enumerate(parts):
-        waiting[task.remote(model, device, dtype, part)] = number
-        if len(waiting) >= at_once:
-            yield _next(ray.wait, ray.get, waiting)
-    while waiting:
-        yield _next(ray.wait, ray.get, waiting)
-
-
-def _next(
-    wait: Callable[..., Any], get: Callable[..., Any], waiting: dict[Any, int]
-) -> tuple[int, NDArray[np.float32]]:
-    done, _ = wait(list(waiting), num_returns=1)
-    number = waiting.pop(done[0])
-    return number, np.asarray(get(done[0]))
+    while True:
+        for number, part in itertools.islice(numbered, at_once - len(waiting)):
+            waiting[task.remote(model, device, dtype, part)] = number
+        if not waiting:
+            return
+        (done,), _ = ray.wait(list(waiting), num_returns=1)
+        yield waiting.pop(done), np.asarray(ray.get(done))
 
 
 def _compute(model: str, device: str, dtype: str, part: Part) -> NDArray[np.float32]:

@@ -194,12 +194,10 @@ def test_wrong_usage_exits_with_2(run: Run) -> None:
 def test_a_gpu_that_is_not_there_fails_before_ray_starts(run: Run) -> None:
     failed = run("serve", "--device", "cuda", "--port", str(free_port()))
     assert failed.status == 1
-    assert failed.err == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
+    assert failed.err == "headroom: device 'cuda' is not here: torch sees no CUDA device\n"
     half = run("serve", "--dtype", "float16", "--port", str(free_port()))
     assert half.status == 1
-    assert half.err == (
-        "headroom: dtype: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n"
-    )
+    assert half.err == ("headroom: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n")
     second = run("serve", "--device", "cuda:1", "--port", str(free_port()))
     assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.err
 

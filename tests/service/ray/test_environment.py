@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.ray import environment
+from service.ray import environment, ports
+from tests.service.running import Server
 
 
 @pytest.fixture
@@ -96,3 +98,24 @@ def test_the_operator_is_told_once_what_every_replica_finds(
     for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
         environment.tell(line, once=once)
     assert file.read_text() == "slow\nslower\nagain\nagain\n"
+
+
+def first_port_of_another_run() -> int:
+    code = "from service.ray import ports; print(ports.first_of_this_process())"
+    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+
+
+async def test_the_replicas_of_a_service_listen_where_no_other_service_does(server: Server) -> None:
+    """Serve's own range is the same for every service; the next one would take a dead replica's port."""
+    connections = server.replica().net_connections(kind="tcp")
+    listening = {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN}
+    (port,) = listening & set(range(ports.FIRST, ports.FIRST + ports.RUNS * ports.PORTS))
+    first = first_port_of_another_run()
+    assert port not in range(first, first + ports.PORTS)
+
+
+def test_a_run_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "FIRST", ports.first_of_this_process())
+    monkeypatch.setattr(ports, "RUNS", 1)
+    with pytest.raises(OSError, match="no ports are left for replicas"):
+        ports.first_of_this_process.__wrapped__()

@@ -1,11 +1,19 @@
-"""Who hears a stop signal: the process that knows how to stop, and nobody that it starts."""
+"""Who hears a stop signal, and that a process neither outlives the Ray it depends on nor hangs in a stop."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+from typing import Any
 
-from service.ray.processes import STOP_SIGNALS, deaf_children
+import psutil
+import pytest
+
+from service.ray import processes
+from service.ray.processes import STOP_SIGNALS, Guard, deaf_children
+from tests.service.running import PATIENCE_S, still_there
 
 SAYS_WHAT_IS_BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
 GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS_WHAT_IS_BLOCKED!r}])"
@@ -37,3 +45,88 @@ def test_a_signal_that_comes_meanwhile_reaches_the_handler_from_before() -> None
     shown = subprocess.run([sys.executable, "-c", SIGNALLED_MEANWHILE], capture_output=True, text=True)
     assert shown.stderr == ""
     assert shown.stdout == "[]\n['ours']\n"
+
+
+ON_RAY = """
+import threading
+import time
+from service.ray import environment
+from service.ray.processes import Guard, adopt_orphans, end_run
+from service.ray.run_directory import RunDirectory
+
+directory = RunDirectory()
+environment.prepare_tasks(directory.path)
+adopt_orphans()
+guard = Guard(lambda reason: end_run(directory, reason))
+from service.ray.cluster import Cluster
+
+Cluster(directory.path).start()
+import ray
+
+@ray.remote
+def for_ever():
+    time.sleep(1000)
+
+work = for_ever.remote()
+while len(guard._vital) < 4:
+    time.sleep(0.1)
+print("watching", flush=True)
+ray.get(work)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"])
+def test_the_death_of_any_program_that_ray_needs_is_named_and_leaves_nothing(name: str) -> None:
+    """Ray starts none of them again, and a call into it, as here, would wait for ever."""
+    command = [sys.executable, "-c", ON_RAY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout is not None
+            assert service.stderr is not None
+            assert service.stdout.readline() == "watching\n", service.stderr.read()
+            family = psutil.Process(service.pid).children(recursive=True)
+            next(process for process in family if process.name() == name).kill()
+            killed = time.monotonic()
+            assert service.wait(PATIENCE_S) == 1
+            assert time.monotonic() - killed < 10
+            (line,) = [line for line in service.stderr if line.startswith("headroom: ")]  # Ray writes, too
+            assert name in line.partition(" ended, and Ray cannot go on without it; ")[0]
+            assert still_there(family) == []
+        finally:
+            service.kill()
+
+
+def test_a_stop_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOOK_S", 0.01)
+    reasons: list[str] = []
+    watching: Any = None
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        watching._closed.set()
+
+    watching = Guard(end, lambda: True, 0.05)
+    assert watching._closed.wait(PATIENCE_S)
+    assert reasons == ["the stop has taken more than 0.05 s"]
+
+
+def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second Ctrl-C kills Ray's processes in the middle of a look, and ends with its own status."""
+    reasons: list[str] = []
+    made = threading.Event()
+
+    def killed_meanwhile(_: psutil.Process) -> bool:
+        made.wait(PATIENCE_S)
+        watching.close()
+        return True
+
+    monkeypatch.setattr(processes, "LOOK_S", 0.01)
+    monkeypatch.setattr(processes, "named", lambda _: {psutil.Process(): "raylet"})
+    monkeypatch.setattr(processes, "has_ended", killed_meanwhile)
+    watching = Guard(reasons.append)
+    made.set()
+    watching._thread.join(PATIENCE_S)
+    assert reasons == []

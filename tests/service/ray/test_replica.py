@@ -129,29 +129,9 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
         assert replica._app.state.backend.ready() is None
 
 
-async def test_a_replica_that_serve_stops_drains_once_its_port_is_closed(
-    replica: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Requests that are unfinished at `drain_timeout_s` get 503; Serve would cut their connections."""
-    from ray.serve._private.replica import Replica as ServesReplica
-
-    monkeypatch.setattr("service.ray.actor.LAST_ARRIVALS_S", 0.1)
-    async with started(replica, tiny_checkpoint, tmp_path):
-        port = SimpleNamespace(should_exit=False)
-        ServesReplica._stop_accepting_direct_ingress(SimpleNamespace(_direct_ingress_http_server=port))
-        assert port.should_exit
-        assert replica._replica.ready() is None, "what has just arrived is answered"
-        async with asyncio.timeout(30):
-            while replica._replica.ready() != "draining":
-                await asyncio.sleep(0.01)
-
-
 @contextlib.asynccontextmanager
 async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncIterator[None]:
-    """Load a model by the first config; at the end drain, and restore what changed in Serve and Python."""
-    from ray.serve._private.replica import Replica as ServesReplica
-
-    close_port = ServesReplica._stop_accepting_direct_ingress
+    """Load a model by the first config; at the end drain, and restore what changed in Python."""
     replica._replica = None
     replica._app = SimpleNamespace(
         state=SimpleNamespace(backend=None, telemetry=SimpleNamespace(close=lambda: None))
@@ -164,6 +144,5 @@ async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncItera
         yield
         await asyncio.wait_for(replica.drain(), 30)
     finally:
-        ServesReplica._stop_accepting_direct_ingress = close_port
         gc.set_threshold(*thresholds)
         gc.unfreeze()
