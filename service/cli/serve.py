@@ -19,7 +19,8 @@ from models.errors import ModelError
 from service.config.edits import Glance, LiveEdits, glance, pinned
 from service.config.file import ConfigFile, Overrides, load
 from service.config.settings import InvalidConfig
-from service.ray import access_log, environment, preflight
+from service.ray import environment, preflight
+from service.ray.notices import Copier
 from service.ray.processes import Guard, StopSignal, adopt_orphans, end_run, start
 from service.ray.run_directory import RunDirectory
 
@@ -116,7 +117,7 @@ def _serve(
 ) -> None:
     run, drain_timeout_s = directory.path, config.settings.drain_timeout_s
     environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
-    lines = access_log.Copier(run) if config.settings.access_log != "off" else None
+    lines = Copier(run) if config.settings.access_log != "off" else None
     _say("starting Ray")
     adopt_orphans()
     guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)

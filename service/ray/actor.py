@@ -24,8 +24,7 @@ from models.cores import cores
 from service.config.file import DEPLOYMENT, first_problem
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.ray.autoscaling import METRIC
-from service.ray.environment import tell
-from service.ray.operator_log import show_to_operator
+from service.ray.notices import show_to_operator, tell
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

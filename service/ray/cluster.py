@@ -26,6 +26,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from models.cores import cores
 from service.config.file import ConfigFile
 from service.ray import autoscaling, environment, machine
+from service.ray.notices import notices_file
 from service.ray.processes import deaf_children, kill_family, named, start
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
@@ -81,7 +82,7 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self.deployed: ConfigFile | None = None
-        self._notices = environment.notices_file(run)
+        self._notices = notices_file(run)
         self._notices.touch()
         self._told = 0
 

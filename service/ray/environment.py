@@ -5,20 +5,22 @@ The decision records 002, 008 and 009 in docs/decisions give the reason for each
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
-import hashlib
+import functools
 import importlib.util
 import os
 import resource
 import secrets
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.observe.access_log import PIPE
-from service.ray import ports
+from service.ray.notices import NOTICES, notices_file
 
 MIN_OPEN_FILES = 1024
 
@@ -33,11 +35,13 @@ RAYS_OWN = f"{_ONE_ARENA},tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
 time, and each would keep the blocks that it has freed for itself. They give free pages back after seconds."""
 
+FIRST_PORT = 20_000
+"""Above the ports of Ray's workers, below Linux's own choice for outgoing connections."""
+PORTS = 500
+RUNS = 16
+
 M_ARENA_MAX = -8
 """The parameter of glibc's `mallopt` (malloc.h) for the number of arenas."""
-
-NOTICES = "HEADROOM_NOTICES"
-"""Variable that names the file to which a run's processes write lines for the operator."""
 
 
 RAY = {
@@ -95,10 +99,9 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # Ray starts dozens of threads, each with an arena
-    first_port = ports.first_of_this_process()
     os.environ |= SERVE | {
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port + ports.PORTS),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port()),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port() + PORTS),
         NOTICES: str(notices_file(run)),
         LOCATED: str(run / "located.json"),
     }
@@ -128,31 +131,35 @@ def replica_variables() -> Mapping[str, str]:
     return {"MALLOC_CONF": COMPUTING} if os.environ.get("MALLOC_CONF") == RAYS_OWN else {}
 
 
-def notices_file(run: Path) -> Path:
-    """Return the file of a run that NOTICES names."""
-    return run / "notices"
-
-
 def share_checkpoints(run: Path) -> None:
     """Tell the replicas of a run which directories this process has located checkpoints in."""
     share(run / "located.json")
 
 
-def tell(line: str, *, once: bool = False) -> None:
-    """Write a line to the operator of `headroom serve`, if that started this process.
+@functools.cache
+def first_port() -> int:
+    """Return the first of PORTS TCP ports on the loopback interface that this process has for itself.
 
-    once: not if a process of the run told the same.
+    By default every Serve hands out the same ports, the lowest first. If a replica of one run died, a replica
+    of another run could take its port and get its requests, because HAProxy keeps the old one as a backup.
+
+    The mark of a run is the UDP port of the first number, which a second run cannot bind. It is free again
+    when the process ends, and it counts for all users of the machine and for no other container, just as the
+    ports do. Raises OSError if RUNS runs have theirs already.
     """
-    if NOTICES not in os.environ:
-        return
-    file = Path(os.environ[NOTICES])
-    if once:
+    for first in range(FIRST_PORT, FIRST_PORT + RUNS * PORTS, PORTS):
+        mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
-            file.with_name(f"told-{hashlib.sha256(line.encode()).hexdigest()[:16]}").touch(exist_ok=False)
-        except FileExistsError:
-            return
-    with file.open("a") as out:
-        out.write(f"{line}\n")
+            mark.bind(("127.0.0.1", first))
+        except OSError:
+            mark.close()
+        else:
+            atexit.register(mark.close)  # it stays open until then
+            return first
+    raise OSError(
+        f"no ports are left for replicas: each `headroom serve` takes {PORTS} of {FIRST_PORT} to "
+        f"{FIRST_PORT + RUNS * PORTS - 1}, and {RUNS} run on this machine",
+    )
 
 
 def uses_haproxy() -> bool:

@@ -29,7 +29,7 @@ from ray.serve._private import controller, haproxy, proxy_state
 from ray.serve._private.constants import RAY_SERVE_HAPROXY_BINARY_PATH, SERVE_LOGGER_NAME
 from ray.serve._private.haproxy import BackendConfig, HAProxyConfig, HAProxyManager, ServerConfig
 
-from service.ray.environment import tell
+from service.ray.notices import tell
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2

@@ -17,8 +17,16 @@ from service.ray import preflight
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed
-from tests.service.in_process import CONFIG, QUERY, TITLES, pairs, serve
-from tests.service.long_queue import LIMITS, LONG_QUEUE_TOKENS, long_queue
+from tests.service.in_process import (
+    CONFIG,
+    LIMITS,
+    LONG_QUEUE_TOKENS,
+    QUERY,
+    TITLES,
+    long_queue,
+    pairs,
+    serve,
+)
 
 DEGRADE = {"above_queue_tokens": LONG_QUEUE_TOKENS, "variant": "cut"}
 

@@ -53,14 +53,9 @@ def test_every_failure_has_its_status_type_and_a_sentence(
     assert response.body["error"]["message"]
     orjson.dumps(response.body)
     assert ("retry-after" in response.headers) == (status in (429, 503))
-
-
-@pytest.mark.parametrize(("error", "status", "kind"), TABLE, ids=[kind for *_, kind in TABLE])
-def test_an_error_survives_the_way_between_processes(error: ServiceError, status: int, kind: str) -> None:
-    again = pickle.loads(pickle.dumps(error))
+    again = pickle.loads(pickle.dumps(error))  # as on the way between processes
     assert type(again) is type(error)
-    assert to_response(again) == to_response(error)
-    assert (again.status, again.type) == (status, kind)
+    assert to_response(again) == response
 
 
 def test_the_table_is_the_whole_tree() -> None:

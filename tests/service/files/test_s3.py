@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 from pyarrow import fs
@@ -128,28 +128,6 @@ def test_a_killed_job_goes_on_from_its_parts_in_s3(
     assert left == ["logs/killed.parquet", "logs/killed.parquet.rejects.jsonl"]
     with store.open_input_stream("logs/killed.parquet") as stream:
         assert stream.read() == (tmp_path / "undisturbed.parquet").read_bytes()
-
-
-def test_nothing_is_copied_in_s3_where_a_copy_ends_at_5_gib(
-    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem, endpoint: str
-) -> None:
-    """A bucket with versions remembers each name that an object had for a while."""
-    store.create_dir("kept")
-    versions = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
-    urlopen(
-        Request(f"{endpoint}/kept?versioning", versions, {"Content-Type": "text/xml"}, method="PUT")
-    ).close()
-    source, key = pairs_file(tmp_path / "pairs.jsonl", 60), "a b#1?.jsonl"
-    result = headroom(
-        environment,
-        *("score", "--input", source, "--output", f"s3://kept/{key}", "--model", tiny_checkpoint),
-    )
-    assert result.returncode == 0, result.stderr
-    assert names(store, "kept") == [f"kept/{key}", f"kept/{key}.rejects.jsonl"]
-    with urlopen(f"{endpoint}/kept?versions") as answer:
-        listed = answer.read().decode()
-    assert f"<Key>{key}.parts/plan.json</Key>" in listed
-    assert ".writing" not in listed
 
 
 def test_an_upload_that_fails_leaves_the_object_that_was_there(

@@ -21,7 +21,7 @@ from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
-    from service.ray import cluster, rollout
+    from service.ray import cluster, machine, rollout
     from service.ray.actor import Relevance
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
@@ -168,16 +168,6 @@ def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tm
     assert versions(serve) == {edited.live.version}
 
 
-def test_an_unexpected_error_of_a_replica_is_a_refusal_too(running: Any, tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("the disk\nis gone")
-
-    found, serve = running(replica(checks=fail))
-    before = versions(serve)
-    assert rollout.apply(found, config(tmp_path, EDITED)) == "OSError: the disk is gone"
-    assert versions(serve) == before
-
-
 def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
     running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,12 +284,6 @@ def test_serve_kills_no_replica_before_its_drain_timeout(
     assert document["applications"][0]["deployments"][0]["graceful_shutdown_timeout_s"] == seconds
 
 
-def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
-    found, _ = running(replica(), replica())
-    found.is_stopping = lambda: True
-    assert rollout.apply(found, config(tmp_path, EDITED)) == ("the service stops before every replica has it")
-
-
 @pytest.mark.parametrize("call", ["deploy_apps", "status", "broadcast"])
 def test_an_edit_is_refused_if_ray_never_answers(
     call: str, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -325,3 +309,40 @@ def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pyte
     serve.unanswered = 1_000_000
     found.drain(0.05)
     assert serve.asked == [("drain", None)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "replicas"),
+    [(1, 0, 1), (2, 0, 2), (8, 0, 8), (64, 0, machine.MAX_REPLICAS), (16, 1, 1), (16, 4, 4), (16, 0.5, 1)],
+)
+def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) -> None:
+    assert machine.replicas(cores, gpus) == replicas
+
+
+@pytest.mark.parametrize(
+    ("replicas", "gpus", "share"),
+    [
+        (1, 1, 1),
+        (4, 4, 1),
+        (4, 1, 0.25),
+        (3, 2, 0.5),
+        (4, 2, 0.5),
+        (5, 2, 1 / 3),
+        (1, 0.5, 0.5),
+        (2, 0.5, 0.25),
+    ],
+)
+def test_replicas_share_gpus_in_parts_that_find_a_place(replicas: int, gpus: float, share: float) -> None:
+    assert machine.gpu_share(replicas, gpus) == pytest.approx(share)
+    of_each_gpu = int(min(gpus, 1) / share + 1e-9)
+    assert of_each_gpu * max(1, int(gpus)) >= replicas
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "threads"),
+    [(1, 1, 1), (1, 4, 1), (2, 1, 2), (2, 2, 2), (4, 4, 2), (16, 8, 2), (64, 8, 8), (16, 1, 16)],
+)
+def test_cores_are_divided_and_two_are_never_left_to_one_thread(
+    cores: int, replicas: int, threads: int
+) -> None:
+    assert machine.threads(cores, replicas) == threads

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.ray import environment, ports
+from service.ray import environment
+from service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
 from tests.service.running import Server
 
 
@@ -71,13 +72,6 @@ def test_many_small_blocks_again_and_again_take_no_more_memory(
     assert resident[-1] - resident[1] < 8 * 2**20  # one burst
 
 
-def test_logs_are_bounded_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
-    variables["RAY_ROTATION_BACKUP_COUNT"] = "9"
-    environment.prepare_tasks(tmp_path)
-    assert variables["RAY_ROTATION_MAX_BYTES"] == str(32 * 2**20)
-    assert variables["RAY_ROTATION_BACKUP_COUNT"] == "9"
-
-
 def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
     variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
     environment.prepare_tasks(tmp_path)
@@ -88,20 +82,8 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
     assert len(token.read_text()) == 64
 
 
-def test_the_operator_is_told_once_what_every_replica_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(environment.NOTICES, raising=False)
-    environment.tell("nobody reads this")
-    file = environment.notices_file(tmp_path)
-    monkeypatch.setenv(environment.NOTICES, str(file))
-    for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
-        environment.tell(line, once=once)
-    assert file.read_text() == "slow\nslower\nagain\nagain\n"
-
-
 def first_port_of_another_run() -> int:
-    code = "from service.ray import ports; print(ports.first_of_this_process())"
+    code = "from service.ray.environment import first_port; print(first_port())"
     return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
 
 
@@ -109,13 +91,13 @@ async def test_the_replicas_of_a_service_listen_where_no_other_service_does(serv
     """Serve's own range is the same for every service; the next one would take a dead replica's port."""
     connections = server.replica().net_connections(kind="tcp")
     listening = {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN}
-    (port,) = listening & set(range(ports.FIRST, ports.FIRST + ports.RUNS * ports.PORTS))
+    (port,) = listening & set(range(FIRST_PORT, FIRST_PORT + RUNS * PORTS))
     first = first_port_of_another_run()
-    assert port not in range(first, first + ports.PORTS)
+    assert port not in range(first, first + PORTS)
 
 
 def test_a_run_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "FIRST", ports.first_of_this_process())
-    monkeypatch.setattr(ports, "RUNS", 1)
+    monkeypatch.setattr(environment, "FIRST_PORT", first_port())
+    monkeypatch.setattr(environment, "RUNS", 1)
     with pytest.raises(OSError, match="no ports are left for replicas"):
-        ports.first_of_this_process.__wrapped__()
+        first_port.__wrapped__()

@@ -20,8 +20,7 @@ from tests.service.experimenting import (
     score,
     write_broken_checkpoint,
 )
-from tests.service.in_process import QUERY, TITLES, Service, serve
-from tests.service.long_queue import LIMITS, long_queue
+from tests.service.in_process import LIMITS, QUERY, TITLES, Service, long_queue, serve
 
 
 async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(

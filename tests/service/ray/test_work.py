@@ -1,4 +1,4 @@
-"""`headroom score --ray` on a cluster of two nodes, one of whose workers is killed."""
+"""Work on a Ray cluster gives the answers of one machine, also if a worker is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -53,3 +53,35 @@ def test_two_nodes_and_a_worker_killed_give_the_rows_of_one_machine(
     for name in ("0.jsonl", "1.jsonl"):
         assert (there / name).read_bytes() == (here / name).read_bytes()
     assert not there.with_name("there.parts").exists()
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from models import Classifier
+from models.study.runner import Runner
+from service.ray import tasks
+from tests.models.study.data import judged
+from tests.models.study.test_prefixes import many
+
+classifier = Classifier.load(sys.argv[1], dtype="float32", device="cpu")
+here = Runner(classifier, judged()).logits(many(3, 4))
+with tasks.spread(sys.argv[1], "cpu", "float32") as remote:
+    there = Runner(classifier, judged(), remote=remote).logits(many(3, 4))
+assert np.allclose(here, there, atol=1e-4), abs(here - there).max()
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_logits_and_is_gone_afterwards(tiny_checkpoint: Path) -> None:
+    """In a process of its own: Ray reads the environment once, when it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tiny_checkpoint)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "the same"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
-from service.ray.operator_log import MAX_LINES, MAX_RECORDS, WINDOW_S, OperatorHandler
+import pytest
+
+from service.ray import notices
+from service.ray.notices import MAX_LINES, MAX_RECORDS, WINDOW_S, OperatorHandler
 
 NAME = f"replica {os.getpid()}"
 
@@ -61,12 +65,13 @@ def test_a_flood_is_cut_and_counted() -> None:
     assert len(lines) == MAX_RECORDS + 1 + MAX_LINES
 
 
-def test_a_full_disk_does_not_reach_who_logs() -> None:
-    def fails(_: str) -> None:
-        raise OSError
-
-    handler = OperatorHandler(fails)
-    shown: list[logging.LogRecord] = []
-    handler.handleError = shown.append  # type: ignore[method-assign]
-    handler.emit(record("a pass failed"))
-    assert len(shown) == 1
+def test_the_operator_is_told_once_what_every_replica_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(notices.NOTICES, raising=False)
+    notices.tell("nobody reads this")
+    file = notices.notices_file(tmp_path)
+    monkeypatch.setenv(notices.NOTICES, str(file))
+    for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
+        notices.tell(line, once=once)
+    assert file.read_text() == "slow\nslower\nagain\nagain\n"

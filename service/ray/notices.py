@@ -1,0 +1,138 @@
+"""What `headroom serve` shows of its replicas: notices, warnings with tracebacks, and the access log.
+
+Ray keeps a replica's log in a file, which is gone with a container. So that a replica in trouble cannot flood
+the operator's log, it shows a limited number of records a minute, and then says how many are missing.
+
+The replicas write the access log to a named pipe in the run's directory, so it takes no disk. If nobody reads
+standard output, the pipe fills up, and the replicas count the lines that they drop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from service.observe.access_log import PIPE, write_all
+
+NOTICES = "HEADROOM_NOTICES"
+"""Variable that names the file to which a run's processes write lines for the operator."""
+
+LOGGERS = ("headroom", "models", "service", "ray.serve")
+
+MAX_RECORDS = 20
+WINDOW_S = 60.0
+"""At most MAX_RECORDS records are shown in each window of WINDOW_S seconds."""
+
+MAX_LINES = 60
+
+STOP_SECONDS = 2.0
+_OUT = 1
+"""Standard output itself: Python's object for it is redirected while Ray runs."""
+
+
+def notices_file(run: Path) -> Path:
+    """Return the file of a run that NOTICES names."""
+    return run / "notices"
+
+
+def tell(line: str, *, once: bool = False) -> None:
+    """Write a line to the operator of `headroom serve`, if that started this process.
+
+    once: not if a process of the run told the same.
+    """
+    if NOTICES not in os.environ:
+        return
+    file = Path(os.environ[NOTICES])
+    if once:
+        try:
+            file.with_name(f"told-{hashlib.sha256(line.encode()).hexdigest()[:16]}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+    with file.open("a") as out:
+        out.write(f"{line}\n")
+
+
+class OperatorHandler(logging.Handler):
+    """Hands log records from WARNING on to `tell`, Serve's from ERROR on.
+
+    write: takes one line. clock: seconds that never go backwards.
+    """
+
+    def __init__(
+        self, write: Callable[[str], None] = tell, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(lambda record: record.levelno >= logging.ERROR or not record.name.startswith("ray."))
+        self.setFormatter(logging.Formatter(f"replica {os.getpid()}: %(levelname)s %(name)s: %(message)s"))
+        self._write = write
+        self._clock = clock
+        self._began = -WINDOW_S
+        self._shown = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record and its traceback, or count it if there were too many. Raises nothing."""
+        try:
+            if self._is_shown():
+                for line in self.format(record).splitlines()[:MAX_LINES]:
+                    self._write(line)
+        except Exception:
+            self.handleError(record)
+
+    def _is_shown(self) -> bool:
+        now = self._clock()
+        if now - self._began >= WINDOW_S:
+            if self._shown > MAX_RECORDS:
+                self._write(f"replica {os.getpid()}: {self._shown - MAX_RECORDS} more records are in its log")
+            self._began, self._shown = now, 0
+        self._shown += 1
+        return self._shown <= MAX_RECORDS
+
+
+def show_to_operator() -> None:
+    """Show this process's log to the operator from now on. Once per process."""
+    handler = OperatorHandler()
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+
+
+class Copier:
+    """Makes the pipe of a run, and names it to the processes that this one starts from now on.
+
+    It copies the lines of the pipe from `start` to `stop`. Until then, the pipe holds 64 KiB of them.
+    """
+
+    def __init__(self, run: Path) -> None:
+        pipe = run / "access-log"
+        os.mkfifo(pipe, 0o600)
+        os.environ[PIPE] = str(pipe)
+        # Opened for reading and writing, the pipe has no end while replicas come and go.
+        self._pipe = os.open(pipe, os.O_RDWR)
+        self._end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._copy, name="access-log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to copy."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Copy what is left when all replicas have ended, for up to STOP_SECONDS."""
+        if self._thread.is_alive():
+            with contextlib.suppress(BlockingIOError):  # the pipe is full, because nobody reads our output
+                os.write(self._end, b"\0")  # no line holds this byte
+            self._thread.join(STOP_SECONDS)
+
+    def _copy(self) -> None:
+        data, is_read = b"", True
+        while not data.endswith(b"\0"):
+            data = os.read(self._pipe, 65_536)
+            try:
+                if is_read:
+                    write_all(_OUT, data.removesuffix(b"\0"))
+            except OSError:  # nobody reads standard output any more
+                is_read = False
