@@ -49,15 +49,10 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
     path = tmp_path / "serve.yaml"
     deployment = f"{{name: Relevance, num_replicas: {said}}}"
     path.write_text(f"applications: [{{import_path: x:y, deployments: [{deployment}]}}]")
-    assert load(path, Overrides()).replicas == replicas
-    assert load(path, Overrides(replicas=2)).replicas == 2
-
-
-def test_a_file_that_says_little_gets_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text("applications: [{import_path: x:y, deployments: [{name: Relevance}]}]")
     config = load(path, Overrides())
+    assert config.replicas == replicas
     assert (config.host, config.port, config.live.default_variant) == ("127.0.0.1", 8000, "full")
+    assert load(path, Overrides(replicas=2)).replicas == 2
 
 
 @pytest.mark.parametrize(
@@ -86,14 +81,6 @@ def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path:
     assert reason in refusal(tmp_path / "serve.yaml", text)
 
 
-def test_a_wrong_setting_of_the_environment_is_named_as_such(
-    document: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "many")
-    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
-    assert reason.startswith("HEADROOM_MAX_PAIRS: Input should be a valid integer")
-
-
 @pytest.mark.parametrize(
     ("options", "variables", "args", "place"),
     [
@@ -101,6 +88,7 @@ def test_a_wrong_setting_of_the_environment_is_named_as_such(
         ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {"dtype": "float32"}, None),
         ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {}, "HEADROOM_DTYPE"),
         ({"device": "cpu"}, {}, {"dtype": "float16"}, "FILE: args.dtype"),
+        ({}, {"HEADROOM_MAX_PAIRS": "many"}, {}, "HEADROOM_MAX_PAIRS: Input should be a valid integer"),
         ({"dtype": "float16"}, {"HEADROOM_DTYPE": "auto"}, {"device": "cpu", "dtype": "auto"}, "--dtype"),
         ({"model": ""}, {}, {"model": "tiny"}, "--model"),
         ({"host": ""}, {}, {}, "--host"),
@@ -241,8 +229,3 @@ def test_wrong_keys_are_refused_and_never_mean_none(keys: Any, document: Any, tm
     reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
     assert reason.startswith("args.api_keys: ")
     assert "s3cr3t" not in reason
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError, match="No such file"):
-        load(tmp_path / "none.yaml", Overrides())

@@ -75,13 +75,6 @@ def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-@pytest.mark.parametrize("blank", ["", " "])
-def test_an_empty_variable_of_keys_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
-    monkeypatch.setenv("HEADROOM_API_KEYS", blank)
-    with pytest.raises(ValidationError, match="api_keys"):
-        Settings()
-
-
 @pytest.mark.parametrize(("device", "tokens"), [("cpu", 1024), ("cuda", 16_384), ("mps", 1024)])
 def test_the_token_budget_follows_the_device(device: str, tokens: int) -> None:
     assert Settings().batch_tokens(device) == tokens
@@ -130,6 +123,7 @@ def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() 
         ({"variants": [{"name": "a", "head_mask": 3}]}, "head_mask"),
         ({"variants": [{"name": "a", "sliced": "yes", "head_mask": "2.3"}]}, "sliced"),
         ({"variants": [{}]}, "name"),
+        ({"variants": [{"name": "y", "head_mask": "0.1", "optional": True}]}, "optional"),
         ({"variants": "full"}, "variants"),
         ({"masks": {"a b": "2.3"}}, "masks"),
         ({"default": "nobody"}, "nobody"),
@@ -213,11 +207,6 @@ def test_a_model_without_the_mask_is_refused_where_an_optional_variant_is_needed
         left_out(config, resolve_masks(config, model(), {})[1])
 
 
-def test_optional_is_for_masks_that_are_stored_with_models() -> None:
-    with pytest.raises(ValueError, match="optional"):
-        LiveConfig.model_validate({"variants": [{"name": "y", "head_mask": "0.1", "optional": True}]})
-
-
 def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
     config = LiveConfig.model_validate(CONFIG)
     with pytest.raises(InvalidConfig, match=r"^masks\.lower: .*3"):
@@ -236,12 +225,6 @@ def test_a_mask_that_a_variants_own_checkpoint_cannot_have_is_named_with_that_ch
         resolve_masks(config, model(2), {}, "/m/small")
     reason = "masks.upper: layer 11 does not exist; this model has layers 0 to 1"
     assert str(refused.value) == f"{reason} (the checkpoint /m/small)"
-
-
-def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
-    variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": "none"}]
-    config = LiveConfig.model_validate({"masks": {"none": "11.*"}, "variants": variants})
-    assert resolve_masks(config, model(2), {}, "/m/small")[0] == {}
 
 
 @pytest.mark.parametrize("own", [{}, {"checkpoint": "/m/small"}])
