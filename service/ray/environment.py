@@ -92,7 +92,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         request_timeout_s: the time limit of a request.
 
     Raises:
-        OSError: there are no ports left for this run's replicas (ports.py).
+        OSError: there are no ports left for this run's replicas (`first_port`).
     """
     prepare_tasks(run)
     if os.environ["MALLOC_CONF"] == COMPUTING:
@@ -105,7 +105,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         NOTICES: str(notices_file(run)),
         LOCATED: str(run / "located.json"),
     }
-    os.environ.pop(PIPE, None)  # `access_log.Copier` sets it
+    os.environ.pop(PIPE, None)  # `notices.Copier` sets it
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
