@@ -67,23 +67,23 @@ async def test_a_request_of_more_tokens_than_the_config_allows_is_refused(two: S
 
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
-def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -> None:
+def test_all_allocate_by_jemalloc_and_keep_little(two: Server) -> None:
     for replica in two.replicas():
         assert any(part.path.endswith("/libjemalloc.so") for part in replica.memory_maps())
         variables = replica.environ()
         assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
         assert variables["LRU_CACHE_CAPACITY"] == "64"
         assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
-
-
-@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
-def test_rays_own_processes_keep_no_freed_blocks_for_each_thread(two: Server) -> None:
-    variables = {}
+    of_others = {}
     for process in two.family():
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            variables[" ".join(process.cmdline()[:1])] = process.environ()
-    for program in ("gcs_server", "raylet", "ray::ServeController"):
-        found = next(own for command, own in variables.items() if program in command)
+            of_others[" ".join(process.cmdline()[:1])] = process.environ()
+    for program in (
+        "gcs_server",
+        "raylet",
+        "ray::ServeController",
+    ):  # they keep no freed blocks for each thread
+        found = next(own for command, own in of_others.items() if program in command)
         assert found["MALLOC_CONF"].endswith(",tcache:false"), program
 
 

@@ -144,24 +144,6 @@ def test_no_request_can_forge_a_line_or_move_the_cursor(line_of: Callable[[Recor
     assert len(line_of(long)) < access_log.CHUNK_BYTES
 
 
-def test_no_line_is_lost_that_came_while_the_last_one_was_written(
-    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = AccessLog("json")
-    write_all = access_log.write_all
-
-    def slow(out: int, data: bytes) -> None:
-        monkeypatch.setattr(access_log, "write_all", write_all)
-        log.write(Record("second", "GET", b"/"))
-        log._closing.set()
-        write_all(out, data)
-
-    monkeypatch.setattr(access_log, "write_all", slow)
-    log.write(Record("first", "GET", b"/"))
-    log._thread.join(PATIENCE_S)
-    assert [json.loads(line)["request_id"] for line in lines()] == ["first", "second"]
-
-
 async def test_lines_that_nobody_reads_are_counted_and_hold_up_nobody(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
