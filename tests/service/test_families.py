@@ -1,10 +1,8 @@
-"""A reranker that is no BERT, through `headroom serve`: its pairs, raw scores, another family beside it."""
+"""A reranker that is no BERT, in a replica: its pairs, raw scores, another family beside it."""
 
 from __future__ import annotations
 
-import json
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 from models import Classifier, HeadMask
 from tests.families import edit_config, write_family
 from tests.modernberts import write_ettin
-from tests.service.running import Server, running
+from tests.service.in_process import Service, serve
 
 TITLES = ["steel angle, 12-gauge", "wood deck screws", "</s> usb lamp <pad>", "Résumé 中文", ""]
 
@@ -33,9 +31,9 @@ def ettin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_ettin(tmp_path_factory.mktemp("modernbert") / "ettin")[0]
 
 
-@pytest.fixture(scope="module")
-def served(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    graded = write_family(tmp_path_factory.mktemp("electra") / "graded", "electra")
+@pytest.fixture
+async def served(reranker: Path, ettin: Path, tmp_path: Path) -> AsyncIterator[Service]:
+    graded = write_family(tmp_path / "graded", "electra")
     arms = [{"name": name, "variant": name, "weight": 50} for name in ("full", "pruned")]
     live = {
         "variants": [
@@ -55,16 +53,12 @@ def served(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactory
             }
         ],
     }
-    directory = tmp_path_factory.mktemp("server")
-    with running(directory, reranker, live=live, dtype="float32") as server:
-        yield server
+    async with serve(reranker, live, database_url=f"sqlite:///{tmp_path / 'experiments.db'}") as service:
+        yield service
 
 
-def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{server.url}{path}", data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+async def get(service: Service, path: str) -> Any:
+    return (await service.http.get(path)).json()
 
 
 def assert_scored(results: list[dict[str, Any]], expected: np.ndarray) -> None:
@@ -75,12 +69,12 @@ def assert_scored(results: list[dict[str, Any]], expected: np.ndarray) -> None:
     assert scores[-1] < min(scores[:-1])
 
 
-def test_a_reranker_of_another_family_is_served_whole(served: Server, reranker: Path) -> None:
+async def test_a_reranker_of_another_family_is_served_whole(served: Service, reranker: Path) -> None:
     clf = Classifier.load(reranker, "cpu", "float32")
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES}
 
-    own, graded, _ = ask(served, "/v1/models")["models"]
+    own, graded, _ = (await get(served, "/v1/models"))["models"]
     assert (own["family"], own["score_activation"], own["grades"]) == ("xlm-roberta", "identity", None)
     assert (graded["family"], graded["score_activation"]) == ("electra", "softmax")
 
@@ -89,40 +83,45 @@ def test_a_reranker_of_another_family_is_served_whole(served: Server, reranker: 
         ({"variant": "pruned"}, "1.*,2.0"),
         ({"head_mask": "0.1,2.*"}, "0.1,2.*"),
     ):
-        results = ask(served, "/v1/score", body | fields)["results"]
+        results = (await served.post("/v1/score", **body | fields))["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=3, heads=4)).logits[:, 0]
         assert_scored(results, expected)
     assert any(not 0 <= score <= 1 for score in expected)  # so it is no probability
 
-    attention = ask(served, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
+    attention = await served.post("/v1/attention", query="angle", title=TITLES[2], heads="0.1")
     tokens, segments = attention["tokens"], attention["segments"]
     assert (tokens[0], tokens[-1], tokens.count("</s>")) == ("<s>", "</s>", 3)
     start = segments.index(1)
     assert tokens[start - 2 : start] == ["</s>", "</s>"]
 
-    scores = [result["score"] for result in ask(served, "/v1/score", body | {"variant": "graded"})["results"]]
+    scores = [
+        result["score"]
+        for result in (await served.post("/v1/score", **body | {"variant": "graded"}))["results"]
+    ]
     assert all(0 <= score <= 1 for score in scores)
 
 
-def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(served: Server, ettin: Path) -> None:
+async def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(
+    served: Service, ettin: Path
+) -> None:
     clf = Classifier.load(ettin, "cpu", "float32")
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES, "variant": "ettin"}
 
-    model = ask(served, "/v1/models")["models"][2]
+    model = (await get(served, "/v1/models"))["models"][2]
     assert (model["family"], model["score_activation"]) == ("modernbert", "identity")
     for fields, mask in (({}, "0.1,2.*"), ({"head_mask": "3.0-1"}, "0.1,2.*,3.0-1")):
-        results = ask(served, "/v1/score", body | fields)["results"]
+        results = (await served.post("/v1/score", **body | fields))["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=4, heads=4)).logits[:, 0]
         assert_scored(results, expected)
 
 
-def test_raw_scores_are_counted_and_compared_by_experiments(served: Server) -> None:
+async def test_raw_scores_are_counted_and_compared_by_experiments(served: Service) -> None:
     """The guardrails' and the shadow's scale is 0 to 1; a raw score is any number."""
     arms = set()
     for unit in range(30):
-        answer = ask(served, "/v1/score", {"query": "usb lamp", "titles": TITLES, "unit": str(unit)})
+        answer = await served.post("/v1/score", query="usb lamp", titles=TITLES, unit=str(unit))
         arms.add((answer["assignment"]["arm"], answer["assignment"]["fallback"]))
 
     assert arms == {("full", False), ("pruned", False)}
-    assert ask(served, "/v1/experiments/raw")["name"] == "raw"
+    assert (await get(served, "/v1/experiments/raw"))["name"] == "raw"

@@ -78,11 +78,7 @@ def test_all_allocate_by_jemalloc_and_keep_little(two: Server) -> None:
     for process in two.family():
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile
             of_others[" ".join(process.cmdline()[:1])] = process.environ()
-    for program in (
-        "gcs_server",
-        "raylet",
-        "ray::ServeController",
-    ):  # they keep no freed blocks for each thread
+    for program in ("gcs_server", "raylet", "ray::ServeController"):
         found = next(own for command, own in of_others.items() if program in command)
         assert found["MALLOC_CONF"].endswith(",tcache:false"), program
 
