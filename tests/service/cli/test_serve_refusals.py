@@ -112,12 +112,7 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path, run: Run) -
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (
-            "masks: {}",
-            "masks: {a: 2026-11-31}",
-            ', line 33: 2026-11-31 is read as a date; put it in quotes: "',
-        ),
-        ("masks: {}", f"masks: {{a: {'7' * 5000}}}", ", line 33: not a valid value"),
+        ("masks: {}", "masks: {a: 2026-11-31}", "a value that JSON does not have (put text in quotes)"),
         ("masks: {}", f"masks: {'[' * 5000}", ": nested too deeply"),
         ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
         (
