@@ -121,7 +121,7 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
         "not a Ray Serve config": "",
         "day is out of range": good.replace(masks, "masks: {a: 2026-11-31}"),
         "Recursion limit reached": good.replace(masks, "masks: &a {b: *a}"),
-        "nested too deeply": good.replace(masks, f"masks: {'[' * 5000}"),
+        "maximum recursion depth": good.replace(masks, f"masks: {'[' * 5000}"),
         "stands twice": good.replace(masks, "masks: {}\n          masks: {}"),
         "http_options must be a mapping": good.replace("http_options:", "http_options: [1]\nthese:"),
         "args must be a mapping": good.replace("args:", "args: [1]\n    these:"),

@@ -112,7 +112,7 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path, run: Run) -
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("masks: {}", "masks: {a: 2026-11-31}", "a value that JSON does not have (put text in quotes)"),
+        ("masks: {}", "masks: {a: 2026-11-31}", ": nested too deeply, or a value that JSON does not have"),
         ("masks: {}", f"masks: {'[' * 5000}", ": nested too deeply"),
         ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
         (
