@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images model audit sbom clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images release model audit sbom clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -81,6 +81,10 @@ soak load: install
 ## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
 images: dev
 	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
+
+## make release   the wheel, the CPU image, the chart, SBOM, digests and notes of this version, in dist/; tags the commit
+release: dev clients sbom
+	$(BIN)/python -m deploy.release
 
 ## make model     fetch the base and the data, tune, and write models/default again (an hour)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)

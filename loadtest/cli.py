@@ -48,7 +48,6 @@ def run(
         Text, Option(help="Arrivals: poisson, constant, ramp, step or trace.  [default: poisson]")
     ] = None,
     rate_to: Annotated[float | None, Option(help="Last rate of a ramp, or of five steps.")] = None,
-    phases: Annotated[Text, Option(help="Rates over time: 50:20s,250:5s,50-200:30s.")] = None,
     trace: Annotated[Path | None, Option(help="File with a send time in seconds on each line.")] = None,
     titles: Annotated[
         Text, Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
@@ -151,8 +150,7 @@ def compare(
     """Compare the percentiles of two runs, with intervals from stretches of each run.
 
     B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero. It
-    leaves more unanswered if their share is larger by over 0.1 percentage points, and that
-    difference's interval lies above zero; or if it lies over 1 point above the 95 % interval of A's share.
+    leaves more unanswered if their share is larger by over 1 percentage point, and over a tenth of A's.
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%
     """

@@ -75,21 +75,6 @@ def rate(value: str | float) -> str | float:
     return number
 
 
-def phases(text: Any) -> Any:
-    """Return the phases of text such as `50:20s,250:5s,50-200:30s`; anything else is returned as it is."""
-    if not isinstance(text, str):
-        return text
-    result = []
-    for item in text.split(","):
-        rates, _, length = item.strip().partition(":")
-        low, dash, high = rates.partition("-")
-        try:
-            result.append({"rate": float(low), "to": float(high) if dash else None, "for": seconds(length)})
-        except ValueError:
-            raise ValueError(f"{item!r} is not like 50:20s or 50-200:30s") from None
-    return result
-
-
 Seconds = Annotated[float, BeforeValidator(seconds)]
 Weights = Annotated[dict[str, Annotated[float, Field(ge=0)]], BeforeValidator(weights)]
 Rate = Annotated[float | str, BeforeValidator(rate)]
@@ -133,9 +118,6 @@ class Phase(_Model):
         return self.for_ * (self.rate + self.last_rate) / 2
 
 
-Phases = Annotated[tuple[Phase, ...], BeforeValidator(phases)]
-
-
 class Event(_Model):
     """A shell command to run during the traffic, such as a fault.
 
@@ -158,7 +140,7 @@ class Plan(_Model):
     arrivals: Arrivals = "poisson"
     rate: Rate = 50.0
     rate_to: float | None = Field(None, gt=0, description="Last rate of a ramp or step.")
-    phases: Phases = ()
+    phases: tuple[Phase, ...] = ()
     trace: Path | None = None
     duration: Seconds = Field(30.0, gt=0)
     warmup: Seconds = Field(3.0, ge=0)
@@ -228,7 +210,7 @@ def combined(scenario: str | None, options: dict[str, Any]) -> Plan:
     values = {} if scenario is None else read_scenario(scenario)
     if "trace" in options:
         options = {"arrivals": "trace", **options}
-    if "phases" not in options and {"rate", "duration", "arrivals"} & options.keys():
+    if {"rate", "duration", "arrivals"} & options.keys():
         values.pop("phases", None)  # the options replace the scenario's rates and times
     if options.get("arrivals", "trace") != "trace":
         values.pop("trace", None)

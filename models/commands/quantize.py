@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 BATCH = 64
 """Pairs whose time is measured."""
 
-SAMPLE = Path(__file__).parents[2] / "data" / "sample"
+SAMPLE = Path(__file__).parent / "sample"
+"""Links to files of data/sample, which are files in a wheel."""
+
 METRICS = ("qwk", "ndcg10", "accuracy")
 TOLERANCE = 0.005
 """Loss of quadratic weighted kappa above which the command prints a warning."""

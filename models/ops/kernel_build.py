@@ -1,8 +1,8 @@
 """Compiles our kernels (`native/`) when headroom is installed: every level of machines like this one.
 
-The libraries lie in the package, so an image that is built on one processor serves on any other. Nothing is
-compiled when the service starts. A library's name holds a digest of the source, the compiler's flags and the
-C library.
+The libraries lie in the package, so an image or a wheel that is built on one processor serves on any other.
+Nothing is compiled when the service starts. A library's name holds a digest of the source, the compiler's
+flags and the C library's kind. They need glibc 2.16 or newer.
 
 A compiler may use every instruction of the sets that its flags name, so a level needs all of them, not only
 those that the source asks for: a hypervisor may hide any one (BMI2, say) of a processor that has the others.
@@ -128,7 +128,7 @@ def build(level: Level) -> Path:
     check_safe(BUILT)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
-        _compile([*FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")])
+        _compile(level.machine, [*FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")])
         made.chmod(0o644)
         with made.open("rb") as file:
             os.fsync(file)  # or the file may be empty after a power failure, under its final name
@@ -139,9 +139,12 @@ def build(level: Level) -> Path:
     return library
 
 
-def _compile(arguments: list[str]) -> None:
+def _compile(machine: str, arguments: list[str]) -> None:
     try:
-        command = [*(shlex.split(os.environ.get("CXX", "")) or ["g++"]), *arguments]
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+        if machine != platform.machine():
+            compiler = [f"{machine}-linux-gnu-g++"]
+        command = [*compiler, *arguments]
         done = subprocess.run(
             command, capture_output=True, errors="replace", timeout=SECONDS_TO_COMPILE, check=False
         )
@@ -177,7 +180,8 @@ def check_safe(path: Path) -> None:
         raise PermissionError(f"{path} is neither a file nor a directory")
     if status.st_uid not in (0, os.geteuid()):
         raise PermissionError(f"{path} belongs to user {status.st_uid}, who is neither you nor root")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    # An installer under umask 002 lets the group write all files, this one too: then nothing more is risked.
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~Path(__file__).stat().st_mode:
         raise PermissionError(f"others may write {path}; run chmod go-w {path}")
     for parent in path.resolve().parents:
         mode = parent.stat().st_mode
@@ -188,6 +192,6 @@ def check_safe(path: Path) -> None:
 def _name(level: Level) -> str:
     """Return the name of a level's library, which tells all that it depends on but the compiler."""
     sources = [file.read_bytes() for file in sorted(SOURCES.iterdir()) if file.suffix in (".h", ".cpp")]
-    recipe = [*FLAGS, *level.flags, *platform.libc_ver(), level.machine]
+    recipe = [*FLAGS, *level.flags, platform.libc_ver()[0], level.machine]
     digest = hashlib.sha256(bytes(1).join([*sources, *map(str.encode, recipe)])).hexdigest()
     return f"kernels-{level.name}-{digest[:16]}.so"

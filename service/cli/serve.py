@@ -27,7 +27,9 @@ from service.ray.run_directory import RunDirectory
 if TYPE_CHECKING:
     from service.ray.cluster import Cluster
 
-DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
+DEFAULT_CONFIG = Path(__file__).with_name("serve.yaml").resolve()
+"""The shipped config file: deploy/serve.yaml in a clone, a file of the package in a wheel."""
+
 WATCH_S = 0.5
 CHECK_S = 0.1
 DOWNLOAD_S = 600.0

@@ -41,13 +41,13 @@ def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
     with reference("50ms") as server:
         freeze = threading.Timer(1.0, _freeze, [server])
         freeze.start()
-        said = _said("hey", "-z", "5s", "-c", "2", server.url)
+        said = _said("hey", "-z", "4s", "-c", "2", server.url)
         freeze.join()
         assert 1000 * float(re.search(r"95%+ in ([\d.]+) secs", said)[1]) < 500, said
 
 
 def _freeze_under_open_loop(server: Reference, delay: float) -> dict[str, tuple[float, float]]:
-    rate, seconds = 50, 7
+    rate, seconds = 50, 6
     frozen: list[tuple[float, float]] = []
     origins: list[float] = []
 
@@ -86,27 +86,14 @@ def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
     with reference("900ms") as server:
 
         def claim():
-            outcome = measure(server.url, rate=20, duration=6)
-            said = _said("hey", "-n", "120", "-c", "20", "-q", "1", server.url)
+            outcome = measure(server.url, rate=20, duration=4)
+            said = _said("hey", "-n", "80", "-c", "20", "-q", "1", server.url)
             # Its total runs on to the last answer, one delay after the last send.
-            rate = 120 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
+            rate = 80 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
             theirs = {int(p): 1000 * float(s) for p, s in re.findall(r"(\d+)%+ in ([\d.]+) secs", said)}
             ours = dict(zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True))
             achieved = outcome.recorder.ok / outcome.seconds
             return {"rate": (achieved, rate), **{f"p{p}": (ours[p], theirs[p]) for p in ours}}
-
-        assert_soon(claim)
-
-
-def test_wrk_reports_the_same_percentiles():
-    with reference("900ms") as server:
-
-        def claim():  # from a second on, wrk rounds to hundredths
-            outcome = measure(server.url, rate=60, duration=3)
-            said = _said("wrk", "-t1", "-c10", "-d5s", "--latency", server.url)
-            theirs = {int(p): float(ms) for p, ms in re.findall(r"(\d+)%\s+([\d.]+)ms", said)}
-            ours = dict(zip((50, 90), percentiles(outcome, 50, 90), strict=True))
-            return {f"p{p}": (ours[p], theirs[p]) for p in ours}
 
         assert_soon(claim)
 

@@ -114,10 +114,10 @@ def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not(second
 def test_a_leak_is_judged_whatever_gives_the_run_its_length(length: str, tmp_path: Path) -> None:
     trace = tmp_path / "times"
     trace.write_text("0\n1200\n")
-    given = {"phases": "1:20m"} if length == "phases" else {"trace": trace, "warmup": 0}
+    given = {"phases": [{"rate": 1, "for": "20m"}]} if length == "phases" else {"trace": trace, "warmup": 0}
     seen = watch(1200, grows(1e5), duration=30, **given)
     assert conclusion(seen, report())["problems"][0].startswith(LEAK)
-    short = watch(60, grows(1e5), duration=3600, phases="1:60s")
+    short = watch(60, grows(1e5), duration=3600, phases=[{"rate": 1, "for": 60}])
     assert conclusion(short, report())["problems"] == []
 
 

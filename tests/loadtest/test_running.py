@@ -1,13 +1,15 @@
-"""A client process and its pipe."""
+"""A client process and its pipe, and a port for a server that a load test starts."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import time
 
-from loadtest import arrivals, worker
+from loadtest import arrivals, beside, worker
 from loadtest.alarm import clock
 from loadtest.judging import invalid_because
 from loadtest.plan import make_plan
@@ -49,3 +51,21 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
             assert process.exitcode == 0
         finally:
             process.kill()
+
+
+def test_a_free_port_is_none_that_the_system_or_serve_gives_out() -> None:
+    ports = [beside.free_port() for _ in range(50)]
+    assert all(20_000 <= port < 30_000 for port in ports)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", ports[0]))
+
+
+def test_no_two_calls_get_the_same_port_though_nobody_listens_yet() -> None:
+    """Two servers that start at the same time would want the same port, and one of them would not start."""
+    ours = {beside.free_port() for _ in range(50)}
+    assert len(ours) == 50
+    another = "from loadtest import beside; print(*(beside.free_port() for _ in range(500)))"
+    theirs = subprocess.run(
+        [sys.executable, "-c", another], capture_output=True, text=True, check=True
+    ).stdout
+    assert ours.isdisjoint(map(int, theirs.split()))

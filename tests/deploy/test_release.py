@@ -1,0 +1,115 @@
+"""The wheel and the chart's package: they work without a clone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy import release
+from loadtest.beside import free_port
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def headroom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's `headroom` in a new environment, which borrows all other packages from this one."""
+    directory = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
+    python = directory / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    wheel = release.make_wheel(tmp_path_factory.mktemp("dist"))
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    packages = next(directory.glob("lib/python*/site-packages"))
+    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return directory / "bin" / "headroom"
+
+
+@pytest.fixture
+def run(headroom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a program of the environment in an empty directory and returns what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [headroom.with_name(words[0]), *words[1:]], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_packages_and_the_kernels_of_every_level_come_from_the_wheel(run: Run, headroom: Path) -> None:
+    script = """
+import loadtest, models, service
+from models.ops.kernel_build import LEVELS, library_of
+for module in (loadtest, models, service): print(module.__file__)
+for level in LEVELS:
+    if level.machine == "x86_64": print(library_of(level))
+"""
+    files = run("python", "-c", script).split()
+    assert len(files) >= 7
+    assert all(Path(file).is_relative_to(headroom.parents[1]) for file in files)
+
+
+@pytest.mark.slow
+def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_path: Path) -> None:
+    (line,) = json.loads(f"[{run('headroom', 'score', 'lamp', 'a desk lamp', '--json')}]")
+    assert line["title"] == "a desk lamp"
+    port = str(free_port())
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen(
+        [headroom, "serve", "--port", port, "--replicas", "1", "--device", "cpu"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip().rpartition(" ")[2]
+        try:
+            assert url == f"http://127.0.0.1:{port}"
+            (model, *_) = json.load(urllib.request.urlopen(f"{url}/v1/models"))["models"]
+            assert model["kernels_skipped"] == []
+            variants = json.load(urllib.request.urlopen(f"{url}/v1/variants"))["variants"]
+            assert "pruned20" in {variant["name"] for variant in variants}, "those of deploy/serve.yaml"
+            page = urllib.request.urlopen(url).read().decode()
+            for path in ("/docs", *re.findall(r'(?:src|href)="(/[^"]+)"', page)):
+                assert urllib.request.urlopen(url + path).status == 200
+            load = "load run --scenario steady --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
+            report = json.loads(run("headroom", *load.split(), url))
+            assert report["requests"]["ok"] == report["requests"]["scheduled"] > 0
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.wait(100) == 0
+
+
+def test_helm_packs_the_chart_with_the_files_that_it_links_to(tmp_path: Path) -> None:
+    package = release.make_chart(tmp_path)
+    assert package.name == f"headroom-{release.version()}.tgz"
+    with tarfile.open(package) as archive:
+        for name, source in (("rules.yml", "prometheus/rules.yml"), ("serve.yaml", "serve.yaml")):
+            packed = archive.extractfile(f"headroom/files/{name}")
+            assert packed is not None
+            assert packed.read() == (release.ROOT / "deploy" / source).read_bytes()
+
+
+def test_the_notes_are_the_versions_section_of_the_changelog() -> None:
+    text = release.notes(release.version())
+    assert text.startswith(f"## {release.version()}")
+    assert "\n## " not in text
+    with pytest.raises(SystemExit, match=r"CHANGELOG\.md has no section 9\.9\.9"):
+        release.notes("9.9.9")
