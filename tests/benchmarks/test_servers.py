@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -160,27 +159,6 @@ def test_a_server_that_keeps_up_is_asked_for_more_until_it_does_not(monkeypatch:
 
 def test_a_server_that_keeps_up_with_every_rate_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capacity_of(1e9, monkeypatch)[1] == ["it: not saturated: it kept up with each of 8 rates"]
-
-
-def test_a_server_is_warm_before_it_is_measured_in_every_turn(
-    slow_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    warm = servers.ask
-
-    def counted(*arguments: Any) -> list[float]:
-        asked.append(1)
-        return warm(*arguments)
-
-    def saturated(*_: Any) -> tuple[float, bool]:
-        assert len(asked) > servers.AT_ONCE
-        return 50.0, False
-
-    monkeypatch.setattr(servers, "ask", counted)
-    monkeypatch.setattr(servers, "saturated", saturated)
-    for known in (0.0, 40.0):
-        asked.clear()
-        assert servers.capacity(slow_server, 1.0, known, "it", LoadRuns()) == 50.0
 
 
 def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:

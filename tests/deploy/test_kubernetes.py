@@ -231,13 +231,6 @@ def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, di
         assert rule["annotations"]["runbook_url"] == entry
 
 
-def test_grafanas_sidecar_finds_the_dashboard(charts: dict[str, dict[str, Any]]) -> None:
-    made = charts["edited"]["dashboard"]
-    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
-    shipped = (DEPLOY / "grafana" / "dashboards" / "headroom.json").read_text("utf-8")
-    assert made["data"] == {"headroom.json": shipped}
-
-
 def test_a_pod_serves_deploys_config_with_the_charts_values(
     charts: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -393,20 +386,6 @@ def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_right
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
-
-
-def test_a_pod_that_is_not_ready_holds_up_no_drain(charts: dict[str, dict[str, Any]]) -> None:
-    budgets = [made["PodDisruptionBudget"]["spec"] for made in (charts["plain"], manifests())]
-    assert [budget["unhealthyPodEvictionPolicy"] for budget in budgets] == ["AlwaysAllow"] * 2
-    workers = manifests()["RayService"]["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    assert budgets[1]["selector"]["matchLabels"]["ray.io/node-type"] == "worker"
-    assert budgets[1]["minAvailable"] == sum(group["minReplicas"] for group in workers) - 1
-
-
-def test_the_hpa_keeps_pods_as_full_as_the_sizing_plans_for(charts: dict[str, dict[str, Any]]) -> None:
-    (metric,) = charts["plain"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    share = metric["resource"]["target"]["averageUtilization"]
-    assert f"Plan for {share} % of these rates" in (ROOT / "docs" / "operations.md").read_text("utf-8")
 
 
 def test_on_a_gpu_the_hpa_follows_the_queue_and_hub_models_may_be_kept(

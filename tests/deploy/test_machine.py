@@ -15,10 +15,10 @@ import yaml
 from service.config.keys import parse_api_keys
 from service.config.settings import Settings
 from tests.clients import environments
+from tests.deploy.build_image import DOCKERFILE, SUITE, pip_settings
 from tests.referees import need
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "headroom.service"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 
@@ -85,25 +85,6 @@ def test_prometheus_takes_its_configuration() -> None:
     assert "inside" in COMPOSE["services"]["alertmanager"]["networks"]
 
 
-def test_alertmanager_tells_pages_from_tickets() -> None:
-    file = DEPLOY / "prometheus" / "alertmanager.yml"
-    config = yaml.safe_load(file.read_text("utf-8"))
-    (pages,) = config["route"]["routes"]
-    assert pages == {"matchers": ["severity = page"], "receiver": "pages"}
-    receivers = {receiver["name"] for receiver in config["receivers"]}
-    assert receivers == {pages["receiver"], config["route"]["receiver"]}
-    assert (
-        f"./prometheus/{file.name}:/etc/alertmanager/{file.name}:ro"
-        in (COMPOSE["services"]["alertmanager"]["volumes"])
-    )
-
-
-def test_compose_waits_for_the_database_that_stays() -> None:
-    """The server that makes the database listens on the socket alone."""
-    command = COMPOSE["services"]["postgres"]["healthcheck"]["test"]
-    assert command[1:4] == ["pg_isready", "-h", "127.0.0.1"]
-
-
 def given_keys() -> dict[str, str]:
     """HEADROOM_API_KEYS of each way to deploy, with the names of variables in place of their values."""
     readme = (DEPLOY / "README.md").read_text("utf-8")
@@ -144,3 +125,30 @@ def test_systemd_rates_the_unit_as_well_confined() -> None:
     command = [need("systemd-analyze"), "security", "--offline=true", "--threshold=25", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True)  # the threshold is ten times the score
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_steps_find_packages_where_this_machine_finds_them() -> None:
+    listed = "\n".join(
+        [
+            ":env:.default-timeout='180'",
+            ":env:.find-links='/srv/wheels https://mirror.example/wheels'",
+            "global.cert='/etc/ssl/mirror.pem'",
+            "global.extra-index-url='file:///srv/one\\nfile:///srv/two'",
+            "global.find-links='/srv/old'",
+            "global.require-virtualenv='true'",
+        ]
+    )
+    assert pip_settings(listed, "/mnt").splitlines() == [
+        "[global]",
+        "retries = 1",
+        "extra-index-url = file:///mnt/srv/one file:///mnt/srv/two",
+        "find-links = /mnt/srv/wheels https://mirror.example/wheels",
+        "cert = /mnt/etc/ssl/mirror.pem",
+        "timeout = 180",
+    ]
+
+
+def test_the_base_is_the_release_that_the_dockerfile_names() -> None:
+    (base,) = [line for line in DOCKERFILE.read_text("utf-8").splitlines() if line.startswith("ARG BASE=")]
+    assert base.startswith("ARG BASE=debian:12."), base
+    assert SUITE == "bookworm"

@@ -111,17 +111,6 @@ def test_the_dashboard_marks_each_rollback_also_an_experiments_first(tmp_path: P
     assert_values(tmp_path, f"({mark['expr']}) > bool 0", series, {"4m": {}, "5m30s": marked, "10m": {}})
 
 
-def test_the_panel_of_config_versions_counts_replicas(tmp_path: Path) -> None:
-    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
-    (panel,) = (panel for panel in panels if panel["title"] == "Config versions")
-    series = {
-        f'headroom_config_version{{job="headroom", instance="a", pid="{pid}"}}': f"{version}x10"
-        for pid, version in ((1, 17), (2, 17), (3, 18))
-    }
-    expected = {'{version="17"}': 2.0, '{version="18"}': 1.0}
-    assert_values(tmp_path, panel["targets"][0]["expr"], series, {"1m": expected})
-
-
 def test_every_alert_has_its_entry_in_the_runbook() -> None:
     headings = re.findall(r"^### (\w+)$", (ROOT / "docs" / "alerts.md").read_text("utf-8"), re.MULTILINE)
     assert headings == list(alerts())

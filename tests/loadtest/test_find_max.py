@@ -84,13 +84,6 @@ def test_answers_that_come_after_the_last_send_do_not_make_a_rate_look_higher():
     assert max(point.achieved for point in curve) < 60
 
 
-def test_errors_count_against_a_rate_as_latency_does():
-    def refuses_above_50(plan: Plan) -> Outcome:
-        return outcome(plan, np.full(int(plan.rate * 10), 0.001), errors=int(max(0, plan.rate - 50) * 10))
-
-    assert search(refuses_above_50, slo="p99=200ms,errors=1%").rate == pytest.approx(50, rel=0.06)
-
-
 def test_a_client_that_gives_out_first_is_not_mistaken_for_the_server():
     found = search(queue(capacity=10_000, client_limit=300))
     assert (found.limited_by, found.rate, found.lost_at) == ("client", pytest.approx(160), None)
@@ -156,14 +149,3 @@ def test_a_server_that_answers_only_the_small_requests_does_not_look_faster():
         return found
 
     assert find_max.saturation(PLAN, answers_500_titles, lambda _: None) == pytest.approx(100, rel=0.02)
-
-
-def test_a_probe_that_is_over_within_its_first_second_is_counted_whole():
-    def quick(plan: Plan) -> Outcome:
-        wanted = int(plan.rate)
-        good = min(wanted, 50)
-        found = outcome(plan.changed(duration=1.0), np.full(good, 0.001), errors=wanted - good)
-        found.recorder.windows = [Tally(titles=good)]
-        return found
-
-    assert find_max.saturation(PLAN, quick, lambda _: None) == pytest.approx(50)
