@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from benchmarks.measure import alternate, ratio
+from benchmarks.ours import float_products
 from benchmarks.peers.engines import padded
-from benchmarks.products import float_products
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (
     PAIRS,

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks import checkpoints, workers
+from benchmarks import checkpoints, environments
+from benchmarks.environments import Worker
 from benchmarks.measure import ratio
 from benchmarks.peers.engines import read_workload
 from benchmarks.report import Report, Row, at_least, kind_of
-from benchmarks.workers import Worker
 from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
 from models.device import processor_features
 
@@ -74,7 +74,7 @@ def compare(
     """Add the rows and the table of one shape and kind of texts; return the packages' versions."""
     model, file = checkpoints.exported(shape), checkpoints.workload(texts, shape)
     checkpoints.quantized(shape)
-    with workers.started(adapters, model, file) as (running, missing):
+    with environments.started(adapters, model, file) as (running, missing):
         batches = read_workload(file)
         sides = {name: worker for worker in running.values() for name in worker.engines}
         versions = {k: v for worker in running.values() for k, v in worker.versions.items()}

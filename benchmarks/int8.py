@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.checkpoints import checkpoint, quantize_into
 from benchmarks.measure import alternate, ratio
-from benchmarks.products import float_products, int8_products
+from benchmarks.ours import float_products, int8_products
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (
     BERT_SHAPES,

@@ -70,9 +70,10 @@ def make_image(dist: Path, number: str) -> None:
     """Build the CPU image and write it as an archive that `docker load` takes."""
     engine = engine_here()
     build(engine, [])
-    engine("tag", IMAGE, f"headroom:{number}-cpu")
+    name = f"docker.io/library/headroom:{number}-cpu"  # which Docker calls headroom:…
+    engine("tag", IMAGE, name)
     archive = dist / f"headroom-{number}-cpu.tar"
-    engine("save", "--output", str(archive), f"headroom:{number}-cpu")
+    engine("save", "--output", str(archive), name)
     subprocess.run(["gzip", "-1", archive], check=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from loadtest import arrivals, beside, find_max, judging, page, report, running, server_side, terminal
+from loadtest import arrivals, beside, find_max, judging, page, report, running, terminal
 from loadtest.judging import Objective
 from loadtest.plan import Plan, PlanError
 from loadtest.report import Report
@@ -65,17 +65,15 @@ def _run(plan: Plan, slo: Objective | None, server: int | None, events: beside.E
         if watch is not None:
             watch.begin(origin)
 
-    before = server_side.metrics(plan.url)
+    before = beside.metrics(plan.url)
     try:
         outcome = _probe(plan, begin)
     finally:
         if watch is not None:
             watch.end()
         events.end()
-    metrics = server_side.difference(before, server_side.metrics(plan.url))
-    result = report.build(
-        outcome, slo, metrics=metrics, models=server_side.models(plan.url), events=events.ran
-    )
+    metrics = beside.difference(before, beside.metrics(plan.url))
+    result = report.build(outcome, slo, metrics=metrics, models=beside.models(plan.url), events=events.ran)
     if watch is not None:
         result["watch"] = watching.conclusion(watch, result)
     return result
@@ -85,7 +83,7 @@ def _search(plan: Plan, slo: Objective) -> Report:
     assert not isinstance(plan.rate, str)
     search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
     found, last = search.find(plan.rate)
-    result = report.build(last, slo, models=server_side.models(plan.url))
+    result = report.build(last, slo, models=beside.models(plan.url))
     result["find_max"] = found
     if found["limited_by"] == "client":
         result["valid"] = False

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadtest import server_side
+from loadtest import beside
 from loadtest.judging import Objective, invalid_because
 from loadtest.plan import LoadTestError, Plan
 from loadtest.running import Outcome
@@ -145,7 +145,7 @@ def settle(url: str) -> None:
     """Wait until the server answers quickly again, so that one probe's queue does not slow the next."""
     deadline = time.monotonic() + SETTLE_S
     while (started := time.monotonic()) < deadline:
-        server_side.fetch(url, "/health/ready")
+        beside.fetch(url, "/health/ready")
         if time.monotonic() - started < 0.25:
             return
 

@@ -19,7 +19,7 @@ import psutil
 from scipy.special import stdtrit
 from scipy.stats import linregress
 
-from loadtest import arrivals, server_side
+from loadtest import arrivals, beside
 from loadtest.alarm import clock
 from loadtest.plan import Plan
 from loadtest.report import Report, missed_objective
@@ -117,11 +117,11 @@ class Watch:
         return {name: trend(times, values) for name, values in series.items()}
 
     def _follow(self, origin: float, every: float) -> None:
-        counters: server_side.Samples = {}
+        counters: beside.Samples = {}
         at = 0.0
         while not self._over.wait(max(0.0, origin + at - clock())):
             self.samples.append(self.sample(clock() - origin))
-            scraped = server_side.metrics(self.plan.url)
+            scraped = beside.metrics(self.plan.url)
             if scraped is not None:
                 self.scrapes += 1
                 self.compare(counters, scraped, at)
@@ -129,12 +129,12 @@ class Watch:
             while origin + at <= clock():
                 at += every
 
-    def compare(self, before: server_side.Samples, after: server_side.Samples, at: float) -> None:
+    def compare(self, before: beside.Samples, after: beside.Samples, at: float) -> None:
         """Note the counters that fell or disappeared."""
         for (name, labels), value in before.items():
             now = after.get((name, labels))
             if (now is None or now < value) and len(self.falls) < MAX_FALLS:
-                counter = server_side.written(name, dict(labels))
+                counter = beside.written(name, dict(labels))
                 self.falls.append(f"{counter} fell from {value} to {now} at {at:.0f} s")
 
     def sample(self, at: float) -> Sample:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import checkpoints, engines
+from benchmarks.environments import Worker, started
 from benchmarks.peers.engines import padded
-from benchmarks.workers import Worker, started
 from benchmarks.workload import SHAPES, Shape
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer

@@ -30,7 +30,8 @@ def headroom(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = directory / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
     wheel = release.make_wheel(tmp_path_factory.mktemp("dist"))
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    install = [*pip, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True, umask=0o002)  # Ubuntu's for people: the group may write all files
     packages = next(directory.glob("lib/python*/site-packages"))
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return directory / "bin" / "headroom"

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from loadtest import judging, page, report, server_side
+from loadtest import beside, judging, page, report
 from loadtest.judging import invalid_because
 from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
@@ -168,11 +168,11 @@ def test_a_run_without_answers_still_has_a_page():
 def test_what_the_server_counted_is_the_difference_of_two_scrapes():
     before = {("headroom_requests_total", (("route", "/v1/score"), ("status", "200"))): 5.0}
     after = dict.fromkeys(before, 12.0)
-    grown = server_side.difference(before, after)
+    grown = beside.difference(before, after)
     assert grown["counters"] == {'headroom_requests_total{route="/v1/score",status="200"}': 7}
     assert not grown["restarted"]
-    assert server_side.difference(after, before)["restarted"]
-    assert server_side.difference(None, after) is None
+    assert beside.difference(after, before)["restarted"]
+    assert beside.difference(None, after) is None
 
 
 def test_a_server_that_did_wrong_makes_the_first_line_red() -> None:
