@@ -92,7 +92,10 @@ def _interval(metric: dict[str, Any]) -> tuple[bool, float | None, float | None,
 
 def _change(metric: dict[str, Any]) -> str:
     relative, value, low, high = _interval(metric)
-    write = percent if relative else number
+
+    def write(value: float) -> str:
+        return ("+" if value > 0 else "") + (percent(value) if relative else number(value))
+
     if value is None:
         return "–"
     return write(value) + ("" if low is None or high is None else f" ({write(low)} to {write(high)})")
@@ -100,14 +103,14 @@ def _change(metric: dict[str, Any]) -> str:
 
 def _drawing(metrics: list[dict[str, Any]]) -> str:
     """Return the intervals as SVG, one row per arm and metric, each on a scale of its own."""
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {ROW * len(metrics) + 10}"']
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {ROW * len(metrics) + 14}"']
     parts.append(' font-family="system-ui, sans-serif" font-size="14" fill="#1b1f24">')
     for index, metric in enumerate(metrics):
-        middle = ROW * index + 24
+        middle = ROW * index + 32
         relative, value, low, high = _interval(metric)
         title = f"{metric['arm']} on {metric['metric']}"
-        parts.append(f'<text x="0" y="{middle}" font-weight="600">{escape(title)}</text>')
-        parts.append(f'<text x="0" y="{middle + 18}" fill="#57606a">{escape(_change(metric))}</text>')
+        parts.append(f'<text x="12" y="{middle}" font-weight="600">{escape(title)}</text>')
+        parts.append(f'<text x="12" y="{middle + 18}" fill="#57606a">{escape(_change(metric))}</text>')
         margin = metric["margin"] if metric["margin"] and metric["margin_relative"] == relative else None
         limit = None if margin is None else (-margin if metric["better"] == "higher" else margin)
         known = [each for each in (0.0, value, low, high, limit) if each is not None and math.isfinite(each)]

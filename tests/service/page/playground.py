@@ -41,6 +41,12 @@ def settled(page: Page, columns: int = 2) -> list[dict[str, Any]]:
     return ranking
 
 
+def skip_steps(page: Page) -> None:
+    """Leave the steps of a first visit, if they are shown."""
+    for button in page.all(".step .quiet"):
+        button.click()
+
+
 def expected(server: str, body: dict[str, Any]) -> dict[str, float]:
     """The scores that the service itself gives, by title."""
     answer = httpx.post(f"{server}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()

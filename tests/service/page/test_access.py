@@ -23,7 +23,7 @@ from service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page
-from tests.service.page.playground import MOUSE, cell, settled, spec
+from tests.service.page.playground import MOUSE, cell, settled, skip_steps, spec
 from tests.service.page.seeding import SHIPPED, served
 
 pytestmark = pytest.mark.slow
@@ -504,6 +504,7 @@ def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None
         for view in VIEWS:
             page.open(address(view))
             ready(page, view)
+            skip_steps(page)
             if view == "playground":
                 page.run("document.querySelector('[data-at=\"3.8\"]').focus()")
             if view == "live":

@@ -12,6 +12,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from tests.service.page.browsing import Page
+from tests.service.page.playground import skip_steps
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +98,7 @@ def test_other_methods_and_masks_and_what_is_wrong(page: Page) -> None:
 def pictures(page: Page, slider: WebElement) -> None:
     """Write the documentation's pictures, at four words, if they are wanted."""
     if "SCREENSHOTS" in os.environ:
+        skip_steps(page)
         slider.send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 3)
         for scheme in ("light", "dark"):
             page.colours(scheme)
