@@ -16,9 +16,8 @@ from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.extras import read_head_study, read_quality
 from models.checkpoint.files import digest_of
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
-from models.checkpoint.network_tokenizer import load_tokenizer
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.masks.head_mask import HeadMask

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.implementations import BertWordPieceTokenizer
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
 GRADES = ("irrelevant", "related", "partial", "substitute", "exact")
@@ -35,8 +37,10 @@ SHAPE: dict[str, Any] = {
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def write_vocabulary(directory: Path) -> None:
-    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+def write_vocabulary(directory: Path, vocabulary: Sequence[str] = VOCABULARY) -> None:
+    """Write BERT's tokenizer with these words."""
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    BertWordPieceTokenizer(ids).save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"do_lower_case": True, "tokenizer_class": "BertTokenizer"}), encoding="utf-8"
     )

@@ -25,9 +25,7 @@ class OtherReading(PairTokenizer):
         vars(self).update(vars(tokenizer))
         self._window = self._budget
         self._cache = type(self._cache)(0)
-        nothing = EncodedText(b"", 0, 0)
-        self._special_tokens = len(super().join([("", "")], {"": nothing})[0])
-        self._budget = sys.maxsize if keep_end else self._window + self._special_tokens
+        self._budget = sys.maxsize if keep_end else self._window + self.template.tokens
         self._keep_end = keep_end
         self._alone = alone
 
@@ -41,7 +39,7 @@ class OtherReading(PairTokenizer):
         for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
             if index in self._alone:
-                kept = min(query.tokens, self._window + self._special_tokens - 2), 0
+                kept = min(query.tokens, self._window + self.template.tokens - 2), 0
             else:
                 kept = kept_tokens(query.tokens, title.tokens, self._window)
             parts = {"query": self._part(query, kept[0]), "title": self._part(title, kept[1])}

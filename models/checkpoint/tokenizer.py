@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from models.checkpoint.caches import TextCache, WordCache
-from models.checkpoint.long_text import BERT_CHINESE_CUT, BERT_CUT, LONG_WORD, Portion, cut_pattern, read_long
+from models.checkpoint.config import ModelConfig
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
-from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
+from models.checkpoint.tokenizer_files import (
+    FILE,
+    SPECIAL,
+    passes_types,
+    read_tokenizer,
+    read_window,
+    unknown_id,
+)
 from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 
 FAILED = "the tokenizer failed on a text"
@@ -28,6 +36,17 @@ Ids = npt.NDArray[np.int32]
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
+
+BERT_CUT = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
+"""ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes."""
+
+BERT_CHINESE_CUT = re.compile(
+    BERT_CUT.pattern[:-1] + "\u3000-\u3002\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0002a6df]"
+)
+"""For a BertNormalizer that makes each Chinese character a word. Those of Japanese sentence marks, too."""
+
+_SPACE_CUT = re.compile(r"(?<=\S) (?=[A-Za-z0-9])")
+"""A single space belongs to the word after it, for GPT-2's pattern and for Metaspace."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
@@ -84,11 +103,19 @@ class EncodedText(NamedTuple):
     unknown: int  # the number of unknown tokens in `ids`
 
 
+class Portion(NamedTuple):
+    """A part of a text; per token: its id, its first character, and whether it begins a word."""
+
+    ids: list[int]
+    starts: list[int]
+    word_starts: list[bool]
+
+
 class PairTokenizer:
     """Encodes pairs as transformers does (`longest_first` truncation), each distinct text once.
 
     A literal "[SEP]" or "</s>" in a title becomes ordinary pieces, so nobody can forge the structure of the
-    sequence; other added tokens become their own ids (`models.checkpoint.added_tokens`).
+    sequence; other added tokens become their own ids (`models.checkpoint.tokenizer_files`).
 
     A text longer than 1,024 characters and than 8 characters per token of the window (2 if it is not ASCII)
     is read only until it alone overflows the window. If the other text of the pair overflows it too, the odd
@@ -114,21 +141,29 @@ class PairTokenizer:
             raise UnsupportedCheckpoint(
                 f"a window of {max_tokens} tokens has no room for a query and a title"
             )
+        token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+        if largest >= vocab_size:
+            raise UnsupportedCheckpoint(
+                f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
+                f"the model's embeddings end at {vocab_size - 1}"
+            )
         parts = template.before, template.between, template.after
         self._before, self._between, self._after = map(_as_bytes, parts)
-        check_vocabulary(tokenizer, vocab_size)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
         self._forbidden = special.union(*parts) - {self.unknown}
-        self._cut = cut_pattern(tokenizer) if special == added.keys() else None
-        self._is_bert = self._cut in (BERT_CUT, BERT_CHINESE_CUT)
-        self._segment_characters = max(_LONG, 2 * max_tokens)
+        splits_as_bert = isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
+            tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        )
+        is_bert = splits_as_bert and special == added.keys()
+        self._cut = _SPACE_CUT
+        if is_bert:
+            self._cut = BERT_CHINESE_CUT if tokenizer.normalizer.handle_chinese_chars else BERT_CUT
+        self._piece_characters = max(_LONG, 2 * max_tokens)
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * max_tokens)
         self._unknown_bytes = _as_bytes([self.unknown])
-        self._words = WordCache(self._word) if self._is_bert else None
+        self._encode = WordCache(self._word).ids if is_bert else self._encode_batch
         self._model = tokenizer.model
-        longest_word = getattr(self._model, "max_input_chars_per_word", LONG_WORD)
-        self._word_piece = self._is_bert and longest_word < LONG_WORD
         self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
         self._piece_of = piece_reader(tokenizer)
         self._cache: TextCache[EncodedText] = TextCache(cache_size)
@@ -142,8 +177,11 @@ class PairTokenizer:
         Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
         """
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
-            tokenizer = read_tokenizer(directory)
-            return cls(tokenizer, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
+            found = read_tokenizer(directory)
+            tokenizer = cls(found, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
+        if passes_types(directory) is False:
+            tokenizer.template = replace(tokenizer.template, two_segments=False)
+        return tokenizer
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
@@ -158,7 +196,8 @@ class PairTokenizer:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self._budget
             if truncated:
-                query, title = self._kept(query, title)
+                kept = kept_tokens(query.tokens, title.tokens, self._budget)
+                query, title = self.part(query, 0, kept[0]), self.part(title, 0, kept[1])
             pieces += (before, query.ids, between, title.ids, after)
             parts.append((query, title, truncated))
         ids = np.frombuffer(bytearray().join(pieces), np.int32)
@@ -190,47 +229,40 @@ class PairTokenizer:
 
     def characters(self, text: str) -> int:
         """Return about how many characters of a text are read until it overflows the window."""
-        return min(len(text), self._most_at_once(text))
+        return min(len(text), self._whole_characters if text.isascii() else self._piece_characters)
 
     def may_occur(self, id_: int) -> bool:
         """Return whether a token is part of the template or may come from a text."""
-        template = self.template
-        if id_ in {*template.before, *template.between, *template.after}:
-            return True
-        token = self._tokenizer.id_to_token(id_)
-        if token is None or id_ in self._forbidden:
-            return False
-        splits = self._is_bert and len(token) > 1  # such a splitter never leaves "[PAD]" whole
-        return not (splits and BERT_CUT.search(token))
+        is_text = self._tokenizer.id_to_token(id_) is not None and id_ not in self._forbidden
+        return is_text or id_ in {*self.template.before, *self.template.between, *self.template.after}
 
     def portions(self, text: str) -> Iterator[Portion]:
-        """Encode a text that `reading` accepts to its end, however long it is; some portions are empty."""
+        """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
 
-        def encode(start: int, end: int) -> Portion:
-            """Return the tokens of the characters [start, end)."""
+        The tokens are those of the whole text, unless a piece has nowhere a place between two words, as in
+        Chinese for most tokenizers: where it ends then, a token may differ.
+        """
+        start, size = 0, self._piece_characters
+        while start < len(text):
+            cut = self._cut.search(text, start + size, start + 2 * size)
+            end = start + 2 * size if cut is None else cut.start()
             with without_panics(TokenizerFailed, FAILED):
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
             kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
             offsets, words = encoding.offsets, encoding.word_ids
-            return Portion(
+            yield Portion(
                 [ids[index] for index in kept],
                 [start + offsets[index][0] for index in kept],
                 [index == 0 or words[index] != words[index - 1] for index in kept],
             )
-
-        return read_long(text, encode, self._cut, self._segment_characters, word_piece=self._word_piece)
+            start = end
 
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
         """Return the tokens [start, end) of an encoded text."""
         ids = text.ids[start * _ID_BYTES : end * _ID_BYTES]
         unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self.unknown))
         return EncodedText(ids, end - start, unknown)
-
-    def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
-        """Cut two texts that do not fit into the window together."""
-        query_tokens, title_tokens = kept_tokens(query.tokens, title.tokens, self._budget)
-        return self.part(query, 0, query_tokens), self.part(title, 0, title_tokens)
 
     def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
         """Encode each text by itself, for `join`. Raises ModelError for a lone surrogate."""
@@ -246,36 +278,43 @@ class PairTokenizer:
         """
         encoded, missing = self._cache.get(texts)
         yield encoded
+        batch: list[str] = []
+        long: list[str] = []
+        characters = 0
         for text in missing:
-            if not text.isascii():
+            is_ascii = text.isascii()
+            if not is_ascii:
                 _check_surrogates(text)
-        short = [text for text in missing if len(text) <= self._most_at_once(text)]
-        encode = self._encode_batch if self._words is None else self._words.ids
-        for batch in _batches(short, portion):
-            with without_panics(TokenizerFailed, FAILED):
-                new = {text: self._text(ids) for text, ids in zip(batch, encode(batch), strict=True)}
-            self._cache.put(new)
-            yield new
-        if len(short) == len(missing):
-            return
-        for text in missing:
-            if len(text) > self._most_at_once(text):
-                ids: list[int] = []
-                for part in self.portions(text):
-                    ids += part.ids
-                    if len(ids) > self._budget:
-                        break
-                    yield {}
-                yield {text: self._text(_as_bytes(ids))}
+            if len(text) > (self._whole_characters if is_ascii else self._piece_characters):
+                long.append(text)
+                continue
+            batch.append(text)
+            characters += len(text)
+            if characters >= portion:
+                yield self._encoded(batch)
+                batch, characters = [], 0
+        if batch:
+            yield self._encoded(batch)
+        for text in long:
+            ids: list[int] = []
+            for part in self.portions(text):
+                ids += part.ids
+                if len(ids) > self._budget:
+                    break
+                yield {}
+            yield {text: self._text(_as_bytes(ids))}
 
-    def _most_at_once(self, text: str) -> int:
-        """Return the length up to which such a text is encoded whole."""
-        return self._whole_characters if text.isascii() else self._segment_characters
+    def _encoded(self, texts: list[str]) -> dict[str, EncodedText]:
+        """Encode and cache texts that are not long."""
+        with without_panics(TokenizerFailed, FAILED):
+            encoded = dict(zip(texts, map(self._text, self._encode(texts)), strict=True))
+        self._cache.put(encoded)
+        return encoded
 
     def _encode_batch(self, texts: list[str]) -> list[bytes]:
         """Return the ids of each text, int32 values without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [_as_bytes(self._allowed(encoding.ids)) for encoding in encodings]
+        return [self._allowed(encoding.ids) for encoding in encodings]
 
     def _word(self, word: str) -> bytes:
         """Return the ids of a word as WordCache finds it."""
@@ -283,14 +322,14 @@ class PairTokenizer:
             return self._encode_batch([word])[0]
         # BERT's normalizer and splitter change only its capitals; the model takes a seventh of their time.
         tokens = self._model.tokenize(word.lower() if self._lowers else word)
-        return _as_bytes(self._allowed([token.id for token in tokens]))
+        return self._allowed([token.id for token in tokens])
 
-    def _allowed(self, ids: list[int]) -> list[int]:
+    def _allowed(self, ids: list[int]) -> bytes:
         """Return the ids with special tokens replaced by the unknown one, or left out if there is none."""
-        if self._forbidden.isdisjoint(ids):
-            return ids
-        replaced = (self.unknown if id_ in self._forbidden else id_ for id_ in ids)
-        return [id_ for id_ in replaced if id_ >= 0]
+        if not self._forbidden.isdisjoint(ids):
+            ids = [self.unknown if id_ in self._forbidden else id_ for id_ in ids]
+            ids = [id_ for id_ in ids if id_ >= 0]
+        return struct.pack(f"{len(ids)}i", *ids)
 
     def _text(self, ids: bytes) -> EncodedText:
         """Return the text of all these ids."""
@@ -298,6 +337,32 @@ class PairTokenizer:
         if self._unknown_bytes not in ids and whole.tokens <= self._budget:  # nearly always
             return whole
         return self.part(whole, 0, min(whole.tokens, self._budget))._replace(tokens=whole.tokens)
+
+
+def load_tokenizer(directory: Path, config: ModelConfig, *, cache_size: int = 65_536) -> PairTokenizer:
+    """Load a checkpoint's tokenizer, with the window that its files and its network allow.
+
+    Raises UnsupportedCheckpoint, also for what transformers would score otherwise.
+    """
+    window = read_window(directory, config)
+    tokenizer = PairTokenizer.load(
+        directory, max_tokens=window, vocab_size=config.vocab_size, cache_size=cache_size
+    )
+    two_segments = config.type_vocab_size > 1 and tokenizer.template.two_segments
+    if two_segments and passes_types(directory) is None:
+        raise UnsupportedCheckpoint(
+            f"{directory / FILE} has no model_input_names, and its class is a general one: transformers 4 "
+            "passes the title's token types to the model, transformers 5 does not. Write down what it was "
+            'trained with: "model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or '
+            "without the second"
+        )
+    pad = config.skipped_positions - 1
+    if config.skipped_positions and tokenizer.may_occur(pad):  # transformers gives it no position of its own
+        raise UnsupportedCheckpoint(
+            f"config.json: pad_token_id is {pad}, which the tokenizer puts into pairs or makes of a text: it "
+            "would need positions that leave this token out"
+        )
+    return tokenizer
 
 
 @contextmanager
@@ -331,20 +396,6 @@ def _check_surrogates(text: str) -> None:
             f"character {error.start} of a text is the lone surrogate U+{ord(text[error.start]):04X}; "
             "text must be valid Unicode"
         ) from None
-
-
-def _batches(texts: list[str], portion: int) -> Iterator[list[str]]:
-    """Yield the texts in lists of about `portion` characters."""
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= portion:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _as_bytes(ids: Sequence[int]) -> bytes:

@@ -1,197 +1,261 @@
-"""Reads a checkpoint's tokenizer, WordPiece, byte-level BPE or Unigram, as transformers would."""
+"""Reads a checkpoint's tokenizer, WordPiece, byte-level BPE or Unigram, as transformers would.
+
+A tokenizer.json is read here. Older files, and tokens that only other files declare, are left to
+transformers' AutoTokenizer, which takes seconds to import.
+
+The tokens of a pair's structure, and those for padding, masks and unknown words, are text if they occur in a
+text, so nobody can forge a pair. All other added tokens, such as a checkpoint's [TITLE], are input: in a text
+they become their own id, as in transformers.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.added_tokens import add_declared_tokens, content_of, structural_tokens
-from models.checkpoint.tokenizer_options import (
-    check_side,
-    gives_types,
-    read_options,
-    tokenizer_class,
-    without_types,
-)
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.fields import read_json
+from models.checkpoint.modules import module_window
 from models.errors import UnsupportedCheckpoint
+
+FILE = "tokenizer_config.json"
+
+_VOCABULARIES = "tokenizer.json", "vocab.txt", "merges.txt", "sentencepiece.bpe.model", "spiece.model"
 
 SPECIAL = "\ufdd0"
 """Precedes the structural tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and
 no text holds this code point, which is no character."""
 
+_ROLES = {
+    "cls_token": {"[CLS]", "<s>"},
+    "sep_token": {"[SEP]", "</s>"},
+    "pad_token": {"[PAD]", "<pad>"},
+    "mask_token": {"[MASK]", "<mask>"},
+    "unk_token": {"[UNK]", "<unk>"},
+    "bos_token": set(),
+    "eos_token": set(),
+}
+"""The options that name structural tokens, and the spellings of those that are not named."""
+
+_DEFAULT_CLASS = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
+
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 
-_SLOW_FILES = ("merges.txt", "sentencepiece.bpe.model", "spiece.model")
+_PASSES_TYPES = {
+    **dict.fromkeys(
+        "BertTokenizer ElectraTokenizer ConvBertTokenizer DebertaTokenizer DebertaV2Tokenizer".split(), True
+    ),
+    **dict.fromkeys(
+        "RobertaTokenizer XLMRobertaTokenizer CamembertTokenizer DistilBertTokenizer MPNetTokenizer".split(),
+        False,
+    ),
+}
+"""Whether transformers passes the token types of a tokenizer of this class to the network."""
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """Read tokenizer.json, or else vocab.txt or an older file, with tokenizer_config.json.
-
-    Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
-    """
-    config = read_options(directory)
-    tokenizer = _read(directory, config, tokenizer_class(directory, config))
+    """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it."""
+    if not any((directory / name).is_file() for name in _VOCABULARIES):
+        raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
+    options = read_options(directory)
+    file = directory / "tokenizer.json"
+    tokenizer = _from_json(file, options) if file.is_file() else None
+    if tokenizer is None or _declares_more(directory, options, tokenizer):
+        tokenizer = _by_transformers(directory, options)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer if gives_types(directory) is not False else without_types(tokenizer)
+    return tokenizer
 
 
-def _read(directory: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
-    """Return the tokenizer with the token types of its post-processor."""
-    file, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
-    if file.is_file():
-        return _from_json(file, config, class_name)
-    if vocabulary.is_file() and class_name in _BERT_TOKENIZERS:
-        return _from_vocabulary(vocabulary, config)
-    slow = next((directory / name for name in _SLOW_FILES if (directory / name).is_file()), None)
-    if slow is not None:
-        return _converted(slow, config)
-    if vocabulary.is_file():
+def read_options(directory: Path) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json, empty if there is none.
+
+    Without added_tokens_decoder in it, special_tokens_map.json counts too, as in transformers.
+    Raises UnsupportedCheckpoint if a file is not a JSON object or asks for truncation on the left.
+    """
+    file, older = directory / FILE, directory / "special_tokens_map.json"
+    options = read_json(file) if file.is_file() else {}
+    if "added_tokens_decoder" not in options and older.is_file():
+        options |= read_json(older)
+    _check_side(options.get("truncation_side", "right"), f"{file}: truncation_side")
+    return options
+
+
+def read_window(directory: Path, config: ModelConfig) -> int:
+    """Return the tokens of the longest sequence: the files' limit, or the network's positions if fewer.
+
+    Sequences are truncated where sentence-transformers and transformers do it: at max_seq_length of
+    sentence_bert_config.json, else at model_max_length of tokenizer_config.json (max_len in old releases).
+    Raises UnsupportedCheckpoint if the limit is no number ≥ 1.
+    """
+    options = read_options(directory)
+    name = "model_max_length" if "model_max_length" in options else "max_len"
+    where, length = module_window(directory) or (f"{directory / FILE}: {name}", options.get(name))
+    if length is None:
+        return config.max_positions
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
+        raise UnsupportedCheckpoint(f"{where} is {length!r}; it must be a number of tokens ≥ 1")
+    return int(min(length, config.max_positions))  # transformers writes 1e30 for a tokenizer without a limit
+
+
+def passes_types(directory: Path) -> bool | None:
+    """Return whether transformers passes the post-processor's token types to the network.
+
+    None if its releases differ: without model_input_names, transformers 4 passes those of a tokenizer of a
+    general class, transformers 5 does not.
+    """
+    options = read_options(directory)
+    names = options.get("model_input_names")
+    if not isinstance(names, list | None):
+        raise UnsupportedCheckpoint(f"{directory / FILE}: model_input_names is {names!r}; it must be a list")
+    return _PASSES_TYPES.get(_class_of(directory, options)) if names is None else "token_type_ids" in names
+
+
+def unknown_id(tokenizer: Tokenizer) -> int:
+    """Return the id of the unknown token, −1 for a tokenizer without one.
+
+    Raises UnsupportedCheckpoint for another kind of tokenizer than WordPiece, BPE and Unigram.
+    """
+    model = tokenizer.model
+    if isinstance(model, Unigram):
+        try:
+            pieces = model.tokenize(SPECIAL)  # no vocabulary has it as a piece
+        except Exception:  # the library raises Exception itself: there is no unknown token
+            return -1
+        return int(pieces[0].id) if len(pieces) == 1 else -1  # more are bytes
+    if not isinstance(model, BPE | WordPiece):
         raise UnsupportedCheckpoint(
-            f"{directory / 'tokenizer_config.json'} asks for {class_name}, which vocab.txt alone cannot give"
+            f"the tokenizer is {type(model).__name__}, not BERT's WordPiece, BPE or Unigram"
         )
-    raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
+    if model.unk_token is None:
+        return -1
+    unknown = tokenizer.token_to_id(model.unk_token)
+    if unknown is None:
+        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {model.unk_token}")
+    return int(unknown)
 
 
-def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
+def _check_side(side: object, name: str) -> None:
+    """Refuse to truncate on the left. name: of the field that asks for it."""
+    if side != "right":
+        raise UnsupportedCheckpoint(f"{name} is {side!r}; only 'right' is supported")
+
+
+def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
+    """Return the class of the tokenizer without "Fast", found as AutoTokenizer finds it.
+
+    tokenizer_config.json names it, or else config.json does, or its model_type tells.
+    """
+    file = directory / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    default = _DEFAULT_CLASS.get(str(config.get("model_type")), "BertTokenizer")
+    return str(options.get("tokenizer_class") or config.get("tokenizer_class") or default).removesuffix(
+        "Fast"
+    )
+
+
+def _from_json(file: Path, options: Mapping[str, Any]) -> Tokenizer:
     """Read tokenizer.json. tokenizer_config.json overrules some of it, as in transformers.
 
     transformers 5 takes the normalizer of a BertTokenizer from tokenizer_config.json, whatever tokenizer.json
     holds. Here another normalizer than BERT's stays, because the checkpoint was trained with it.
     """
+    class_name = _class_of(file.parent, options)
     try:
-        tokenizer, structure = _parsed(file.read_text(encoding="utf-8"), config)
+        tokenizer = _parsed(file.read_text(encoding="utf-8"), options)
+        if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+            tokenizer.normalizer = normalizers.BertNormalizer(
+                clean_text=True,
+                handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+                strip_accents=options.get("strip_accents"),
+                lowercase=options.get("do_lower_case", True),
+            )
     except Exception as error:  # the library raises Exception itself
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-    if tokenizer.truncation and "truncation_side" not in config:
-        check_side(tokenizer.truncation["direction"], f"{file}: truncation.direction")
-    add_declared_tokens(tokenizer, file.parent, config, structure)
-    if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
-        tokenizer.normalizer = _normalizer(config)
+        raise UnsupportedCheckpoint(f"{file} with {FILE} cannot be read: {error}") from None
+    if tokenizer.truncation and "truncation_side" not in options:
+        _check_side(tokenizer.truncation["direction"], f"{file}: truncation.direction")
     splitter = tokenizer.pre_tokenizer
     if class_name == "RobertaTokenizer" and isinstance(splitter, pre_tokenizers.ByteLevel):
-        splitter.add_prefix_space = bool(config.get("add_prefix_space", False))
+        splitter.add_prefix_space = bool(options.get("add_prefix_space", False))
         tokenizer.pre_tokenizer = splitter
     return tokenizer
 
 
-def _parsed(text: str, config: dict[str, Any]) -> tuple[Tokenizer, frozenset[str]]:
-    """Return the tokenizer of a tokenizer.json, and its structural tokens as they are spelled.
+def _parsed(text: str, options: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special.
 
-    Those alone are special in it, and marked by SPECIAL in a Unigram vocabulary.
+    SPECIAL marks them in a Unigram vocabulary.
     """
     raw = json.loads(text)
-    structure = structural_tokens(config, raw.get("post_processor"))
-    added = raw.get("added_tokens") or []
-    vocabulary = raw["model"].get("vocab") if isinstance(raw.get("model"), dict) else None
-    is_unigram = isinstance(vocabulary, list) and "added_tokens" in raw
+    added, vocabulary = raw.get("added_tokens") or [], raw["model"].get("vocab")
+    structure = {*_structure(options), *_of_template(raw.get("post_processor"))}
     special = {token["content"] for token in added} & structure
-    if not is_unigram and all(token["special"] == (token["content"] in special) for token in added):
-        return Tokenizer.from_str(text), structure
+    mark = SPECIAL if isinstance(vocabulary, list) else ""  # a list is Unigram's
     for token in added:
         token["special"] = token["content"] in special
-        if is_unigram and token["special"]:
-            token["content"] = SPECIAL + token["content"]
-    if isinstance(vocabulary, list) and is_unigram:
+        token["content"] = f"{mark if token['special'] else ''}{token['content']}"
+    if mark:
         raw["model"]["vocab"] = [
-            [SPECIAL + piece if piece in special else piece, score] for piece, score in vocabulary
+            [mark + piece if piece in special else piece, score] for piece, score in vocabulary
         ]
-    return Tokenizer.from_str(json.dumps(raw)), structure
+    return Tokenizer.from_str(json.dumps(raw))
 
 
-def _converted(file: Path, config: dict[str, Any]) -> Tokenizer:
-    """Return the tokenizer of files from before tokenizer.json, converted by transformers."""
+def _structure(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how the tokens that have a role are spelled."""
+    for role, spellings in _ROLES.items():
+        yield from [_content(options[role])] if options.get(role) else spellings
+
+
+def _of_template(processor: Any) -> Iterator[str]:
+    """Yield the special tokens that a post-processor puts into a pair."""
+    if not isinstance(processor, dict):
+        return
+    for token in (processor.get("special_tokens") or {}).values():
+        yield from token["tokens"]
+    yield from (processor[part][0] for part in ("sep", "cls") if part in processor)
+    for part in processor.get("processors") or ():
+        yield from _of_template(part)
+
+
+def _content(token: Any) -> str:
+    """Return how a token is spelled that a file gives as a string or as an object."""
+    return str(token.get("content")) if isinstance(token, dict) else str(token)
+
+
+def _declares_more(directory: Path, options: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
+    """Return whether tokenizer_config.json or added_tokens.json declare tokens that tokenizer.json lacks."""
+    file = directory / "added_tokens.json"
+    declared: list[Any] = [*(read_json(file) if file.is_file() else ())]
+    for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        tokens = options.get(name) or ()
+        declared += tokens.values() if isinstance(tokens, dict) else tokens
+    declared += [token for name, token in options.items() if name.endswith("_token") and token]
+    known = {token.content.removeprefix(SPECIAL) for token in tokenizer.get_added_tokens_decoder().values()}
+    declared = [token for token in declared if isinstance(token, str | dict)]  # add_bos_token is a flag
+    return not {_content(token) for token in declared} <= known.union(_structure(options))
+
+
+def _by_transformers(directory: Path, options: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer that transformers makes of a checkpoint's files."""
     from transformers import AutoTokenizer  # slow to import, and few checkpoints need it
 
-    directory = file.parent
     try:
-        slow = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        return _parsed(slow.backend_tokenizer.to_str(), config)[0]
+        theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        return _parsed(theirs.backend_tokenizer.to_str(), options)
     except Exception as error:  # of many unrelated types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnsupportedCheckpoint(
-            f"{directory} has no tokenizer.json, and transformers cannot convert {file.name}: "
-            f"{reason[:200]}. "
+            f"{directory} has no complete tokenizer.json, and transformers cannot make one: {reason[:200]}. "
             "Write one where the packages sentencepiece and protobuf are installed: "
             f"AutoTokenizer.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
         ) from None
-
-
-def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
-    """Return BERT's own tokenizer with the vocabulary of a vocab.txt."""
-    try:
-        vocabulary = WordPiece.read_file(str(file))
-    except Exception as error:  # the library raises Exception itself
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-    cls, sep, unknown = (
-        content_of(config.get(f"{name}_token") or f"[{name.upper()}]") for name in ("cls", "sep", "unk")
-    )
-    for token in (cls, sep, unknown):
-        if token not in vocabulary:
-            raise UnsupportedCheckpoint(f"{file} has no {token}")
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=unknown))
-    tokenizer.normalizer = _normalizer(config)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
-    add_declared_tokens(tokenizer, file.parent, config, structural_tokens(config))
-    return tokenizer
-
-
-def _normalizer(config: dict[str, Any]) -> normalizers.Normalizer:
-    return normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=_flag(config, "tokenize_chinese_chars"),
-        strip_accents=None if config.get("strip_accents") is None else _flag(config, "strip_accents"),
-        lowercase=_flag(config, "do_lower_case"),
-    )
-
-
-def _flag(config: dict[str, Any], name: str) -> bool:
-    value = config.get(name, True)
-    if type(value) is not bool:
-        raise UnsupportedCheckpoint(f"tokenizer_config.json: {name} is {value!r}; it must be true or false")
-    return value
-
-
-def unknown_id(tokenizer: Tokenizer) -> int:
-    """Return the id of the unknown token, −1 for a byte-level tokenizer without one.
-
-    Raises UnsupportedCheckpoint for another kind of tokenizer than WordPiece, BPE and Unigram, or if the
-    vocabulary does not hold the token.
-    """
-    model = tokenizer.model
-    if not isinstance(model, BPE | Unigram | WordPiece):
-        raise UnsupportedCheckpoint(
-            f"the tokenizer is {type(model).__name__}, not BERT's WordPiece, BPE or Unigram"
-        )
-    if isinstance(model, Unigram):
-        return _unigram_unknown(model)
-    token = model.unk_token
-    if token is None:
-        return -1
-    unknown = tokenizer.token_to_id(token)
-    if unknown is None:
-        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {token}")
-    return int(unknown)
-
-
-def _unigram_unknown(model: Unigram) -> int:
-    try:
-        pieces = model.tokenize(SPECIAL)  # no vocabulary has it as a piece
-    except Exception:  # the library raises Exception itself: there is no unknown token
-        return -1
-    return int(pieces[0].id) if len(pieces) == 1 else -1  # more are bytes
-
-
-def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
-    """Refuse a tokenizer with ids beyond the model's word embeddings."""
-    token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
-    if largest >= vocab_size:
-        raise UnsupportedCheckpoint(
-            f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
-            f"the model's embeddings end at {vocab_size - 1}"
-        )

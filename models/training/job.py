@@ -12,7 +12,7 @@ from typing import Any
 from models.checkpoint.config import ModelConfig, read_config
 from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
-from models.checkpoint.network_tokenizer import load_tokenizer
+from models.checkpoint.tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.quality.labelled import Columns, LabelledPair, query_key, read_labelled

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.checkpoint.files import copy_tokenizer, put_in_place, readable_as_usual
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.checkpoint.tokenizer_options import read_window
+from models.checkpoint.tokenizer_files import read_window
 from models.classifier import Classifier
 from models.device import resolve_device
 from models.quality.evaluation import as_json, intervals, within_range

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from models.checkpoint.long_text import BERT_CUT
 from models.checkpoint.tokenizer import PairTokenizer
 from tests.checkpoints import VOCABULARY, write_checkpoint
 
@@ -29,7 +26,6 @@ def library_tokenizer(**normalizer: Any) -> Tokenizer:
 
 def write(directory: Path, tokenizer: Tokenizer, config: dict[str, Any] | None = None) -> Path:
     write_checkpoint(directory)
-    (directory / "vocab.txt").unlink()
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").unlink()
     if config is not None:
@@ -39,13 +35,3 @@ def write(directory: Path, tokenizer: Tokenizer, config: dict[str, Any] | None =
 
 def load(directory: Path, max_tokens: int = 64, vocab_size: int = SIZE) -> PairTokenizer:
     return PairTokenizer.load(directory, max_tokens=max_tokens, vocab_size=vocab_size)
-
-
-def word_segments(text: str, characters: int, cut: re.Pattern[str] = BERT_CUT) -> Iterator[str]:
-    """Cut a text into segments of about `characters`, only before what `cut` matches: where a word ends."""
-    start = 0
-    while start < len(text):
-        end = cut.search(text, start + characters)
-        stop = end.start() if end else len(text)
-        yield text[start:stop]
-        start = stop

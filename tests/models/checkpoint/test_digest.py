@@ -26,7 +26,7 @@ def test_a_file_that_is_not_loaded_changes_nothing(checkpoint: Path) -> None:
     assert (digest_of(checkpoint), bytes_of_weights(checkpoint)) == (before, size)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.txt"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_file_that_is_loaded_changes_it(checkpoint: Path, name: str) -> None:
     before = digest_of(checkpoint)
     with (checkpoint / name).open("ab") as stream:

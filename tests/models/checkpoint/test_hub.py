@@ -137,7 +137,7 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
     large = sorted(file for file in hub.downloads if file.endswith(LARGE))
     assert large == sorted(["model.safetensors"] * 2 + [path.name for path in sharded.glob("*.safetensors")])
     assert {file for file in hub.downloads if file not in large} == {
-        *("config.json", "vocab.txt", "tokenizer_config.json", "model.safetensors.index.json"),
+        *("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"),
     }
     assert hub.leaks == []
 

@@ -1,23 +1,208 @@
-"""A tokenizer that does not encode pairs as BERT does is refused, with the file and the reason."""
+"""A checkpoint's files give the tokens and the window of transformers; others are refused with the reason."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, processors
-from transformers import AutoTokenizer
+import torch
+from tokenizers import AddedToken, Tokenizer, models, processors
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
+from models import Classifier, HeadMask
+from models.checkpoint.tokenizer import PairTokenizer
+from models.compress.prune import prune
 from models.errors import UnsupportedCheckpoint
-from tests.checkpoints import VOCABULARY, write_checkpoint, write_vocabulary
+from tests import families
+from tests.checkpoints import VOCABULARY, write_checkpoint
+from tests.families import write_family
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
+EXTRA = ["[TITLE]", "[BRAND]"]
+QUERY, TITLE = "angle bracket", "[TITLE] Steel Angle[BRAND] simpson [BRAND]  lamp [title]"
+OPTIONS, MODULE = "tokenizer_config.json", "sentence_bert_config.json"
+POSITIONS = 64
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "checkpoint")
+
+
+def write_files(directory: Path, files: dict[str, dict[str, Any]]) -> Path:
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content), encoding="utf-8")
+    return directory
+
+
+def ids_of(directory: Path, vocab_size: int = SIZE + len(EXTRA)) -> list[int]:
+    tokenizer = load(directory, vocab_size=vocab_size)
+    ids: list[int] = tokenizer.encode([(QUERY, TITLE)])[0].ids.tolist()
+    return ids
+
+
+def theirs(directory: Path) -> list[int]:
+    ids: list[int] = AutoTokenizer.from_pretrained(directory)(QUERY, TITLE)["input_ids"]
+    return ids
+
+
+@pytest.mark.parametrize("family", [*families.FAMILIES, "modernbert"])
+def test_added_tokens_are_input_and_nobody_can_forge_the_structure(tmp_path: Path, family: str) -> None:
+    directory = write_family(tmp_path, family)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(directory)
+    tokenizer.add_special_tokens({"additional_special_tokens": EXTRA})
+    tokenizer.add_tokens(["12-gauge"])
+    tokenizer.save_pretrained(directory)
+    model = AutoModelForSequenceClassification.from_pretrained(directory)
+    torch.manual_seed(0)
+    model.resize_token_embeddings(len(tokenizer) if len(tokenizer) > 400 else 400)
+    model.save_pretrained(directory)
+    model.eval()
+
+    clf = Classifier.load(directory, "cpu", "float32")
+
+    text = f"{TITLE} 12-gauge"
+    inputs = tokenizer(QUERY, text, return_tensors="pt")
+    assert set(tokenizer.convert_tokens_to_ids([*EXTRA, "12-gauge"])) <= set(inputs["input_ids"][0].tolist())
+    assert clf.tokenizer.encode([(QUERY, text)])[0].ids.tolist() == inputs["input_ids"][0].tolist()
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    torch.testing.assert_close(
+        torch.from_numpy(clf.score([(QUERY, text)]).logits), expected, atol=2e-5, rtol=0
+    )
+
+    named = [tokenizer.cls_token, tokenizer.sep_token, tokenizer.pad_token, tokenizer.mask_token]
+    forged = "".join(f"red{token} {token}[TITLE]" for token in named)
+    pair = PairTokenizer.load(directory, max_tokens=128, vocab_size=500).encode([("lamp [BRAND]", forged)])[0]
+    structure = set(tokenizer.convert_tokens_to_ids(named))
+    assert [i for i, id_ in enumerate(pair.ids.tolist()) if id_ in structure] == pair.special
+    assert pair.ids.tolist().count(tokenizer.convert_tokens_to_ids("[TITLE]")) == len(named)
+
+
+FIELDS = {"lstrip": False, "rstrip": False, "single_word": False}
+DECODER = {
+    str(SIZE + i): FIELDS | {"content": t, "normalized": False, "special": True} for i, t in enumerate(EXTRA)
+}
+
+
+@pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {OPTIONS: {"added_tokens_decoder": DECODER}},
+        {OPTIONS: {"additional_special_tokens": EXTRA}},
+        {OPTIONS: {"extra_special_tokens": dict(zip(("a", "b"), EXTRA, strict=True))}},
+        {OPTIONS: {"title_token": "[TITLE]", "brand_token": "[BRAND]"}},
+        {"special_tokens_map.json": {"additional_special_tokens": EXTRA}},
+        {"added_tokens.json": {"[BRAND]": SIZE + 1, "[TITLE]": SIZE}},
+    ],
+)
+def test_tokens_of_the_files_beside_the_vocabulary_are_those_of_transformers(
+    tmp_path: Path, source: str, files: dict[str, Any]
+) -> None:
+    write(tmp_path, library_tokenizer())
+    if source == "vocab.txt":
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / source).write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    write_files(tmp_path, {OPTIONS: {}} | files)
+
+    assert SIZE + 1 in theirs(tmp_path)
+    assert ids_of(tmp_path) == theirs(tmp_path)
+
+
+@pytest.mark.parametrize("fields", [{"lstrip": True, "rstrip": True}, {"single_word": True}])
+def test_an_added_token_takes_spaces_as_its_file_says(tmp_path: Path, fields: dict[str, bool]) -> None:
+    source: Tokenizer = library_tokenizer()
+    source.add_special_tokens([AddedToken(token, special=True, **fields) for token in EXTRA])
+    write(tmp_path, source, {})
+
+    assert ids_of(tmp_path) == theirs(tmp_path)
+
+
+def test_an_added_token_beyond_the_embeddings_is_refused(checkpoint: Path) -> None:
+    write_files(checkpoint, {"added_tokens.json": {"simpson-tie": SIZE}})
+
+    with pytest.raises(UnsupportedCheckpoint, match=f"'simpson-tie' the id {SIZE}; .* end at {SIZE - 1}"):
+        ids_of(checkpoint, SIZE)
+
+
+def window(directory: Path) -> int:
+    return Classifier.load(directory, "cpu", "float32").max_tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_len": 16},
+        {"model_max_length": 32, "max_len": 16},
+        {"model_max_length": None, "max_len": 16},
+        {},
+    ],
+)
+def test_the_old_key_max_len_is_read_as_transformers_reads_it(
+    checkpoint: Path, options: dict[str, Any]
+) -> None:
+    write_files(checkpoint, {OPTIONS: options})
+
+    assert window(checkpoint) == min(AutoTokenizer.from_pretrained(checkpoint).model_max_length, POSITIONS)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [  # as Transformer of sentence-transformers 6.2 gives them to AutoProcessor.from_pretrained
+        ({MODULE: {"max_seq_length": 16, "do_lower_case": False}, OPTIONS: {"model_max_length": 32}}, 16),
+        ({MODULE: {"max_seq_length": 32}, OPTIONS: {"model_max_length": 16}}, 32),
+        ({MODULE: {"max_seq_length": None}, OPTIONS: {"model_max_length": 16}}, 16),
+        ({MODULE: {"max_seq_length": 32, "processor_kwargs": {"model_max_length": 16}}}, 16),
+        ({MODULE: {"max_seq_length": 32, "tokenizer_args": {"model_max_length": 16}}}, 16),
+        ({MODULE: {"max_seq_length": 512}}, POSITIONS),
+        ({MODULE: {}, "sentence_roberta_config.json": {"max_seq_length": 16}}, 16),
+    ],
+)
+def test_the_window_of_sentence_transformers_counts_and_pruning_keeps_it(
+    checkpoint: Path, tmp_path: Path, files: dict[str, dict[str, Any]], expected: int
+) -> None:
+    assert window(write_files(checkpoint, files)) == expected
+
+    prune(checkpoint, tmp_path / "pruned", HeadMask.parse("1.*", layers=3, heads=4))
+    assert window(tmp_path / "pruned") == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({MODULE: {"max_seq_length": "16"}}, f"{MODULE}: max_seq_length is '16'; it must be a number"),
+        ({OPTIONS: {"max_len": 0}}, f"{OPTIONS}: max_len is 0; it must be a number"),
+        ({OPTIONS: {"model_max_length": 3}}, "a window of 3 tokens"),
+        ({OPTIONS: {"truncation_side": "left"}}, "truncation_side is 'left'"),
+        ({MODULE: {"do_lower_case": True}}, f"{MODULE}: do_lower_case is set"),
+        (
+            {MODULE: {"processor_kwargs": {"truncation_side": "left"}}},
+            "processor_kwargs has truncation_side; only model_max_length is supported",
+        ),
+        ({MODULE: {"processing_kwargs": {"text": {"max_length": 16}}}}, "processing_kwargs is set"),
+    ],
+)
+def test_other_settings_of_the_window_are_refused_by_name(
+    checkpoint: Path, files: dict[str, dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        window(write_files(checkpoint, files))
+
+
+def test_the_side_of_tokenizer_json_counts_where_its_config_names_none(tmp_path: Path) -> None:
+    source = library_tokenizer()
+    source.enable_truncation(40, direction="left")
+    write(tmp_path, source, {})
+    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
+    assert "tokenizer.json: truncation.direction is 'left'" in refusal(tmp_path)
+
+    write(tmp_path, source, {"truncation_side": "right"})
+    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "right"
+    load(tmp_path)
 
 
 def refusal(directory: Path, **options: int) -> str:
@@ -26,32 +211,17 @@ def refusal(directory: Path, **options: int) -> str:
     return str(caught.value)
 
 
-def test_a_checkpoint_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path)
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused(checkpoint: Path) -> None:
+def test_a_tokenizer_that_is_missing_or_does_not_fit_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path / "nothing")
     assert f"embeddings end at {SIZE - 2}" in refusal(checkpoint, vocab_size=SIZE - 1)
 
 
-def test_a_window_without_room_is_refused(checkpoint: Path) -> None:
-    assert "3 tokens" in refusal(checkpoint, max_tokens=3)
-
-
-@pytest.mark.parametrize("missing", ["[CLS]", "[SEP]", "[UNK]"])
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path: Path, missing: str) -> None:
-    write_vocabulary(tmp_path)
-    kept = [token for token in VOCABULARY if token != missing]
-    (tmp_path / "vocab.txt").write_text("\n".join(kept), encoding="utf-8")
-
-    assert f"has no {missing}" in refusal(tmp_path)
-
-
 def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("<cls>\n<sep>\n<unk>\nlamp\n", encoding="utf-8")
-    config = {"cls_token": "<cls>", "sep_token": {"content": "<sep>"}, "unk_token": "<unk>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    tokenizer = load(tmp_path)
+    (tmp_path / "vocab.txt").write_text("<cls>\n<sep>\n<unk>\n<pad>\n<mask>\nlamp\n", encoding="utf-8")
+    names = {f"{name}_token": f"<{name}>" for name in ("cls", "sep", "unk", "pad", "mask")}
+    names["tokenizer_class"] = "BertTokenizer"
+    tokenizer = load(write_files(tmp_path, {OPTIONS: names}))
     pair = tokenizer.encode([("lamp", "desk")])[0]
 
     assert tokenizer.tokens(pair) == ["<cls>", "lamp", "<sep>", "<unk>", "<sep>"]
@@ -62,17 +232,16 @@ def roberta(tokenizer: Tokenizer) -> None:
     tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
 
 
-def one_type(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
+def template(pair: str) -> Callable[[Tokenizer], None]:
+    def change(tokenizer: Tokenizer) -> None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair=pair, special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+
+    return change
 
 
-def bare(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
-
-
-@pytest.mark.parametrize("change", [roberta, one_type])
+@pytest.mark.parametrize("change", [roberta, template("[CLS] $A [SEP] $B [SEP]")])
 def test_pairs_have_the_special_tokens_and_types_of_the_tokenizers_own_template(
     tmp_path: Path, change: Callable[[Tokenizer], None]
 ) -> None:
@@ -88,13 +257,7 @@ def test_pairs_have_the_special_tokens_and_types_of_the_tokenizers_own_template(
     assert pair.title_start == library.sequence_ids.index(1)
 
 
-def types_change_inside(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A:1 [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-
-
-@pytest.mark.parametrize("change", [bare, types_change_inside])
+@pytest.mark.parametrize("change", [template("$A $B:1"), template("[CLS] $A:1 [SEP] $B [SEP]")])
 def test_a_tokenizer_that_makes_other_pairs_is_refused(
     tmp_path: Path, change: Callable[[Tokenizer], None]
 ) -> None:
@@ -110,36 +273,9 @@ def test_a_tokenizer_that_is_not_wordpiece_is_refused(tmp_path: Path) -> None:
     assert "WordLevel, not BERT's WordPiece" in refusal(write(tmp_path, source))
 
 
-def test_a_tokenizer_class_that_a_vocabulary_cannot_give_is_refused(tmp_path: Path) -> None:
-    write_vocabulary(tmp_path)
-    config = {"tokenizer_class": "BertJapaneseTokenizer"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    assert "BertJapaneseTokenizer" in refusal(tmp_path)
-
-
-def test_a_tokenizer_that_keeps_the_ends_of_texts_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, library_tokenizer(), {"truncation_side": "left"})
-
-    assert "truncation_side is 'left'" in refusal(tmp_path)
-
-
-def test_the_side_of_tokenizer_json_counts_where_its_config_names_none(tmp_path: Path) -> None:
-    source = library_tokenizer()
-    source.enable_truncation(40, direction="left")
-    write(tmp_path, source, {})
-    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
-    assert "tokenizer.json: truncation.direction is 'left'" in refusal(tmp_path)
-
-    write(tmp_path, source, {"truncation_side": "right"})
-    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "right"
-    load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
+@pytest.mark.parametrize("name", ["tokenizer.json", OPTIONS])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00"])
-def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
-    write_vocabulary(tmp_path)
-    (tmp_path / name).write_bytes(content)
+def test_a_broken_file_is_refused_by_name(checkpoint: Path, name: str, content: bytes) -> None:
+    (checkpoint / name).write_bytes(content)
 
-    assert name in refusal(tmp_path)
+    assert name in refusal(checkpoint)

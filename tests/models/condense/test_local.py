@@ -15,7 +15,7 @@ from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
-from tests.checkpoints import VOCABULARY, random_model, write_checkpoint
+from tests.checkpoints import VOCABULARY, random_model, write_checkpoint, write_vocabulary
 
 QUERY = "where is a steel angle bracket for the deck?"
 TITLES = [
@@ -85,7 +85,7 @@ def test_korean_with_particles_stripped(tmp_path: Path) -> None:
     syllables = sorted({char for text in (query, *titles) for char in text if "가" <= char <= "힣"})
     vocabulary = [*VOCABULARY, *syllables, *(f"##{char}" for char in syllables)]
     random_model(vocab_size=len(vocabulary)).save_pretrained(tmp_path)
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    write_vocabulary(tmp_path, vocabulary)
     options = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "strip_accents": False}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
     clf = Classifier.load(tmp_path, "cpu", "float32")

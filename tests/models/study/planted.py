@@ -31,6 +31,7 @@ from models.quality.labelled import LabelledPair
 from models.study.base import Judged
 from models.study.runner import Runner
 from models.study.study import Study
+from tests.checkpoints import write_vocabulary
 
 PLANTED = {
     "term_match": (0, 0),
@@ -76,8 +77,7 @@ def write_planted(directory: Path, *, seed: int = 0) -> Path:
         "type_vocab_size": 2, "id2label": {str(grade): f"grade {grade}" for grade in range(5)},
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}', encoding="utf-8")
+    write_vocabulary(directory, VOCABULARY)
     shapes = dict(expected_shapes(read_config(directory)))
     tensors = {name: np.zeros(shape) for name, shape in shapes.items()}
     for name, tensor in tensors.items():
