@@ -84,7 +84,7 @@ class MultiHeadAttention:
         query = self._split(self.query_key_value(queries.reshape(-1, width)), rows)[0]
         _, key, value = self._split(self.query_key_value(memory.reshape(-1, width)), rows)
         bias = _bias(length, memory.shape[1], causal, key_lengths, queries)
-        heads = attend(query, key, value, bias)  # (B, h, n, d)
+        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, h, n, d)
         if head_weights is not None:
             heads = heads * head_weights.reshape(-1, self.count, 1, 1)
         joined = heads.transpose(1, 2).reshape(rows * length, self.count * self.head_size)
@@ -100,15 +100,6 @@ class MultiHeadAttention:
 def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
     """Return the heads' rows in W^Q, W^K, W^V (columns in W^O), (len(heads)·head_size,) int64."""
     return (torch.tensor(heads, dtype=torch.int64)[:, None] * head_size + torch.arange(head_size)).flatten()
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return softmax(q kᵀ/√d + bias)·v, head by head.
-
-    query: (B, h, n, d); key, value: (B, h, m, d); bias: broadcastable to (B, h, n, m), added to the scores;
-    −inf forbids a position. Returns (B, h, n, d).
-    """
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
 def _bias(queries: int, keys: int, causal: bool, key_lengths: Tensor | None, like: Tensor) -> Tensor | None:

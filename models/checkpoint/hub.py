@@ -39,8 +39,9 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     if path is None:
         return DEFAULT
     name = str(path)
-    if (shared := _shared().get(name)) is not None and shared.is_dir():
-        return shared
+    shared = Path(os.environ.get(LOCATED, ""))
+    if shared.is_file() and name in (directories := json.loads(shared.read_text())):
+        return Path(directories[name])
     if name.startswith("@"):
         if not has_network(locate(model), name):
             raise UnsupportedCheckpoint(f"the model has no network {name}")
@@ -50,15 +51,9 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     if directory.is_dir():
         _located[name] = directory.resolve()
         return directory
-    if directory.exists():
-        raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
     repository, at, revision = name.partition("@")
-    if at and Path(repository).expanduser().is_dir():
-        raise UnsupportedCheckpoint(
-            f"{name} does not exist, and the directory {repository} has no revisions; leave out @{revision}"
-        )
-    if repository.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UnsupportedCheckpoint(f"{path} does not exist")
+    if directory.exists() or repository.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise UnsupportedCheckpoint(f"{path} is no directory; name the checkpoint's directory")
     if at and not revision:
         raise UnsupportedCheckpoint(f"{name}: name a branch, a tag or a commit after the @")
     if name not in _located:
@@ -93,13 +88,3 @@ def name_of(path: str | Path | None, directory: Path) -> str:
     origin = origin_of(directory)
     name = str(path) if origin is None else origin.repository
     return name.rstrip("/").rsplit("/", 1)[-1]
-
-
-def _shared() -> dict[str, Path]:
-    file = os.environ.get(LOCATED)
-    if file is None:
-        return {}
-    try:
-        return {name: Path(directory) for name, directory in json.loads(Path(file).read_text()).items()}
-    except FileNotFoundError:  # nothing is shared yet
-        return {}

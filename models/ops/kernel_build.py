@@ -15,7 +15,6 @@ import hashlib
 import os
 import platform
 import shlex
-import stat
 import subprocess
 import sys
 import tempfile
@@ -117,21 +116,15 @@ def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
 def build(level: Level) -> Path:
     """Compile the kernels for a level, unless that was done before. Returns the library's path.
 
-    Raises RuntimeError with the compiler's message; OSError without a compiler, without disk space, or if
-    others may write where the library would lie.
+    Raises RuntimeError with the compiler's message; OSError without a compiler or disk space.
     """
     library = BUILT / _name(level)
     if library.exists():
         return library
     BUILT.mkdir(exist_ok=True)
-    BUILT.chmod(0o755)  # whatever the umask: nobody else may write
-    check_safe(BUILT)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
         _compile(level.machine, [*FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")])
-        made.chmod(0o644)
-        with made.open("rb") as file:
-            os.fsync(file)  # or the file may be empty after a power failure, under its final name
         made.replace(library)  # atomic: other processes may be building or loading it
     for old in BUILT.glob(f"kernels-{level.name}-*"):
         if old != library:
@@ -159,34 +152,12 @@ def _compile(machine: str, arguments: list[str]) -> None:
 def library_of(level: Level) -> Path:
     """Return the library that `build` compiled for a level, from this source and for this C library.
 
-    Raises FileNotFoundError if there is none, PermissionError if somebody else could have written it.
+    Raises FileNotFoundError if there is none.
     """
     library = BUILT / _name(level)
     if not library.exists():
         raise FileNotFoundError("not compiled from this source for this C library")
-    check_safe(BUILT)
-    check_safe(library)
     return library
-
-
-def check_safe(path: Path) -> None:
-    """Raise PermissionError unless a file or directory is this user's or root's and nobody else may write it.
-
-    It may not be a link. The directories above hold the package's own code, so only those that everybody may
-    write are refused (unless, like /tmp, they let only owners remove what is theirs).
-    """
-    status = path.lstat()
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise PermissionError(f"{path} is neither a file nor a directory")
-    if status.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"{path} belongs to user {status.st_uid}, who is neither you nor root")
-    # An installer under umask 002 lets the group write all files, this one too: then nothing more is risked.
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) & ~Path(__file__).stat().st_mode:
-        raise PermissionError(f"others may write {path}; run chmod go-w {path}")
-    for parent in path.resolve().parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise PermissionError(f"everybody may write {parent}; run chmod o-w {parent}")
 
 
 def _name(level: Level) -> str:

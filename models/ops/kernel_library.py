@@ -14,12 +14,17 @@ import sys
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from models.ops.kernel_build import Level, features_here, levels_of_machine, library_of
-from models.ops.kernel_check import check
-from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
+from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels, filled, to_tiles
+from models.ops.torch import activate, attention_probabilities, rotated, rotations, visibility_bias
 
 logger = logging.getLogger(__name__)
+
+LENGTHS, HEADS, WINDOW, EPSILON = (1, 37, 16, 70), 3, 9, 1e-12
+"""Tokens of the sequences that are tried: less and more than a vector, a tile, and 32 queries."""
 
 
 class Choice(NamedTuple):
@@ -81,6 +86,98 @@ def load(level: Level) -> Kernels:
     Raises OSError if there is no library that may be loaded, RuntimeError if it does not work.
     """
     kernels = Kernels(level.name, library_of(level))
-    for dtype in DTYPES:
-        check(kernels, dtype)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        _check(kernels)
     return kernels
+
+
+def _check(kernels: Kernels) -> None:
+    """Raise RuntimeError unless the kernels agree with torch: it finds a library that was compiled wrong."""
+    for dtype in DTYPES:
+        _check_attention(kernels, dtype)
+        x, (weight, bias) = (torch.randn(rows, 96).to(dtype) for rows in (70, 2))
+        normed = kernels.layer_norm(x, weight, bias, EPSILON)
+        _compare("layer normalisation", normed, F.layer_norm(x, (96,), weight, bias, EPSILON))
+        multiplier, shift = torch.rand(2, 96) * 50 + 1
+        quantized = kernels.quantize(x, multiplier, shift, 0.5, 200)[0]
+        _compare("quantized values", quantized, x.float() * multiplier + shift, 200)
+    x = torch.linspace(-9, 9, 10_003)
+    gelu = kernels.quantize_gelu(x, 25.0, 9.5, 127, by_tanh=False)
+    _compare("quantized GELU", gelu, F.gelu(x) * 25 + 9.5, 127)
+    if kernels.multiplies:
+        _check_maps(kernels)
+
+
+def _check_attention(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Try whole sequences and first tokens, with head weights, rotation and window, and without."""
+    offsets = F.pad(torch.tensor(LENGTHS).cumsum(0), (1, 0)).int()
+    weights = torch.rand(len(LENGTHS), HEADS)
+    for size in (2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE):  # half a head of the latter is no whole vectors
+        projected = torch.randn(sum(LENGTHS), 3 * HEADS * size).to(dtype)
+        rotation = rotations(100.0, max(LENGTHS), size, torch.device("cpu"))
+        for head_weights, turn, window in ((None, None, None), (weights, rotation, WINDOW)):
+            expected = []
+            for row, sequence in enumerate(projected.view(-1, 3, HEADS, size).split_with_sizes(LENGTHS)):
+                turned = sequence if turn is None else rotated(sequence, turn[: len(sequence)])
+                query, key, value = turned.float().permute(1, 2, 0, 3)  # (h, n, d) each
+                context = attention_probabilities(query, key, visibility_bias(query, window)) @ value
+                scale = 1 if head_weights is None else head_weights[row, :, None, None]
+                expected.append((context * scale).transpose(0, 1).flatten(1))
+            for first_only in (False, True):
+                ours = kernels.attention(
+                    *(projected, offsets, HEADS, head_weights),
+                    first_only=first_only,
+                    rotation=turn,
+                    window=window,
+                )
+                wanted = torch.stack([one[0] for one in expected]) if first_only else torch.cat(expected)
+                _compare(f"attention{' of first tokens' if first_only else ''}", ours, wanted)
+
+
+def _check_maps(kernels: Kernels) -> None:
+    """Try maps of bfloat16 and of 8-bit integers, with GELU and with a residual and a norm."""
+    inputs, outputs = 784, 48
+    x, other, norm = (
+        torch.randn(rows, n).bfloat16() for rows, n in ((70, inputs), (70, outputs), (2, outputs))
+    )
+    weight, bias = (torch.randn(outputs, inputs) / inputs**0.5).bfloat16(), torch.randn(outputs)
+    _compare_map(
+        "affine map",
+        functools.partial(kernels.affine, x, to_tiles(weight), filled(bias), outputs),
+        F.linear(x.float(), weight.float(), bias),
+        other,
+        norm,
+    )
+    integers = torch.randint(0, 256, (70, inputs), dtype=torch.uint8)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    scale = torch.rand(outputs) / (10_000 * inputs**0.5)
+    factors = filled(torch.arange(outputs, dtype=torch.int32)), filled(scale), filled(bias)
+    sums = F.linear(integers.double(), weight.double(), torch.arange(outputs).double()) * scale + bias
+    _compare_map(
+        "affine map of integers",
+        functools.partial(kernels.affine_int8, integers, to_tiles(weight), factors, outputs),
+        sums.float(),
+        other,
+        norm,
+    )
+
+
+def _compare_map(
+    what: str, compute: functools.partial[Tensor], sums: Tensor, other: Tensor, norm: Tensor
+) -> None:
+    _compare(f"{what}, gelu", compute("gelu"), activate(sums, "gelu"))
+    expected = F.layer_norm((sums + other).bfloat16(), norm[0].shape, norm[0], norm[1], EPSILON)
+    ours = compute("add", other, norm=(norm[0], norm[1], EPSILON))
+    _compare(f"{what}, normalised", ours, expected)
+
+
+def _compare(what: str, ours: Tensor, expected: Tensor, largest: int | None = None) -> None:
+    """Raise RuntimeError unless results agree to their rounding. largest: of truncated integers."""
+    if largest is not None:
+        agree = (ours.float() - expected.clamp(0, largest).floor()).abs().max() <= 1
+    else:
+        tolerance = 1e-5 if ours.dtype == torch.float32 else 5e-2
+        agree = torch.allclose(ours.float(), expected.float(), rtol=tolerance, atol=tolerance)
+    if not agree:
+        raise RuntimeError(f"{what}: results in {ours.dtype} are not torch's")

@@ -24,7 +24,7 @@ class Repository:
     """A repository: files of each commit, and the commit of each branch and tag.
 
     reader: the only token that may read it. gated: everybody may see it, and only `reader` download it.
-    fault: a status, a page ("html") or nothing ("silent") that answers everything, or what happens to large
+    fault: a status or nothing ("silent") that answers everything, or what happens to large
         files ("truncated").
     """
 
@@ -134,8 +134,6 @@ class _Handler(BaseHTTPRequestHandler):
             if repository.fault == "silent":
                 self.hub.is_silent.set()
                 self.hub.closed.wait()
-            if repository.fault == "html":
-                return 200, {"Content-Type": "text/html"}, b"<h1>Sign in to the guest network</h1>"
             commit = self._commit(repository, match[2] or "main")
             files = [{"rfilename": name} for name in repository.commits[commit]]
             about = {"_id": "1", "id": match[1], "modelId": match[1], "sha": commit, "siblings": files}

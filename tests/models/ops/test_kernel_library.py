@@ -1,4 +1,4 @@
-"""How the kernels' libraries are compiled, trusted, chosen and tried."""
+"""How the kernels' libraries are compiled, chosen and tried."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 HERE = [level for level in levels_of_machine() if not level.lacking(features_here())]
-AMX, AVX512, AVX2 = (
-    next(level for level in LEVELS if level.name == name) for name in ("amx", "avx512", "avx2")
-)
+AMX, AVX2 = (next(level for level in LEVELS if level.name == name) for name in ("amx", "avx2"))
 
 
 @pytest.fixture
@@ -143,8 +141,7 @@ def test_half_of_amx_is_not_taken_for_an_older_processor(
 
 def test_the_install_compiles_every_level_also_those_of_other_processors() -> None:
     for level in levels_of_machine():
-        assert kernel_build.library_of(level).stat().st_mode & 0o777 == 0o644
-    assert kernel_build.BUILT.stat().st_mode & 0o022 == 0
+        assert kernel_build.library_of(level).exists()
 
 
 def test_nothing_is_compiled_when_the_kernels_are_first_needed(
@@ -159,12 +156,7 @@ def test_nothing_is_compiled_when_the_kernels_are_first_needed(
 
 
 def test_a_library_is_compiled_once(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    umask = os.umask(0o002)
-    try:
-        library = kernel_build.build(AVX2)
-    finally:
-        os.umask(umask)
-    assert built.stat().st_mode & 0o777 == 0o755
+    library = kernel_build.build(AVX2)
     monkeypatch.setenv("CXX", compiler(tmp_path, "exit 1"))
     assert kernel_build.build(AVX2) == library == kernel_build.library_of(AVX2)
     assert list(built.iterdir()) == [library]
@@ -180,16 +172,6 @@ def test_a_compiler_that_does_not_run_is_none(command: str, monkeypatch: pytest.
     monkeypatch.setenv("CXX", command)
     with pytest.raises(OSError, match=r"no C\+\+ compiler: "):
         kernel_build.build(AVX2)
-
-
-def test_what_the_system_leaves_among_the_sources_changes_no_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = kernel_build.library_of(AVX2)
-    sources = shutil.copytree(kernel_build.SOURCES, tmp_path / "native")
-    (sources / ".DS_Store").write_bytes(b"\0\0\0\1Bud1\xff")
-    monkeypatch.setattr(kernel_build, "SOURCES", sources)
-    assert kernel_build.library_of(AVX2) == library
 
 
 def test_libraries_are_found_whatever_the_locale() -> None:
@@ -235,56 +217,12 @@ def test_a_level_that_could_not_be_compiled_gives_the_next_one(
     assert f"those for {others[0].name} are used instead: {best.name}: not compiled" in caplog.text
 
 
-# ---- trust ----------------------------------------------------------------------------------------------
-
-
-def test_a_library_that_others_may_have_written_is_not_loaded(copies: Path) -> None:
-    library = kernel_build.library_of(AVX2)
-    for path, mode in ((library, 0o664), (library, 0o646), (copies, 0o775), (copies.parent, 0o777)):
-        before = path.stat().st_mode
-        path.chmod(mode)
-        with pytest.raises(PermissionError, match=f"may write {path}"):
-            kernel_build.library_of(AVX2)
-        path.chmod(before)
-    assert kernel_build.library_of(AVX2) == library
-
-
-def test_a_link_to_a_library_or_to_its_directory_is_not_followed(
-    copies: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = kernel_build.library_of(AVX2)
-    library.rename(copies / "elsewhere")
-    library.symlink_to(copies / "elsewhere")
-    with pytest.raises(PermissionError, match="neither a file nor a directory"):
-        kernel_build.library_of(AVX2)
-    link = copies.with_name("link")
-    link.symlink_to(copies)
-    monkeypatch.setattr(kernel_build, "BUILT", link)
-    with pytest.raises(PermissionError, match="neither a file nor a directory"):
-        kernel_build.library_of(AVX2)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_library_of_another_user_is_not_loaded(copies: Path) -> None:
-    library = kernel_build.library_of(AVX2)
-    for path in (library, copies):
-        os.chown(path, 12345, 12345)
-        with pytest.raises(PermissionError, match="belongs to user 12345"):
-            kernel_build.library_of(AVX2)
-        os.chown(path, 0, 0)
-
-
 # ---- trying ---------------------------------------------------------------------------------------------
 
 MISTAKES = {
     "attention": ("1.44269504f / ", "1.4f / "),
     "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
-    "attention, rotation of half vectors": ("room[i + half] * sine[i]", "room[i] * sine[i]"),
-    "attention, window": ("query + window + 1 - low", "query + window + 2 - low"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
-    "quantized values": ("load<Floats>(shift + at);", "load<Floats>(multiplier + at);"),
-    "rows with NaN": ("return sum != sum;", "return false;"),
-    "quantized GELU": ("-1.326754242e-01f", "-1.36e-01f"),
     "affine map": ("low += left", "low -= left"),
     "affine map of integers": ("map->bias + column);", "map->scale + column);"),
 }
@@ -302,7 +240,7 @@ def test_a_library_that_computes_something_else_is_not_used(
     file.write_text(text.replace(right, wrong))
     monkeypatch.setattr(kernel_build, "SOURCES", sources)
     monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
-    level = AMX if "affine" in what else AVX512 if "half vectors" in what else AVX2
+    level = AMX if "affine" in what else AVX2
     if level not in HERE:
         pytest.skip(f"this processor does not have what the mistake is about: {level.name}")
     kernel_build.build(level)
