@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from models.batch import batches_by_length, in_halves, pack
-from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
+from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.extras import read_head_study, read_quality
 from models.checkpoint.files import digest_of
@@ -64,7 +64,10 @@ class Scores:
             score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
             grade = np.rint(relevance).astype(np.int64)
             return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
-        raw_score = _log_odds(scaled)
+        # log(s / (1 − s)) of the score s: both shares are summed in logarithms, so that none rounds to 0 or 1
+        above = np.log(np.arange(1, logits.shape[1]))
+        relevant, irrelevant = scaled[:, 1:] + above, scaled[:, :-1] + above[::-1]
+        raw_score = np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))  # an infinite logit makes its row NaN
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
@@ -202,19 +205,14 @@ class Classifier:
         Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
         """
         masks = self._masks(head_mask, len(pairs))
+        chunked: list[ChunkedPair] = []
         if overflow == "truncate":
-            return self._score(self.tokenizer.encode(pairs), masks, batch_tokens)
-        chunked = encode_chunks(self.tokenizer, pairs, LongTitles(overflow))
-        if isinstance(masks, list):
-            masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
-        scores = self._score([row for pair in chunked for row in pair.rows], masks, batch_tokens)
-        best, chunks = best_chunks(scores.raw_score.tolist(), chunked)
-        return replace(self.scores(scores.logits[best]), chunks=tuple(chunks))
-
-    def _score(
-        self, encoded: Sequence[EncodedPair], masks: HeadMask | list[HeadMask] | None, batch_tokens: int
-    ) -> Scores:
-        """Return the scores of encoded pairs, in their order. masks: one for all, or one per pair."""
+            encoded = self.tokenizer.encode(pairs)
+        else:
+            chunked = encode_chunks(self.tokenizer, pairs, LongTitles(overflow))
+            encoded = [row for pair in chunked for row in pair.rows]
+            if isinstance(masks, list):
+                masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
         logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
 
         def run(rows: Sequence[int]) -> np.ndarray:
@@ -222,9 +220,12 @@ class Classifier:
             of_rows = None if chosen is None else RowMasks.of(chosen)
             return self.forward([encoded[i] for i in rows], of_rows)
 
-        for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
+        for rows in batches_by_length([len(pair.ids) for pair in encoded], batch_tokens):
             logits[rows] = in_halves(run, rows, self.network.device)
-        return self.scores(logits)
+        if not chunked:
+            return self.scores(logits)
+        best, chunks = best_chunks(self.scores(logits).raw_score.tolist(), chunked)
+        return replace(self.scores(logits[best]), chunks=tuple(chunks))
 
     def forward(
         self, pairs: Sequence[EncodedPair], masks: RowsMasked = None, *, sliced: bool = False
@@ -234,7 +235,7 @@ class Classifier:
         masks, sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
-        network, lengths = self.network, [len(pair) for pair in pairs]
+        network, lengths = self.network, [len(pair.ids) for pair in pairs]
         limit = network.max_pack_tokens
         passes = None if limit is None or sum(lengths) <= limit else batches_by_length(lengths, limit)
         logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
@@ -266,38 +267,29 @@ class Classifier:
         return network.attention_maps(batch, heads, None if head_mask is None else RowMasks.of(head_mask))
 
     def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:
+        """Return one mask, or one per pair, that fit the model."""
         if head_mask is None:
             return None
-        if isinstance(head_mask, HeadMask):
-            return self._fitting(head_mask)
-        if len(head_mask) != count:
-            raise ModelError(
-                f"head_mask: {len(head_mask)} masks for {count} pairs; give one, or one per pair"
-            )
-        return [self._fitting(self.all_heads if mask is None else mask) for mask in head_mask]
-
-    def _fitting(self, mask: HeadMask) -> HeadMask:
-        if mask.matrix.shape != (self.config.num_layers, self.config.num_heads):
-            raise InvalidMask(
-                f"the mask is for {mask.layers} layers of {mask.heads} heads; "
-                f"this model has {self.num_layers} of {self.num_heads}"
-            )
+        masks = [head_mask] if isinstance(head_mask, HeadMask) else list(head_mask)
+        if not isinstance(head_mask, HeadMask) and len(masks) != count:
+            raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
         units = self.config.intermediate_size
-        if mask.units_off is not None and mask.units_off.shape[1] != units:
-            raise InvalidMask(
-                f"the mask is for {mask.units_off.shape[1]} units per layer; this model has {units}"
-            )
-        return mask
-
-
-def _log_odds(logits: np.ndarray) -> np.ndarray:
-    """Return log(s / (1 − s)) of each row's score s, (n,), from its logits, (n, grades) float64.
-
-    Both shares are summed in logarithms, so that none rounds to 0 or 1.
-    """
-    above = np.log(np.arange(1, logits.shape[1]))
-    relevant, irrelevant = logits[:, 1:] + above, logits[:, :-1] + above[::-1]
-    return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
+        for mask in masks:
+            if mask is None:
+                continue
+            if mask.matrix.shape != (self.num_layers, self.num_heads):
+                raise InvalidMask(
+                    f"the mask is for {mask.layers} layers of {mask.heads} heads; "
+                    f"this model has {self.num_layers} of {self.num_heads}"
+                )
+            if mask.units_off is not None and mask.units_off.shape[1] != units:
+                raise InvalidMask(
+                    f"the mask is for {mask.units_off.shape[1]} units per layer; this model has {units}"
+                )
+        if isinstance(head_mask, HeadMask):
+            return head_mask
+        all_heads = self.all_heads
+        return [all_heads if mask is None else mask for mask in masks]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -65,6 +65,7 @@ class Network(Weights):
     deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
     ops: default: the fastest that the device has.
     parameters, nbytes: the number of weights, and the bytes that they take up here.
+    max_pack_tokens: the tokens of the largest pack that the device computes well; None for any number.
     """
 
     reads_first_tokens = True
@@ -92,6 +93,12 @@ class Network(Weights):
         self.selector = Selector(
             self.layers, config.kept_heads, config.num_heads, self.ops, copies=not deterministic
         )
+        self.max_pack_tokens: int | None = None
+        if self.ops.max_pack_bytes is not None:
+            inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
+            self.max_pack_tokens = self.ops.max_pack_bytes // max(
+                inner, 3 * config.hidden_size * dtype.itemsize
+            )
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -121,7 +128,7 @@ class Network(Weights):
         with torch.inference_mode():
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
-            logits = self.logits(batch, selection)[: batch.rows]
+            logits = self.logits(batch, selection)[: len(batch.lengths)]
             restored = torch.empty_like(logits)
             (order,) = to_device([batch.order], self.device)
             restored[order] = logits
@@ -243,15 +250,6 @@ class Network(Weights):
             deterministic=True,
             ops=TorchOps(self.device, torch.float32),
         )
-
-    @property
-    def max_pack_tokens(self) -> int | None:
-        """Return the tokens of the largest pack that the device computes well; None for any number."""
-        if self.ops.max_pack_bytes is None:
-            return None
-        inner = self.config.intermediate_size * (1 if self.config.int8 else self.dtype.itemsize)
-        projected = 3 * self.config.hidden_size * self.dtype.itemsize
-        return self.ops.max_pack_bytes // max(inner, projected)
 
     @property
     def number_format(self) -> str:

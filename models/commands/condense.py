@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from models.commands.host import Network, host
-from models.commands.mask_option import FORMS
-from models.commands.options import AsJson, Config, Device, Dtype, Model
+from models.commands.options import FORMS, AsJson, Config, Device, Dtype, Model
 from models.commands.terminal import counted, table
 
 if TYPE_CHECKING:

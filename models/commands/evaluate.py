@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from models.commands.host import Network, host
-from models.commands.mask_option import FORMS, parse_mask
 from models.commands.options import (
+    FORMS,
     AsJson,
     Data,
     Delimiter,
@@ -21,6 +21,7 @@ from models.commands.options import (
     GradeColumn,
     QueryColumn,
     TitleColumn,
+    parse_mask,
 )
 from models.commands.scoring import evaluation_of, scored
 

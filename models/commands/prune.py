@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from models.commands.mask_option import FORMS, parse_mask
-from models.commands.options import AsJson, Model, NewDirectory
+from models.commands.options import FORMS, AsJson, Model, NewDirectory, parse_mask
 
 
 def command(

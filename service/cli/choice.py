@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.commands.host import Network
-from models.commands.mask_option import read_form
+from models.commands.options import read_form
 
 if TYPE_CHECKING:
     from models import Classifier

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from models.commands.interrupt import ends_at_once
-from models.commands.mask_option import read_form
+from models.commands.options import read_form
 from models.commands.terminal import Share
 from service.cli import choice
 

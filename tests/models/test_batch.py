@@ -75,19 +75,6 @@ def test_groups_cover_the_pack_in_order() -> None:
     assert torch.cat([tokens.flatten() for tokens in real]).tolist() == list(range(lengths.sum()))
 
 
-def test_groups_are_made_once() -> None:
-    batch = packed([5, 9])
-    assert batch.groups[0] is batch.groups[0]
-
-
-@pytest.mark.parametrize(
-    ("count", "filled"),
-    [(1, 16), (16, 16), (17, 32), (500, 512), (1023, 1024), (1025, 1056), (2049, 2112), (16_385, 16_896)],
-)
-def test_filled_sizes_repeat_and_add_few_tokens(count: int, filled: int) -> None:
-    assert filled_size(count) == filled
-
-
 @given(count=st.integers(1, 50_000))
 def test_a_filled_size_is_hardly_more_than_was_asked(count: int) -> None:
     size = filled_size(count)
@@ -104,13 +91,6 @@ def test_packs_of_many_mixes_take_few_shapes() -> None:
         batch = packed(rng.integers(8, 60, int(rng.integers(1, 40))).tolist())
         products |= {batch.ids.shape[0], batch.first_token.shape[0]}
     assert len(products) < 100  # of 300
-
-
-def test_a_pack_that_is_not_filled_holds_the_sequences_alone() -> None:
-    rng = np.random.default_rng(0)
-    batch = pack([random_pair(rng, 5, 50)], device=CPU, fill=False)
-    assert batch.ids.shape == batch.row_of_token.shape == (5,)
-    assert batch.first_token.shape == (1,)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import Classifier
 from models.batch import pack
-from models.selection import Chosen
-from tests.checkpoints import random_model, write_checkpoint
+from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights, reference_logits
 
 BFLOAT16_BOUND = 2e-2
@@ -226,45 +222,3 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     for ours, (layer, head) in zip(maps, heads, strict=True):
         np.testing.assert_allclose(ours, theirs[layer][0, head].numpy(), atol=tolerance)
-
-
-def test_attention_of_a_switched_off_head_is_zero() -> None:
-    network = network_of(random_model(9))
-
-    pair = random_pair(np.random.default_rng(9), 12, 180)
-    weights = np.ones((3, 4), np.float32)
-    weights[1, 2], weights[1, 3] = 0, 0.5
-
-    maps = network.attention_maps(pack([pair], device=network.device), [(1, 2), (1, 3), (1, 1)], weights)
-
-    assert (maps[0] == 0).all()
-    np.testing.assert_allclose(maps[1].sum(-1), 0.5, atol=1e-5)
-    np.testing.assert_allclose(maps[2].sum(-1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [8, 16])  # without and with our kernels
-def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path: Path, size: int) -> None:
-    checkpoint = write_checkpoint(tmp_path, hidden_size=4 * size)
-    rough, exact = (Classifier.load(checkpoint, "cpu", dtype) for dtype in ("bfloat16", "float32"))
-    pairs = rough.tokenizer.encode([("angle bracket", "Simpson Strong-Tie 12-Gauge Angle")] * 8)
-
-    def logits(weight: float) -> np.ndarray:
-        return rough.forward(pairs, np.full((3, 4), weight, np.float32))
-
-    assert (logits(0.75) != logits(0.7518)).any()  # one number in bfloat16
-
-    batch = pack(pairs, device=torch.device("cpu"))
-    x = rough.network.embed(batch)
-    weights = torch.tensor([[0.7518, 0.3333, 0.9, 0.0009]])
-    with torch.inference_mode():
-        layer, exact_layer = rough.network.layers[0], exact.network.layers[0]
-        whole, weighted = (
-            rough.network.context(layer, x, batch, Chosen(layer.heads, layer.units, w)).float()
-            for w in (None, weights)
-        )
-        chosen = Chosen(exact_layer.heads, exact_layer.units, weights)
-        truth = exact.network.context(exact_layer, x.float(), batch, chosen)
-    # What single results are rounded by averages out; what a weight is rounded by does not.
-    found = (whole * weighted).view(-1, 4, size).sum((0, 2)) / (whole**2).view(-1, 4, size).sum((0, 2))
-    torch.testing.assert_close(found, weights[0], atol=0, rtol=1e-3)
-    assert (weighted - truth).abs().max() <= 0.02 * truth.abs().max()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -165,11 +164,3 @@ def test_threads_and_waits_are_on_the_networks_own_gpu(monkeypatch: pytest.Monke
     engine.forward_pool(1, torch.get_num_threads(), second).shutdown()
     TorchOps(second, torch.float32).synchronize()
     assert calls == [(name, second) for name in ("device", "stream", "stream", "wait")]
-
-
-def test_scores_beyond_float16_are_not_finite_instead_of_wrong() -> None:
-    from models.ops.cuda import CudaOps
-
-    huge = torch.full((16, 3 * 8), 6e4, dtype=torch.float16)
-    linear = CudaOps(CPU, torch.float16).linear(torch.ones(8, 24, dtype=torch.float16), torch.zeros(8).half())
-    assert not np.isfinite(linear(huge).numpy()).any()

@@ -144,18 +144,6 @@ def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(family: s
     np.testing.assert_array_equal(shuffled, together[order])
 
 
-def test_a_row_that_is_not_finite_spoils_no_other_row() -> None:
-    rng = np.random.default_rng(4)
-    network = network_of(random_model(4, num_hidden_layers=LAYERS))
-    network.word_embeddings[39] = torch.nan
-    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS["bert"])
-    clean = np.array([39 not in pair.ids for pair in pairs])
-    finite = np.isfinite(logits(network, pairs, masks)).all(axis=1)
-
-    assert finite[clean].all()
-    assert not finite.all()
-
-
 def test_layers_that_all_rows_skip_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     network = network_of(random_model(5, num_hidden_layers=LAYERS))

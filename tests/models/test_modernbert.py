@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertForSequenceClassification
 
-from models import Classifier
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.ops import kernel_library
-from models.study.gradients import DifferentiableNetwork
-from models.study.prefixes import logits_under
-from tests.checkpoints import WORDS
 from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights
-from tests.modernberts import random_modernbert, write_modernbert
+from tests.modernberts import random_modernbert
 
 LAYERS, HEADS = 4, 4
 
@@ -111,27 +106,6 @@ def test_float32_logits_are_as_exact_as_transformers_own(
     assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + rounding
 
 
-def test_long_sequences_are_as_exact_as_transformers_own() -> None:
-    model = random_modernbert(0, max_position_embeddings=8192, local_attention=128, num_hidden_layers=3)
-    pairs = [random_pair(np.random.default_rng(0), 1000, 300)]
-
-    exact = reference(model, pairs, torch.float64)
-    theirs = reference(model, pairs)
-
-    assert (
-        np.abs(logits_of(network_of(model), pairs) - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-5
-    )
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_tokens_that_fill_up_a_pack_change_no_score(pooling: str) -> None:
-    model, rng = random_modernbert(3, classifier_pooling=pooling), np.random.default_rng(3)
-    pairs = [random_pair(rng, length, 300) for length in range(5, 21)]  # 16 rows are filled up with no row
-    assert sum(map(len, pairs)) < len(pack(pairs, device=CPU).ids)
-
-    np.testing.assert_allclose(logits_of(network_of(model), pairs), reference(model, pairs), atol=1e-5)
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernels_and_plain_torch_give_the_same_scores(
@@ -198,38 +172,3 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
         expected = theirs[layer][0, head].numpy()
         np.testing.assert_allclose(ours, expected, atol=1e-5 if dtype == torch.float32 else 0.1)
     assert not maps[2][0, 9:].any()
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_gradients_of_gates_are_those_of_transformers(tmp_path: Path, pooling: str) -> None:
-    clf = Classifier.load(write_modernbert(tmp_path, 5, classifier_pooling=pooling), "cpu", "float32")
-    network = DifferentiableNetwork(clf)
-    pairs = clf.tokenizer.encode([("angle bracket", " ".join(WORDS)), ("usb lamp", "a lamp")])
-    found = network.gradients(pairs, np.array([1, 4])).heads
-
-    model = random_modernbert(5, classifier_pooling=pooling)
-    for i, (pair, grade) in enumerate(zip(pairs, (1, 4), strict=True)):
-        gates = torch.ones(LAYERS, HEADS, requires_grad=True)
-        for layer, own in zip(model.model.layers, gates, strict=True):
-            hook = lambda _, x, own=own: (x[0] * own.repeat_interleave(8),)  # noqa: E731
-            layer.attn.Wo.register_forward_pre_hook(hook)
-        logits = model(input_ids=torch.tensor(pair.ids[None].astype(np.int64))).logits
-        torch.nn.functional.cross_entropy(logits, torch.tensor([grade])).backward()
-        np.testing.assert_allclose(found[i], gates.grad, atol=1e-5)
-        for layer in model.model.layers:
-            layer.attn.Wo._forward_pre_hooks.clear()
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_many_masks_share_the_layers_before_they_differ(pooling: str) -> None:
-    rng = np.random.default_rng(2)
-    network = network_of(random_modernbert(2, classifier_pooling=pooling), deterministic=True)
-    batch = pack(
-        [random_pair(rng, int(length), 300) for length in (9, 30, 17)], device=CPU, deterministic=True
-    )
-    masks = random_weights(rng, 6, LAYERS, HEADS)
-
-    together = logits_under(network, batch, masks)
-
-    for mask, logits in zip(masks, together, strict=True):
-        np.testing.assert_array_equal(logits, network.forward(batch, mask).numpy())

@@ -89,13 +89,6 @@ def test_heads_are_filled_up_to_a_number_that_comes_again(
     assert (None if chosen.head_weights is None else chosen.head_weights[0].tolist()) == weights
 
 
-def test_a_mask_that_comes_once_copies_no_weights() -> None:
-    cache, whole = WeightCache(10**9), module()
-    for heads in [(0,), (1,), (0, 1), (2, 3)]:
-        assert cache.get(0, whole, some(*heads)) is None
-    assert cache.nbytes == 0
-
-
 def test_a_set_is_copied_when_it_comes_again_or_at_once_if_that_is_certain() -> None:
     cache, whole = WeightCache(10**9), module()
     assert cache.get(0, whole, some(0, 1)) is None
@@ -133,13 +126,6 @@ def test_more_masks_in_turns_than_the_cache_holds_copy_nothing_and_evict_nothing
     assert cache.get(9, whole, some(0, 1)) is kept
 
 
-def test_a_set_larger_than_the_cache_is_not_copied() -> None:
-    whole = module()
-    cache = WeightCache(whole.nbytes // 4)
-    assert cache.get(0, whole, some(0, 1), at_once=True) is None
-    assert cache.nbytes == 0
-
-
 def test_nobody_waits_for_what_another_thread_copies() -> None:
     """While one thread copies and waits, others get cached sets, and compute the rest whole."""
     whole, found = module(), []
@@ -158,21 +144,6 @@ def test_nobody_waits_for_what_another_thread_copies() -> None:
     assert copy is not None
     assert [None if one is None else one is cached for one in found] == [True, None, None]
     assert cache.get(0, whole, some(2, 3)) is copy
-
-
-def test_a_copy_that_fails_is_tried_again() -> None:
-    whole, problems = module(), [MemoryError()]
-
-    def wait_for_the_device() -> None:
-        if problems:
-            raise problems.pop()
-
-    cache = WeightCache(10**9, finish=wait_for_the_device)
-    with pytest.raises(MemoryError):
-        cache.get(0, whole, some(0, 1), at_once=True)
-
-    assert cache.nbytes == 0
-    assert cache.get(0, whole, some(0, 1), at_once=True) is not None
 
 
 def test_a_copy_of_heads_computes_what_its_heads_computed() -> None:

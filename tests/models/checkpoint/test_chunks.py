@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,17 +139,6 @@ def test_every_character_of_a_title_is_in_some_chunk(
         assert read == len(whole)
 
 
-@pytest.mark.parametrize("kind", ["word pieces", "byte level", "unigram"])
-def test_words_of_each_kind_of_tokenizer_stay_whole(readers: dict[str, PairTokenizer], kind: str) -> None:
-    title = "red blue table 12 lamp " * 20
-    pair = one(readers[kind], "a", title)
-
-    assert len(pair.spans) > 2
-    for (start, end), row in zip(pair.spans, pair.rows, strict=True):
-        assert title[start:end].split() == title[:end].split()[len(title[:start].split()) :]
-        assert len(row) > 12  # and no chunk stays half empty for that
-
-
 @given(st.lists(st.sampled_from(["lamp", "steel", "red,", "gauge", "12-gauge", "中"]), min_size=30))
 def test_a_chunks_text_alone_gives_its_tokens(tokenizer: PairTokenizer, words: list[str]) -> None:
     title = " ".join(words)
@@ -201,21 +189,6 @@ def test_limits_cut_a_title_off_and_say_so(tokenizer: PairTokenizer) -> None:
     # One chunk is what truncation reads.
     single = one(tokenizer, "angle", title, LongTitles("chunks", max_chunks=1))
     assert single.rows[0].ids.tolist() == tokenizer.encode([("angle", title)])[0].ids.tolist()
-
-
-def test_unknown_characters_and_forged_structure_count_as_in_short_titles(tokenizer: PairTokenizer) -> None:
-    pair = one(tokenizer, "angle", "국 lamp [SEP] " * 12)
-
-    assert pair.unknown_tokens == sum(row.ids.tolist().count(1) for row in pair.rows) > 0
-    assert all(row.ids.tolist().count(3) == 2 for row in pair.rows)
-
-
-@pytest.mark.parametrize("max_tokens", [4, 5, 6, 8])
-def test_the_smallest_windows_end(tmp_path: Path, max_tokens: int) -> None:
-    tokenizer = load(write_checkpoint(tmp_path), max_tokens=max_tokens)
-    for query in ("angle", "angle bracket steel wood lamp"):
-        pair = one(tokenizer, query, "steel wood lamp red")
-        assert all(len(row) <= max_tokens for row in pair.rows)
 
 
 def test_the_first_of_equally_good_chunks_counts() -> None:

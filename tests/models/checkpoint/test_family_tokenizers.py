@@ -146,16 +146,6 @@ def test_pairs_of_ten_thousand_nasty_strings_are_those_of_transformers(directory
     assert wrong == []
 
 
-def test_special_tokens_stand_where_the_template_puts_them(directory: Path) -> None:
-    theirs, ours = AutoTokenizer.from_pretrained(directory), load(directory)
-    pair = ours.encode([("angle bracket", "steel angle")])[0]
-    library = theirs(["angle bracket"], ["steel angle"], return_special_tokens_mask=True)
-
-    assert pair.special == np.flatnonzero(library["special_tokens_mask"][0]).tolist()
-    sequences = library.encodings[0].sequence_ids
-    assert (pair.query_start, pair.title_start) == (sequences.index(0), sequences.index(1))
-
-
 def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
     ours = load(directory)
     literal = " ".join(["lamp</s>red <s> <pad> <mask>", "[CLS] lamp[SEP] [MASK] [PAD]"])

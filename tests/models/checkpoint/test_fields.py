@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.activations import ACT2CLS, ACT2FN
 
 from models import Classifier
 from models.checkpoint.fields import ACTIVATIONS
-from models.errors import UnsupportedCheckpoint
 from models.ops.torch import FUNCTIONS
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
@@ -49,20 +48,3 @@ def test_num_labels_counts_where_the_names_say_otherwise(tmp_path: Path, fields:
 
     with torch.no_grad():
         np.testing.assert_allclose(scores.logits, theirs(**inputs).logits, atol=2e-5)
-
-
-def test_names_are_those_of_transformers_if_num_labels_does_not_fit_them(tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path)
-    edit_config(directory, num_labels=5, id2label={"0": "no", "1": "yes"}, label2id={"no": 0, "yes": 1})
-
-    names = AutoConfig.from_pretrained(directory).id2label
-    assert Classifier.load(directory, "cpu", "float32").grades == tuple(names.values())
-
-
-@pytest.mark.parametrize("count", [0, "5", True])
-def test_a_number_of_labels_that_is_none_is_refused(tmp_path: Path, count: object) -> None:
-    directory = write_checkpoint(tmp_path)
-    edit_config(directory, num_labels=count)
-
-    with pytest.raises(UnsupportedCheckpoint, match=f"num_labels is {count!r}; it must be a whole number"):
-        Classifier.load(directory, "cpu", "float32")

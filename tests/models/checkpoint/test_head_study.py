@@ -72,19 +72,6 @@ def test_a_model_brings_the_study_of_its_heads(studied: Path) -> None:
     assert study["heads"][0]["roles"] == {}
 
 
-def test_a_report_of_too_few_queries_for_an_interval_is_taken(studied: Path) -> None:
-    """No query has titles of different grades, so NDCG@10 is undefined, and no metric has an interval."""
-    few = report(3, 4)
-    few["baseline"]["ndcg10"] = None
-    for row in few["heads"]:
-        row["delta"] |= {"ndcg10": None}
-        row["interval"] = {metric: [None, None] for metric in METRICS}
-    study = head_study.summary([few], studied)
-    assert study["baseline"] == {"qwk": 0.6, "ndcg10": None, "accuracy": 0.6}
-    assert study["heads"][0]["delta"] == {"qwk": -0.0123, "ndcg10": None, "accuracy": -0.0123}
-    assert study["heads"][0]["interval"]["qwk"] == [None, None]
-
-
 def test_a_study_of_other_weights_or_another_shape_is_left_out(
     studied: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

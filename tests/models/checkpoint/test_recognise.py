@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import NEEDS
-from tests import families
 from tests.families import edit_config, model_of, write_family
 
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
@@ -60,24 +58,6 @@ def test_an_old_config_without_model_type_is_berts(
     np.testing.assert_array_equal(
         load(old).score(PAIRS).logits, load(checkpoints["bert"]).score(PAIRS).logits
     )
-
-
-@pytest.mark.parametrize("family", families.FAMILIES)
-def test_an_old_config_is_told_by_its_architecture(checkpoints: dict[str, Path], family: str) -> None:
-    raw = json.loads((checkpoints[family] / "config.json").read_text())
-    del raw["model_type"]
-
-    assert parse_config(raw).family == family
-
-
-def test_a_robertas_tensors_in_a_config_without_a_name_are_refused(
-    checkpoints: dict[str, Path], tmp_path: Path
-) -> None:
-    nameless = Path(shutil.copytree(checkpoints["roberta"], tmp_path / "nameless"))
-    edit_config(nameless, model_type=None, architectures=None, type_vocab_size=2, max_position_embeddings=64)
-
-    with pytest.raises(UnsupportedCheckpoint, match=r"bert\.embeddings\.word_embeddings\.weight is missing"):
-        load(nameless)
 
 
 def test_a_missing_tensor_is_named_as_the_file_names_it(checkpoints: dict[str, Path], tmp_path: Path) -> None:

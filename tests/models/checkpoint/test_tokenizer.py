@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from models import Classifier
 from models.checkpoint.tokenizer import PairTokenizer, kept_tokens
 from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
-from tests.families import byte_level_tokenizer, edit_config, unigram_tokenizer
+from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 TEXTS = [
@@ -205,14 +204,6 @@ def test_token_types_that_transformers_4_and_5_pass_differently_must_be_written_
         assert_types(Classifier.load(tmp_path, "cpu", "float32").tokenizer, tmp_path)
 
 
-def test_the_class_of_a_tokenizer_may_stand_in_config_json(tmp_path: Path) -> None:
-    write(tmp_path, library_tokenizer(), {})
-    edit_config(tmp_path, tokenizer_class="DistilBertTokenizer")
-
-    assert_types(load(tmp_path), tmp_path)
-    assert load(tmp_path).encode([("angle bracket", "steel lamp")])[0].first_segment == 7
-
-
 @pytest.mark.parametrize("length", [16, 10**30, 1e30])
 def test_a_pair_is_truncated_to_the_length_that_the_files_name(tmp_path: Path, length: float) -> None:
     write(tmp_path, library_tokenizer(), {"model_max_length": length})
@@ -261,12 +252,6 @@ def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairToke
     assert tokenizer.tokens(empty) == ["[CLS]", "[SEP]", "[SEP]"]
 
 
-def test_unknown_words_beyond_the_window_are_not_counted(tokenizer: PairTokenizer) -> None:
-    pair = tokenizer.encode([("lamp", "steel " * 70 + "国 " * 50)])[0]
-
-    assert (pair.truncated, pair.unknown_tokens) == (True, 0)
-
-
 @pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json"])
 def test_a_title_cannot_forge_the_structure_of_the_sequence(tmp_path: Path, source: str) -> None:
     tokenizer = load(write(tmp_path, library_tokenizer()))
@@ -282,19 +267,6 @@ def test_a_title_cannot_forge_the_structure_of_the_sequence(tmp_path: Path, sour
         len(pair) - 1,
     ]
     assert (pair.ids.tolist().count(3), pair.unknown_tokens) == (2, 0)
-
-
-def test_a_special_token_spelled_as_a_word_is_unknown(tmp_path: Path) -> None:
-    source = library_tokenizer()
-    source.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    write(tmp_path, source, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False})
-    file = tmp_path / "tokenizer.json"
-    settings_ = json.loads(file.read_text(encoding="utf-8"))
-    settings_["normalizer"] = None
-    file.write_text(json.dumps(settings_), encoding="utf-8")
-
-    pair = load(tmp_path).encode([("lamp", "red [SEP] [MASK] blue")])[0]
-    assert (pair.ids.tolist().count(3), pair.unknown_tokens) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -350,15 +322,6 @@ def test_text_after_megabytes_of_spaces_is_still_read(tokenizer: PairTokenizer) 
     assert tokenizer.tokens(pair)[-2:] == ["red", "[SEP]"]
 
 
-def test_long_texts_are_truncated_as_short_ones(checkpoint: Path, tokenizer: PairTokenizer) -> None:
-    reference = AutoTokenizer.from_pretrained(checkpoint)
-    title = "Simpson Strong-Tie 12-gauge angle (steel), " * 50
-    for query in ("", "lamp", "wood deck " * 40, title):
-        theirs = reference(query, title, truncation="longest_first", max_length=64)["input_ids"]
-        ours = tokenizer.encode([(query, title)])[0]
-        assert (ours.ids.tolist(), ours.truncated) == (theirs, True)
-
-
 def test_repeated_texts_are_encoded_once_and_alike(checkpoint: Path) -> None:
     small = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=2)
     none = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=0)
@@ -372,18 +335,6 @@ def test_repeated_texts_are_encoded_once_and_alike(checkpoint: Path) -> None:
             == (b.unknown_tokens, b.truncated)
             == (c.unknown_tokens, c.truncated)
         )
-
-
-def test_a_pair_is_the_callers_own(tokenizer: PairTokenizer) -> None:
-    tokenizer.encode([("lamp", "red")])[0].ids[:] = 0
-
-    assert tokenizer.tokens(tokenizer.encode([("lamp", "red")])[0]) == [
-        "[CLS]",
-        "lamp",
-        "[SEP]",
-        "red",
-        "[SEP]",
-    ]
 
 
 def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, processors
+from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
 from models import Classifier, HeadMask
@@ -265,12 +265,6 @@ def test_a_tokenizer_that_makes_other_pairs_is_refused(
     change(source)
 
     assert "not [CLS] query [SEP] title [SEP] or the like" in refusal(write(tmp_path, source))
-
-
-def test_a_tokenizer_that_is_not_wordpiece_is_refused(tmp_path: Path) -> None:
-    source = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-
-    assert "WordLevel, not BERT's WordPiece" in refusal(write(tmp_path, source))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", OPTIONS])

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.checkpoint.caches import LONGEST, WordCache
-from models.checkpoint.tokenizer import PairTokenizer
-from tests.models.checkpoint.library import SIZE, library_tokenizer
+from tests.models.checkpoint.library import library_tokenizer
 
 LIBRARIES = {strip: library_tokenizer(strip_accents=strip) for strip in (False, True)}
 CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000中の한😀"
@@ -33,18 +32,6 @@ def test_a_text_read_word_by_word_has_the_ids_of_the_whole(parts: list[str], str
     texts = [" ".join(parts), "".join(parts), "-".join(parts)]
     for some in (texts[:1], texts, texts[2:]):
         assert cache.ids(some) == [ids(text, strip_accents=strip) for text in some]
-
-
-@given(st.lists(words | st.text(CHARACTERS, max_size=12), max_size=6), st.integers(4, 40))
-def test_new_words_have_the_ids_that_they_have_alone(parts: list[str], window: int) -> None:
-    tokenizer = PairTokenizer(library_tokenizer(strip_accents=True), max_tokens=window, vocab_size=SIZE)
-    texts = dict.fromkeys([" ".join(parts), "".join(parts), *parts])
-    whole = [ids(text, strip_accents=True) for text in texts]
-
-    for text, expected in zip(tokenizer.encode_texts(texts).values(), whole, strict=True):
-        kept = expected[: 4 * tokenizer.budget]
-        unknown = list(struct.unpack(f"{len(kept) // 4}i", kept)).count(UNKNOWN)
-        assert text == (kept, len(expected) // 4, unknown)
 
 
 def test_only_words_that_are_not_known_are_encoded() -> None:

@@ -60,44 +60,6 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
         assert name in shown
 
 
-def test_an_interval_beyond_the_metrics_range_is_not_printed(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    few = write(tmp_path / "few.csv", [(f"q{i % 3}", f"lamp {i}", i % 5) for i in range(15)])
-    arguments = ("evaluate", "--model", str(tiny_checkpoint), "--data", str(few), "--resamples", "200")
-    output = run(*arguments)
-    assert output.status == 0, output.err
-    assert "(no interval)" in output.out
-    assert "3 queries are too few" in output.out
-    for metric in orjson.loads(run(*arguments, "--json").out)["head_masks"]["none"].values():
-        assert metric["low"] is None or -1 <= metric["low"] <= metric["high"] <= 1
-
-
-@pytest.mark.parametrize("queries", [1, 41])
-def test_one_query_alone_is_not_the_surest_result(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path, queries: int
-) -> None:
-    """Of one query, or of one with titles of different grades, all resamples are alike."""
-    out = tmp_path / "out"
-    rows = [("lamp", f"lamp {grade}", grade) for grade in range(5)]
-    rows += [(f"towel {number}", "red towel", number % 5) for number in range(queries - 1)]
-    file = write(tmp_path / "pairs.csv", rows)
-    arguments = ("evaluate", "--model", str(tiny_checkpoint), "--data", str(file), "--resamples", "100")
-    output = run(*arguments, "--mask", "0.*", "--out", str(out))
-    assert output.status == 0, output.err
-
-    report = orjson.loads((out / "report.json").read_bytes())
-    for metrics in report["head_masks"].values():
-        for name, metric in metrics.items():
-            assert metric["value"] is not None
-            if queries == 1 or name in ("ndcg10", "query_spearman"):
-                assert metric["low"] is metric["high"] is None
-    few = "1 query is too few" if queries == 1 else f"{queries} queries are too few"
-    assert f"no interval: {few}, or too few have titles of" in output.out
-    html = (out / "report.html").read_text()
-    assert "Too few queries have titles of different grades to compare its NDCG@10 with that of BM25" in html
-
-
 def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     file = write(tmp_path / "pairs.csv", [(f"towel {n}", "red towel", n % 5) for n in range(20)])
@@ -120,21 +82,6 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"))
     assert ungraded.status == 1
     assert "no grades" in ungraded.err
-
-
-def test_a_report_that_cannot_be_written_costs_no_results(
-    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
-) -> None:
-    options = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "100")
-    (tmp_path / "file").write_text("")
-    early = run("evaluate", *options, "--out", str(tmp_path / "file" / "out"))
-    assert (early.status, early.out) == (1, ""), "it should be said before anything is computed"
-    assert early.err.startswith(f"headroom: --out: cannot write into {tmp_path / 'file' / 'out'}: ")
-
-    (tmp_path / "out" / "report.html").mkdir(parents=True)  # nobody sees that before the report is written
-    late = run("evaluate", *options, "--out", str(tmp_path / "out"))
-    assert late.status == 1
-    assert "ndcg10" in late.out
 
 
 def test_models_and_masks_are_compared_pairwise_in_a_report(
@@ -176,17 +123,6 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     for text in (worst[0]["query"], "word overlap", "Spearman within queries"):
         assert text in html
     assert run("evaluate", "--data", str(labelled), "--model", "a", "--model", "a").status == 2
-
-
-def test_a_better_order_than_word_matching_is_seen(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    judged = (("red lamp", 4), ("blue towel", 0))
-    rows = [(f"red lamp {i}", title, grade) for i in range(30) for title, grade in judged]
-    file = write(tmp_path / "words.csv", rows)
-    options = ("--data", str(file), "--model", str(tiny_checkpoint), "--resamples", "100", "--json")
-    report = orjson.loads(run("evaluate", *options).out)
-    for baseline in report["baselines"].values():
-        assert baseline["metrics"]["ndcg10"]["value"] == pytest.approx(1)
-        assert baseline["metrics"]["query_spearman"]["value"] == pytest.approx(1)
 
 
 def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models.commands.mask_option import read_form
 from tests.prompt import Run
 
 QUERY, TITLES = "steel angle bracket", ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
@@ -35,13 +34,6 @@ def mask(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     file = tmp_path / "mask.json"
     file.write_text(json.dumps(content[request.param]))
     return str(file)
-
-
-def test_all_forms_give_the_same_scores(run: Run, options: list[str], mask: str) -> None:
-    expected = run("score", QUERY, *TITLES, *options, "--mask", SPEC)
-    assert expected.status == 0, expected.err
-    assert run("score", QUERY, *TITLES, *options, "--mask", mask) == expected
-    assert run("score", QUERY, *TITLES, *options) != expected
 
 
 def test_all_forms_score_files(run: Run, options: list[str], mask: str, tmp_path: Path) -> None:
@@ -124,15 +116,6 @@ def test_a_wrong_file_is_refused_in_a_sentence(
         output = run(*command, "--mask", str(file))
         assert output.status == 1
         assert reason in output.err
-
-
-def test_a_form_that_is_cut_short_is_refused_in_a_sentence(run: Run, options: list[str]) -> None:
-    output = run("score", QUERY, *TITLES, *options, "--mask", '{"off": [[2, 3]')
-    assert output.err == "headroom: --mask is not valid JSON at line 1, column 16\n"
-
-
-def test_a_spec_stays_as_it_is() -> None:
-    assert read_form("@pruned30") == "@pruned30"
 
 
 def test_a_fifo_is_not_waited_for_whatever_it_is_given_as(

@@ -9,31 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from models import Classifier, HeadMask
-from tests.checkpoints import random_model, unusual_modes, write_checkpoint
 from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
-
-
-def test_a_studys_mask_file_is_as_good_as_its_spec(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "mask.json").write_text(json.dumps({"mask": {"off": [[0, 1], [2, 3]]}, "spec": "0.1,2.3"}))
-
-    output = run(
-        "prune",
-        *("--model", str(tiny_checkpoint), "--mask", str(tmp_path / "mask.json")),
-        *("--out", str(tmp_path / "pruned"), "--json"),
-    )
-
-    assert output.status == 0
-    assert json.loads(output.out)["head_mask"]["spec"] == "0.1,2.3"
-    assert not unusual_modes(tmp_path / "pruned"), "another user, such as the service's, cannot read it"
-    mask = HeadMask.parse("0.1,2.3", layers=3, heads=4)
-    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
-    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)
 
 
 def test_stored_masks_come_along_unless_the_smaller_model_has_no_use_for_them(
@@ -62,26 +42,6 @@ def test_stored_masks_come_along_unless_the_smaller_model_has_no_use_for_them(
     masks = json.loads(run(*command, str(tmp_path / "again"), "--json").out)["masks"]
     assert masks["kept"] == ["more"]
     assert set(masks["dropped"]) == {"same", "none_left"}
-
-
-@pytest.mark.parametrize("form", ["bin", "shards"])
-def test_weights_in_other_files_are_counted(run: Run, tmp_path: Path, form: str) -> None:
-    source = write_checkpoint(tmp_path / "source")
-    if form == "bin":
-        torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
-    else:
-        random_model().save_pretrained(source / "new", max_shard_size="60KB")
-        for file in (source / "new").glob("model*"):
-            file.rename(source / file.name)
-        shutil.rmtree(source / "new")
-    (source / "model.safetensors").unlink()
-    size = sum(file.stat().st_size for end in ("bin", "safetensors") for file in source.glob(f"*.{end}"))
-
-    output = run("prune", "--model", str(source), "--mask", "0.1", "--out", str(tmp_path / "out"), "--json")
-
-    assert output.status == 0, output.err
-    after = (tmp_path / "out" / "model.safetensors").stat().st_size
-    assert json.loads(output.out)["bytes"] == {"before": size, "after": after}
 
 
 def test_units_and_layers_go_too_and_the_output_says_who_can_load_the_rest(

@@ -80,18 +80,6 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert ("headroom: int8 was measured at" in output.err) == slower
 
 
-def test_a_loss_on_few_queries_has_no_interval(
-    run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
-) -> None:
-    few = tmp_path / "few.csv"
-    few.write_text("query,title,grade\n" + "".join(f"lamp,lamp {n},{n % 5}\n" for n in range(15)))
-    options = ("--model", str(tiny_checkpoint), "--data", str(traffic), "--test", str(few))
-    output = run("quantize", *options, "--out", str(tmp_path / "int8"))
-    assert output.status == 0, output.err
-    assert output.out.count("(no interval)") == 3
-    assert "nan" not in output.out
-
-
 def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     run: Run, traffic: Path, tmp_path: Path
 ) -> None:
@@ -143,12 +131,3 @@ main()
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == "headroom: stopped; nothing is written"
     assert list(out.parent.iterdir()) == []
-
-
-def test_an_empty_directory_is_filled(run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path) -> None:
-    out = tmp_path / "int8"
-    out.mkdir()
-    output = run("quantize", "--model", str(tiny_checkpoint), "--data", str(traffic), "--out", str(out))
-    assert output.status == 0, output.err
-    assert Classifier.load(out, "cpu").config.int8
-    assert not [path.name for path in out.iterdir() if "unfinished" in path.name]

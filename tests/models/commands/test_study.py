@@ -127,18 +127,3 @@ def test_a_directory_with_another_kind_of_report_is_refused_at_once(
         f"headroom: {out} holds the report of `headroom study search`; name another directory, such as --out "
         f"{out}-single\n"
     )
-
-
-def test_a_search_that_can_choose_nothing_says_so_before_it_works(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    data = write(tmp_path / "d.jsonl", 12)
-    command = ("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--quick")
-    output = run(*command, "--out", str(tmp_path / "out"))
-    assert output.status == 0, output.err
-    assert output.err.startswith(
-        "headroom: without --holdout, a search shows what each mask costs and chooses"
-    )
-    assert not (tmp_path / "out" / "mask.json").exists()
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["quick"] is True
-    assert "This is a rough answer" in (tmp_path / "out" / "report.md").read_text()

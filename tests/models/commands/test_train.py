@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import signal
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import pytest
 
 from models import Classifier
 from models.commands.train import what_is_kept
-from models.training.job import Options, read_split
 from tests.checkpoints import unusual_modes
 from tests.prompt import Run
 
@@ -45,35 +42,6 @@ def test_train_then_score_with_what_came_out(
 
     scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
     assert [line.split("\t")[1] for line in scored.out.splitlines()] == ["yes", "no"]
-
-
-def test_figures_of_few_validation_queries_have_no_interval(
-    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    out = tmp_path / "mine"
-    own = tmp_path / "own.csv"  # as somebody else writes it: other columns, other cells, names for grades
-    rows = labelled.read_text().replace("query,title,grade", "search,item,verdict")
-    own.write_text(rows.replace(",1\n", ",Yes\n").replace(",0\n", ",no\n").replace(",", ";"))
-    names = ("--query-column", "search", "--title-column", "item", "--grade-column", "verdict")
-    options = (*names, "--delimiter", ";", "--labels", "no, yes", "--epochs", "1", "--device", "cpu")
-    trained = run("train", "--data", str(own), "--out", str(out), "--model", str(tiny_checkpoint), *options)
-    assert trained.status == 0, trained.err
-    found = json.loads((out / "metrics.json").read_text())
-    assert found["validation_queries"] == 4
-    assert {metric["low"] for metric in found["validation_intervals"].values()} == {None}
-    assert "no 95 % interval for accuracy, macro_f1, qwk, ndcg10" in trained.out
-    assert f"{found['steps']} steps in 1 epoch, learning rate" in trained.out
-    assert re.search(r"step 2/\d+ .* min left", caplog.text)
-
-
-def test_grades_that_no_pair_has_are_said(labelled: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Grades 0 and 1 trained into the five default labels would call the best titles "related"."""
-    read_split(Options(data=labelled, out=labelled))
-    assert "no pair has grade 2 (partial), 3 (close), 4 (exact)" in caplog.text
-    caplog.clear()
-    read_split(Options(data=labelled, out=labelled, labels=("no", "yes")))
-    assert not caplog.text
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
 from models.network import Bert, Network
-from models.ops import choose, cuda
+from models.ops import cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
 from models.ops.torch import TorchOps, attention_probabilities
 from tests.checkpoints import random_model
@@ -184,14 +184,6 @@ def test_a_stream_may_use_what_another_has_just_cut(gpu: FakeGpu) -> None:
     assert_close(network, LEFT, gpu, "other")
 
 
-def test_attention_maps_are_read_when_they_are_there(gpu: FakeGpu) -> None:
-    network, (pair,) = network_with(FakeGpuOps(gpu)), pairs_of(1)
-    with gpu.on("one"):
-        maps = network.attention_maps(pack([pair], device=CPU), [(0, 1), (2, 3)], RIGHT)
-    expected = plain().attention_maps(pack([pair], device=CPU), [(0, 1), (2, 3)], RIGHT)
-    np.testing.assert_allclose(maps, expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
 @pytest.mark.parametrize("masked", ["none", "one", "by row", "cut"])
 def test_scores_are_those_of_the_cpu(
@@ -291,14 +283,6 @@ def test_a_pass_reads_no_value_and_waits_for_no_copy(
     assert copies.waited
     assert not any(copies.waited)
     assert copies.indexed_by_lists == 0
-
-
-def test_the_masks_of_a_batch_are_one_copy() -> None:
-    network = network_with(CudaOps(META, torch.bfloat16))
-    with Copies() as copies:
-        live = network.selector.select(random_weights(np.random.default_rng(2), 5, 3, 4))
-    assert copies.waited == [False]
-    assert [None if one.head_weights is None else one.head_weights.shape for one in live] == [(5, 4)] * 3
 
 
 @pytest.mark.parametrize(
@@ -444,18 +428,3 @@ def test_what_fills_a_pack_up_reaches_no_score(
         masks = masked(exact)
         expected, found = (one.forward(batch, masks).numpy() for one in (exact, ours))
         np.testing.assert_allclose(found, expected, atol=2e-5, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "is_built", "ops"),
-    [
-        (torch.bfloat16, False, CudaOps),
-        (torch.float32, True, CudaOps),
-    ],
-)
-def test_a_gpu_gets_its_fastest_operators(
-    dtype: torch.dtype, is_built: bool, ops: type[CudaOps], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: is_built)
-    assert type(choose(plain().config, torch.device("cuda", 0), dtype)) is ops

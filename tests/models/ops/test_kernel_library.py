@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import platform
 import shutil
 import subprocess
@@ -125,17 +124,6 @@ def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
     assert skipped[0] in caplog.text
 
 
-@pytest.mark.usefixtures("copies")
-def test_half_of_amx_is_not_taken_for_an_older_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    masked = tmp_path / "cpuinfo"
-    shown = kernel_build.CPUINFO.read_text().replace(" amx_tile", "")
-    masked.write_text(shown.replace(" avx2 ", " avx2 amx_bf16 "))
-    monkeypatch.setattr(kernel_build, "CPUINFO", masked)
-    assert kernel_library.choice().skipped[0].startswith("amx: this processor does not show amx_tile")
-
-
 # ---- compiling ------------------------------------------------------------------------------------------
 
 
@@ -167,23 +155,6 @@ def test_a_library_is_compiled_once(built: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize("command", ["no-such-compiler", "g++ 'unclosed"])
-def test_a_compiler_that_does_not_run_is_none(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", command)
-    with pytest.raises(OSError, match=r"no C\+\+ compiler: "):
-        kernel_build.build(AVX2)
-
-
-def test_libraries_are_found_whatever_the_locale() -> None:
-    script = "from models.ops.kernel_library import choice; print(choice().kernels.name)"
-    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | ascii_alone, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == (f"{HERE[0].name}\n", "")
-
-
-@pytest.mark.usefixtures("built")
 def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,13 +164,6 @@ def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
     assert "kernels for avx2: not compiled: no C++ compiler" in told
     assert "to compile them, with a C++ compiler (apt-get install g++), run: " in told
     assert "none, torch computes" in told
-
-
-@pytest.mark.usefixtures("built")
-def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", compiler(tmp_path, "printf 'this source is not for me \\377' >&2; exit 1"))
-    with pytest.raises(RuntimeError, match="this source is not for me"):
-        kernel_build.build(HERE[0])
 
 
 def test_a_level_that_could_not_be_compiled_gives_the_next_one(
