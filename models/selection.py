@@ -19,9 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.attention import MultiHeadAttention
 from models.batch import to_device
-from models.layer import FeedForward, Layer
+from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.rows import Masks, RowMasks
 from models.ops.torch import TorchOps
 

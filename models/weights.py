@@ -11,11 +11,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from models.attention import MultiHeadAttention
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.checkpoint.tensors import expected_shapes
-from models.layer import FeedForward, Layer
+from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops.torch import Linear, Norm, Tensors, TorchOps
 

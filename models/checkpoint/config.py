@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoint.fields import positive_float, positive_int, read_json
+from models.checkpoint.fields import need, positive_float, positive_int, read_json
 from models.checkpoint.files import check_files, weights_of
 from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
@@ -165,14 +165,10 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     family = family_of(raw)
     shape = FAMILIES[family].shape(raw)
     ours = raw.get("headroom") or {}
-    if not isinstance(ours, Mapping):
-        raise UnsupportedCheckpoint("config.json: headroom is not an object")
+    need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"))
-    if raw.get("problem_type") == "regression" and len(labels) > 1:
-        raise UnsupportedCheckpoint(
-            f"config.json: problem_type is 'regression' with {len(labels)} labels: it would need a score of "
-            "several numbers; supported with one label"
-        )
+    is_several = raw.get("problem_type") == "regression" and len(labels) > 1
+    need(not is_several, "problem_type", "regression", "it is supported with one label")
     return replace(
         shape,
         family=family,
@@ -207,12 +203,9 @@ def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
 
 def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
     for flag in ("is_decoder", "add_cross_attention"):
-        if raw.get(flag):
-            raise UnsupportedCheckpoint(f"config.json: {flag} is set; only encoders are supported")
-    if raw.get("problem_type") == "multi_label_classification":
-        raise UnsupportedCheckpoint(
-            "config.json: problem_type is 'multi_label_classification'; grades exclude each other"
-        )
+        need(not raw.get(flag), flag, raw.get(flag), "only encoders are supported")
+    kind = raw.get("problem_type")
+    need(kind != "multi_label_classification", "problem_type", kind, "grades exclude each other")
 
 
 def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
@@ -226,31 +219,19 @@ def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
         name = raw.get(field)
     if name is None:
         return "sigmoid"
-    if re.fullmatch(r"torch\.nn\.(\w+\.)*Sigmoid", str(name)):
-        return "sigmoid"
-    if re.fullmatch(r"torch\.nn\.(\w+\.)*Identity", str(name)):
-        return "identity"
-    raise UnsupportedCheckpoint(
-        f"config.json: {field} is {name!r}; supported: torch.nn.Sigmoid and torch.nn.Identity"
-    )
+    known = re.fullmatch(r"torch\.nn\.(\w+\.)*(Sigmoid|Identity)", str(name))
+    need(known is not None, field, name, "supported: torch.nn.Sigmoid and torch.nn.Identity")
+    return "identity" if str(name).endswith("Identity") else "sigmoid"
 
 
 def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     """Return whether the checkpoint is int8. Raises UnsupportedCheckpoint for any format but our own."""
     own, foreign = ours.get("quantization"), raw.get("quantization_config")
-    if foreign and foreign != QUANTIZATION_CONFIG:
-        raise UnsupportedCheckpoint("config.json: quantization_config is set; load an unquantized checkpoint")
-    if own is None:
-        if foreign:
-            raise UnsupportedCheckpoint(
-                "config.json: quantization_config is headroom's, but there is no headroom.quantization"
-            )
-        return False
-    if not isinstance(own, Mapping) or own.get("format") != INT8_FORMAT:
-        raise UnsupportedCheckpoint(
-            f"config.json: headroom.quantization must be an object whose format is {INT8_FORMAT!r}"
-        )
-    return True
+    is_ours = not foreign or (foreign == QUANTIZATION_CONFIG and own is not None)
+    need(is_ours, "quantization_config", foreign, "load an unquantized checkpoint")
+    is_known = own is None or (isinstance(own, Mapping) and own.get("format") == INT8_FORMAT)
+    need(is_known, "headroom.quantization", own, f"it must be an object whose format is {INT8_FORMAT!r}")
+    return own is not None
 
 
 def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -259,15 +240,12 @@ def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple
         count = positive_int(raw, "num_labels")
     if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
         id2label = {str(i): f"LABEL_{i}" for i in range(count or 2)}  # as transformers does
-    if not isinstance(id2label, Mapping) or not id2label:
-        raise UnsupportedCheckpoint("config.json: id2label must map label ids to names")
-    try:
-        by_id = {int(key): str(name) for key, name in id2label.items()}
-    except (TypeError, ValueError):
-        raise UnsupportedCheckpoint("config.json: id2label must map label ids to names") from None
-    if sorted(by_id) != list(range(len(by_id))):
-        raise UnsupportedCheckpoint("config.json: the ids in id2label must run from 0 without a gap")
-    names = [by_id[i] for i in range(len(by_id))]
+    is_right = isinstance(id2label, Mapping) and {str(key) for key in id2label} == {
+        str(number) for number in range(len(id2label))
+    }
+    need(is_right and bool(id2label), "id2label", id2label, "it must map ids from 0 without a gap to names")
+    by_id = {int(key): str(name) for key, name in id2label.items()}
+    names = [by_id[number] for number in range(len(by_id))]
     if wanted is None:
         return tuple(names), tuple(range(len(names)))
     if (
@@ -285,22 +263,14 @@ def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple
 def _kept_heads(raw: Mapping[str, Any], layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
     """Read `pruned_heads` as transformers 4 writes it: {"layer": [removed heads]}."""
     pruned = raw.get("pruned_heads") or {}
-    if not isinstance(pruned, Mapping):
-        raise UnsupportedCheckpoint("config.json: pruned_heads must map layers to lists of heads")
+    wanted = f"it must map layers 0 to {layers - 1} to lists of heads 0 to {heads - 1}"
+    need(isinstance(pruned, Mapping), "pruned_heads", pruned, wanted)
     gone: dict[int, set[int]] = {}
     for key, numbers in pruned.items():
-        layer = int(key) if str(key).isdecimal() else -1
-        if not 0 <= layer < layers or not isinstance(numbers, list):
-            raise UnsupportedCheckpoint(
-                f"config.json: pruned_heads names layer {key!r}; this model has layers 0 to {layers - 1}"
-            )
-        for number in numbers:
-            if type(number) is not int or not 0 <= number < heads:
-                raise UnsupportedCheckpoint(
-                    f"config.json: pruned_heads names head {layer}.{number}; "
-                    f"this model has heads 0 to {heads - 1}"
-                )
-        gone[layer] = set(numbers)
+        is_right = str(key).isdecimal() and int(key) < layers and isinstance(numbers, list)
+        is_right = is_right and all(type(number) is int and 0 <= number < heads for number in numbers)
+        need(is_right, "pruned_heads", {key: numbers}, wanted)
+        gone[int(key)] = set(numbers)
     return tuple(tuple(h for h in range(heads) if h not in gone.get(layer, ())) for layer in range(layers))
 
 
@@ -309,13 +279,8 @@ def _widths(ours: Mapping[str, Any], shape: ModelConfig) -> tuple[int, ...]:
     sizes = ours.get("intermediate_sizes")
     if sizes is None:
         return (shape.intermediate_size,) * shape.num_layers
-    if (
-        not isinstance(sizes, list)
-        or len(sizes) != shape.num_layers
-        or not all(type(size) is int and 1 <= size <= shape.intermediate_size for size in sizes)
-    ):
-        raise UnsupportedCheckpoint(
-            f"config.json: headroom.intermediate_sizes must hold {shape.num_layers} numbers from 1 to "
-            f"{shape.intermediate_size}, one per layer"
-        )
+    is_right = isinstance(sizes, list) and len(sizes) == shape.num_layers
+    is_right = is_right and all(type(n) is int and 1 <= n <= shape.intermediate_size for n in sizes)
+    wanted = f"it must hold a number from 1 to {shape.intermediate_size} for each layer"
+    need(is_right, "headroom.intermediate_sizes", sizes, wanted)
     return tuple(sizes)

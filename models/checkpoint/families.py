@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.checkpoint.family import Family
+from models.checkpoint.fields import need
 from models.checkpoint.like_bert import LikeBert
 from models.checkpoint.modernbert import ModernBertFamily
 from models.errors import UnsupportedCheckpoint
@@ -120,18 +121,8 @@ def _refuse_forks(raw: Mapping[str, Any]) -> None:
     """Refuse a network that calls itself by a family's name and computes something else."""
     modern = raw.get("model_type") == "modernbert"  # its configs hold various words there, which mean nothing
     position_type = "absolute" if modern else raw.get("position_embedding_type", "absolute")
-    if position_type == "alibi":
-        raise UnsupportedCheckpoint(
-            "config.json: position_embedding_type is 'alibi': it would need attention that adds a bias of "
-            "distance to each head's scores; only 'absolute' is supported"
-        )
-    if position_type != "absolute":
-        raise UnsupportedCheckpoint(
-            f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported"
-        )
+    wanted = "only 'absolute' is supported"
+    need(position_type == "absolute", "position_embedding_type", position_type, wanted)
     own_code = raw.get("auto_map")
-    if isinstance(own_code, Mapping) and any(str(name).startswith("AutoModel") for name in own_code):
-        raise UnsupportedCheckpoint(
-            "config.json: auto_map says that the checkpoint brings the code of its own network, which is not "
-            "run; only the families of transformers itself are supported"
-        )
+    is_own = isinstance(own_code, Mapping) and any(str(name).startswith("AutoModel") for name in own_code)
+    need(not is_own, "auto_map", own_code, "the checkpoint brings code of its own, which is not run")

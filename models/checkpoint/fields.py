@@ -39,30 +39,40 @@ AT_MOST = {
 SIZE = 100_000_000
 
 
+def need(is_right: bool, name: str, value: object, wanted: str) -> None:
+    """Raise UnsupportedCheckpoint unless a field of config.json is right. wanted: says what it must be."""
+    if not is_right:
+        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; {wanted}")
+
+
+def flag(raw: Mapping[str, Any], name: str) -> bool:
+    """Return a field that is true or false; default: false."""
+    value = raw.get(name, False)
+    need(type(value) is bool, name, value, "it must be true or false")
+    return bool(value)
+
+
 def positive_int(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """Return a field that is a whole number ≥ 1 and at most AT_MOST. default: its value if it is missing."""
-    value = raw.get(name, default)
-    if type(value) is not int or value < 1:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a whole number ≥ 1")
-    if value > AT_MOST.get(name, SIZE):
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value}, more than {AT_MOST.get(name, SIZE):,}")
-    return value
+    value: Any = raw.get(name, default)
+    need(type(value) is int and value >= 1, name, value, "it must be a whole number ≥ 1")
+    limit = AT_MOST.get(name, SIZE)
+    need(value <= limit, name, value, f"it must be at most {limit:,}")
+    return int(value)
 
 
 def positive_float(value: Any, name: str) -> float:
     """Return the value of the field `name`, a finite number > 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a finite number > 0")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    need(is_number and 0 < value < math.inf, name, value, "it must be a finite number > 0")
     return float(value)
 
 
 def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
     """Return the activation that a field names, as `models.ops` calls it."""
     value = raw.get(name, default)
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise UnsupportedCheckpoint(
-            f"config.json: {name} is {value!r}; supported: {', '.join(sorted(ACTIVATIONS))}"
-        )
+    is_known = isinstance(value, str) and value in ACTIVATIONS
+    need(is_known, name, value, f"supported: {', '.join(sorted(ACTIVATIONS))}")
     return ACTIVATIONS[value]
 
 

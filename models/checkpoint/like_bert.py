@@ -8,9 +8,8 @@ from typing import Any
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.family import Family
-from models.checkpoint.fields import activation, positive_float, positive_int
+from models.checkpoint.fields import activation, need, positive_float, positive_int
 from models.checkpoint.shapes import Shapes, bert_shapes
-from models.errors import UnsupportedCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +39,19 @@ class LikeBert(Family):
             return positive_int(raw, self.fields.get(name, name), default)
 
         hidden, heads = size("hidden_size"), size("num_attention_heads")
-        if hidden % heads:
-            raise UnsupportedCheckpoint(
-                f"config.json: hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
-            )
+        need(
+            hidden % heads == 0,
+            "hidden_size",
+            hidden,
+            f"it must be a multiple of num_attention_heads {heads}",
+        )
         skipped = self._skipped(raw)
         positions = size("max_position_embeddings", 512) - skipped
-        if positions < 1:
-            raise UnsupportedCheckpoint(
-                f"config.json: max_position_embeddings is {positions + skipped}; it must be at least "
-                f"{skipped + 1}, because positions begin after pad_token_id"
-            )
+        wanted = f"it must be at least {skipped + 1}, because positions begin after pad_token_id"
+        need(positions >= 1, "max_position_embeddings", positions + skipped, wanted)
         types = positive_int(raw, "type_vocab_size", 2) if self.token_types else 0
-        if types < self.token_types:
-            raise UnsupportedCheckpoint(
-                "config.json: type_vocab_size is 1; a query-title classifier needs two segments"
-            )
+        wanted = "a query-title classifier needs two segments"
+        need(types >= self.token_types, "type_vocab_size", types, wanted)
         return ModelConfig(
             vocab_size=size("vocab_size"),
             hidden_size=hidden,
@@ -85,8 +81,6 @@ class LikeBert(Family):
         if not self.skips_pad:
             return 0
         pad = raw.get("pad_token_id", 1)
-        if type(pad) is not int or pad < 0:
-            raise UnsupportedCheckpoint(
-                f"config.json: pad_token_id is {pad!r}; positions begin after it, so it must be ≥ 0"
-            )
-        return pad + 1
+        is_right = type(pad) is int and pad >= 0
+        need(is_right, "pad_token_id", pad, "positions begin after it, so it must be ≥ 0")
+        return int(pad) + 1

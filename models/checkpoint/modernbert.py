@@ -13,9 +13,8 @@ from typing import Any
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.family import Family
-from models.checkpoint.fields import activation, positive_float, positive_int
+from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
 from models.checkpoint.shapes import PROJECTIONS, Shapes, modernbert_shapes
-from models.errors import UnsupportedCheckpoint
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """The names of the two kinds of layers in `layer_types` and `rope_parameters`."""
@@ -60,18 +59,13 @@ class ModernBertFamily(Family):
         hidden, heads, layers = (
             positive_int(raw, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
         )
-        if hidden % (2 * heads):
-            raise UnsupportedCheckpoint(
-                f"config.json: hidden_size {hidden} is not an even multiple of num_attention_heads {heads}"
-            )
+        wanted = f"it must be an even multiple of num_attention_heads {heads}"
+        need(hidden % (2 * heads) == 0, "hidden_size", hidden, wanted)
         kinds = _kinds(raw, layers)
         thetas = _thetas(raw)
         window = _window(raw)
         pooling = raw.get("classifier_pooling", "cls")
-        if pooling not in ("cls", "mean"):
-            raise UnsupportedCheckpoint(
-                f"config.json: classifier_pooling is {pooling!r}; supported: 'cls', 'mean'"
-            )
+        need(pooling in ("cls", "mean"), "classifier_pooling", pooling, "supported: 'cls', 'mean'")
         return ModelConfig(
             vocab_size=positive_int(raw, "vocab_size"),
             hidden_size=hidden,
@@ -88,10 +82,10 @@ class ModernBertFamily(Family):
             windows=tuple(window if kind == LOCAL else None for kind in kinds),
             thetas=tuple(thetas[kind] for kind in kinds),
             pools_mean=pooling == "mean",
-            attention_bias=_flag(raw, "attention_bias"),
-            mlp_bias=_flag(raw, "mlp_bias"),
-            norm_bias=_flag(raw, "norm_bias"),
-            head_bias=_flag(raw, "classifier_bias"),
+            attention_bias=flag(raw, "attention_bias"),
+            mlp_bias=flag(raw, "mlp_bias"),
+            norm_bias=flag(raw, "norm_bias"),
+            head_bias=flag(raw, "classifier_bias"),
         )
 
     def expected(self, config: ModelConfig) -> Shapes:
@@ -107,24 +101,14 @@ class ModernBertFamily(Family):
         }
 
 
-def _flag(raw: Mapping[str, Any], name: str) -> bool:
-    value = raw.get(name, False)
-    if type(value) is not bool:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be true or false")
-    return value
-
-
 def _kinds(raw: Mapping[str, Any], layers: int) -> list[str]:
     """Return each layer's kind: `layer_types`, or every n-th layer global."""
     kinds = raw.get("layer_types")
     if kinds is None:
         step = positive_int(raw, "global_attn_every_n_layers", 3)
         return [LOCAL if number % step else GLOBAL for number in range(layers)]
-    known = GLOBAL, LOCAL
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
-        raise UnsupportedCheckpoint(
-            f"config.json: layer_types must name {GLOBAL!r} or {LOCAL!r} for each of the {layers} layers"
-        )
+    is_right = isinstance(kinds, list) and len(kinds) == layers and {GLOBAL, LOCAL}.issuperset(kinds)
+    need(is_right, "layer_types", kinds, f"it must name {GLOBAL!r} or {LOCAL!r} for each of {layers} layers")
     return list(kinds)
 
 
@@ -137,24 +121,16 @@ def _window(raw: Mapping[str, Any]) -> int:
 
 def _thetas(raw: Mapping[str, Any]) -> dict[str, float]:
     """Return the bases of the rotary angles: of `rope_parameters`, or of the fields of transformers 4."""
-    if raw.get("rope_scaling") is not None:
-        raise UnsupportedCheckpoint(
-            "config.json: rope_scaling is set; only plain rotary positions are supported"
-        )
-    parameters = raw.get("rope_parameters") or {}
-    if not isinstance(parameters, Mapping) or not parameters.keys() <= THETAS.keys():
-        raise UnsupportedCheckpoint(
-            f"config.json: rope_parameters is {parameters!r}; it must have one object for each of {[*THETAS]}"
-        )
+    scaling, parameters = raw.get("rope_scaling"), raw.get("rope_parameters") or {}
+    need(scaling is None, "rope_scaling", scaling, "only plain rotary positions are supported")
+    is_right = isinstance(parameters, Mapping) and parameters.keys() <= THETAS.keys()
+    need(is_right, "rope_parameters", parameters, f"it must have one object for each of {[*THETAS]}")
     thetas: dict[str, float] = {}
     for kind, name in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
         of_kind = parameters.get(kind) or {}
         plain = isinstance(of_kind, Mapping) and of_kind.get("rope_type", "default") == "default"
-        if not plain or not of_kind.keys() <= _ROPE_FIELDS:
-            raise UnsupportedCheckpoint(
-                f"config.json: rope_parameters.{kind} is {of_kind!r}: it would need scaled angles; "
-                "supported: rope_type 'default' with a rope_theta"
-            )
+        plain = plain and of_kind.keys() <= _ROPE_FIELDS
+        need(plain, f"rope_parameters.{kind}", of_kind, "supported: rope_type 'default' with a rope_theta")
         default = THETAS[kind]
         if kind == LOCAL and name in raw and raw[name] is None:
             default = thetas[GLOBAL]  # as transformers 4 reads null

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,11 +88,11 @@ def command(
     refuse_idle(model, mask, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
-        check_writable(out)
+        out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
-        pairs, masks = check(data, columns, paths, mask or [], device, dtype)
+        pairs, masks = check(data, columns, paths, mask or [])
         sides: list[Side] = []
         for path, masks_of_model in zip(paths, masks, strict=True):
             sides_of_model = score(path, pairs, masks_of_model, device, dtype)
@@ -127,16 +126,6 @@ def command(
             print(out / "report.html")
 
 
-def check_writable(directory: Path) -> None:
-    """Make the directory if there is none. Raise OSError if no file can be written into it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise OSError(f"--out: cannot write into {directory}: {error.strerror or error}") from None
-
-
 def refuse_idle(
     model: list[str] | None, mask: list[str] | None, variant: str | None, config: Path | None
 ) -> None:
@@ -154,8 +143,6 @@ def check(
     columns: Columns,
     models: Sequence[str | None],
     values: list[str],
-    device: str,
-    dtype: str,
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
     """Return the pairs, and each model's masks as they were written, `none` first.
 
@@ -164,11 +151,8 @@ def check(
     from models import HeadMask, ModelError
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from models.device import check_device_name, check_dtype_name
     from models.quality.labelled import read_labelled
 
-    check_device_name(device)
-    check_dtype_name(dtype)
     if len(set(models)) < len(models):
         raise typer.BadParameter("one model is given twice", param_hint="--model")
     grades = set()

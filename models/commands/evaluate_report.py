@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -61,17 +60,6 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, 
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
         f"QWK {metrics['qwk'].text()}, Spearman within queries {metrics['query_spearman'].text()}.",
     ]
-    for one in comparison.baselines:
-        change = one.model_minus["ndcg10"]
-        if math.isnan(change.low):
-            sentences.append(
-                "Too few queries have titles of different grades to compare its NDCG@10 with that of "
-                f"{one.name}."
-            )
-            continue
-        verb = "is better than" if change.low > 0 else "is not told apart from"
-        verb = "is worse than" if change.high < 0 else verb
-        sentences.append(f"Its NDCG@10 {verb} that of {one.name}: {change.text(sign=True)}.")
     sentences.append(
         "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
         "They are not corrected for the number of comparisons."

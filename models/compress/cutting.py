@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from models.attention import head_rows
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import layer_prefix
 from models.compress.structure import Floats, Structure, check
+from models.layer import head_rows
 
 
 def cut(

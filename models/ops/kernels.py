@@ -32,9 +32,6 @@ Quantization = tuple[Tensor | None, Tensor | None, float]
 AS_IT_IS: Quantization = (None, None, 0.0)
 """Source of an already quantized input."""
 
-Form = tuple[str, Tensor | None, torch.dtype, int]
-"""Name of an argument, the tensor, and the dtype and the count of its numbers that a kernel reads."""
-
 FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
 
@@ -95,21 +92,17 @@ class Kernels:
         attend = self._attend.get(projected.dtype)
         if attend is None or columns != 3 * heads * size or size % SIZE_MULTIPLE or sequences < 0:
             raise ValueError(
-                f"{_form('projected', projected)}, {_form('offsets', offsets)}; needed: {heads} heads of a "
-                f"multiple of {SIZE_MULTIPLE} in float32 or bfloat16, and an offset"
+                f"{tuple(projected.shape)} {projected.dtype}; needed: {heads} heads of a multiple of "
+                f"{SIZE_MULTIPLE} in float32 or bfloat16, and an offset"
             )
         weights = None if head_weights is None else head_weights.float().contiguous()
         weight_rows = 0 if weights is None else len(weights)
         positions = 0 if rotation is None else len(rotation)
-        of_offsets, of_weights, of_rotation = _addresses(
-            ("offsets", offsets, torch.int32, sequences + 1),
-            ("head_weights", weights, torch.float32, weight_rows * heads),
-            ("rotation", rotation, torch.float32, positions * size),
-        )
         out = projected.new_empty(sequences if first_only else tokens, columns // 3)
         problem = attend(
-            *(projected.data_ptr(), tokens, of_offsets, sequences, heads, size),
-            *(of_weights, weight_rows, first_only, of_rotation, positions),
+            *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
+            *(sequences, heads, size, _address(weights, torch.float32, weight_rows * heads)),
+            *(weight_rows, first_only, _address(rotation, torch.float32, positions * size), positions),
             *(-1 if window is None else window, out.data_ptr(), torch.get_num_threads()),
         )
         if problem == 1:
@@ -128,10 +121,10 @@ class Kernels:
         Raises ValueError for tensors of another form.
         """
         x, dtype, (rows, width) = _rows(x), x.dtype, x.shape
-        factors = _addresses(("weight", weight, dtype, width), ("bias", bias, dtype, width))
         out = torch.empty_like(x)
         self._normalise[dtype](
-            *(x.data_ptr(), rows, width, *factors, eps, out.data_ptr(), torch.get_num_threads())
+            *(x.data_ptr(), rows, width, _address(weight, dtype, width), _address(bias, dtype, width)),
+            *(eps, out.data_ptr(), torch.get_num_threads()),
         )
         return out
 
@@ -147,9 +140,8 @@ class Kernels:
         x, (rows, width) = _rows(x), x.shape
         out = torch.empty(x.shape, dtype=torch.uint8)
         broken = torch.empty(rows, dtype=torch.bool)
-        factors = _addresses(*_factors(multiplier, shift, width))
         count = self._quantize[x.dtype](
-            *(x.data_ptr(), rows, width, *factors, middle, largest),
+            *(x.data_ptr(), rows, width, *_factors(multiplier, shift, width), middle, largest),
             *(out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
@@ -166,8 +158,8 @@ class Kernels:
         x, count = x.contiguous(), x.numel()
         out = torch.empty(x.shape, dtype=torch.uint8)
         self._quantize_gelu(
-            *_addresses(("x", x, torch.float32, count)),
-            *(count, by_tanh, multiplier, shift, largest, out.data_ptr(), torch.get_num_threads()),
+            *(_address(x, torch.float32, count), count, by_tanh, multiplier, shift, largest),
+            *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
 
@@ -192,16 +184,12 @@ class Kernels:
         x, other = x.contiguous(), None if other is None else other.contiguous()
         (rows, inputs), step = x.shape, STEP // 2
         size = -(-outputs // BLOCK) * BLOCK
-        of_x, of_tiles, of_bias, *ending = _addresses(
-            ("x", x, torch.bfloat16, rows * inputs),
-            ("tiles", tiles, torch.bfloat16, size * -(-inputs // step) * step),
-            ("bias", bias, torch.float32, size),
-            *_ending(finish, other, norm, rows, outputs),
-        )
         out = x.new_empty(rows, outputs)
         out_of_memory = self._affine(
-            *(of_x, rows, inputs, of_tiles, of_bias, outputs, FINISHES.index(finish), *ending),
-            *(0.0 if norm is None else norm[2], out.data_ptr(), torch.get_num_threads()),
+            *(_address(x, torch.bfloat16, rows * inputs), rows, inputs),
+            _address(tiles, torch.bfloat16, size * -(-inputs // step) * step),
+            *(_address(bias, torch.float32, size), outputs, FINISHES.index(finish)),
+            *(*_ending(finish, other, norm, rows, outputs), out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
@@ -235,22 +223,16 @@ class Kernels:
         x, other = x.contiguous() if is_quantized else _rows(x), None if other is None else other.contiguous()
         (rows, inputs), size = x.shape, -(-outputs // BLOCK) * BLOCK
         multiplier, shift, middle = AS_IT_IS if is_quantized else source
-        of_x, of_multiplier, of_shift, of_tiles, start, scale, bias, other_, *of_norm = _addresses(
-            ("x", x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
-            *_factors(multiplier, shift, inputs),
-            ("tiles", tiles, torch.int8, size * -(-inputs // STEP) * STEP),
-            ("start", factors[0], torch.int32, size),
-            ("scale", factors[1], torch.float32, size),
-            ("bias", factors[2], torch.float32, size),
-            *_ending(finish, other, norm, rows, outputs),
-        )
+        of_other, *of_norm = _ending(finish, other, norm, rows, outputs)
         kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
         out = torch.empty(rows, outputs, dtype=kind)
         out_of_memory = self._affine_int8(
-            *(of_x, is_quantized, rows, inputs, of_multiplier, of_shift, middle),
-            *(of_tiles, start, scale, bias),
-            *(outputs, FINISHES.index(finish), other_, *target, *of_norm, 0.0 if norm is None else norm[2]),
-            *(out.data_ptr(), torch.get_num_threads()),
+            _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
+            *(is_quantized, rows, inputs, *_factors(multiplier, shift, inputs), middle),
+            _address(tiles, torch.int8, size * -(-inputs // STEP) * STEP),
+            *(_address(factors[0], torch.int32, size), _address(factors[1], torch.float32, size)),
+            *(_address(factors[2], torch.float32, size), outputs, FINISHES.index(finish), of_other),
+            *(*target, *of_norm, out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
@@ -270,53 +252,43 @@ def _rows(x: Tensor) -> Tensor:
     """Return rows for `layer_norm` or `quantize`, contiguous. Raises ValueError if they cannot read them."""
     if x.dtype not in DTYPES or x.shape[1] % SIZE_MULTIPLE:
         raise ValueError(
-            f"{_form('x', x)}; needed: float32 or bfloat16, of a width that is a multiple of {SIZE_MULTIPLE}"
+            f"{tuple(x.shape)} {x.dtype}; needed: float32 or bfloat16, of a width that is a multiple of "
+            f"{SIZE_MULTIPLE}"
         )
     return x.contiguous()
 
 
-def _addresses(*forms: Form) -> list[int | None]:
-    """Return the addresses of tensors' numbers; None for None.
+def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | None:
+    """Return the address of a tensor's numbers; None for None.
 
-    Raises ValueError if one has another form than the kernel reads: that would be other memory.
+    Raises ValueError if it has another form than the kernel reads: that would be other memory.
     """
-    addresses: list[int | None] = []
-    for name, tensor, dtype, numbers in forms:
-        if tensor is None:
-            addresses.append(None)
-            continue
-        if tensor.dtype is not dtype or tensor.numel() != numbers or not tensor.is_contiguous():
-            raise ValueError(f"{_form(name, tensor)}; needed: {numbers} numbers of {dtype}, contiguous")
-        addresses.append(tensor.data_ptr())
-    return addresses
+    if tensor is None:
+        return None
+    if tensor.dtype is not dtype or tensor.numel() != count or not tensor.is_contiguous():
+        layout = "" if tensor.is_contiguous() else " (not contiguous)"
+        raise ValueError(
+            f"{tuple(tensor.shape)} {tensor.dtype}{layout}; needed: {count} numbers of {dtype}, contiguous"
+        )
+    return tensor.data_ptr()
 
 
-def _factors(multiplier: Tensor | None, shift: Tensor | None, width: int) -> tuple[Form, Form]:
-    """Return the forms of what an input is multiplied by before it is quantized, and of what is added."""
+def _factors(multiplier: Tensor | None, shift: Tensor | None, width: int) -> list[int | None]:
+    """Return the addresses of what an input is multiplied by before it is quantized, and of what is added."""
     if (multiplier is None) != (shift is None):
         raise ValueError("multiplier or shift is None; needed: both or neither")
-    return ("multiplier", multiplier, torch.float32, width), ("shift", shift, torch.float32, width)
+    return [_address(tensor, torch.float32, width) for tensor in (multiplier, shift)]
 
 
 def _ending(
     finish: str, other: Tensor | None, norm: Normalisation | None, rows: int, outputs: int
-) -> tuple[Form, Form, Form]:
-    """Return the forms of what follows a map: another tensor, and weight and bias of a norm."""
-    if other is None and finish in ("add", "multiply"):
-        raise ValueError(f"other is None; needed for {finish!r}: {rows * outputs} numbers")
-    if norm is not None and outputs % SIZE_MULTIPLE:
-        raise ValueError(f"norm of {outputs} outputs; needed: a multiple of {SIZE_MULTIPLE}")
-    weight, bias, _ = (None, None, 0.0) if norm is None else norm
-    return (
-        ("other", other, torch.bfloat16, rows * outputs),
-        ("norm_weight", weight, torch.bfloat16, outputs),
-        ("norm_bias", bias, torch.bfloat16, outputs),
-    )
-
-
-def _form(name: str, tensor: Tensor) -> str:
-    layout = "" if tensor.is_contiguous() else " (not contiguous)"
-    return f"{name} {tuple(tensor.shape)} {tensor.dtype}{layout}"
+) -> tuple[int | None, int | None, int | None, float]:
+    """Return what follows a map: the address of another tensor, and weight, bias and epsilon of a norm."""
+    if (other is None and finish in ("add", "multiply")) or (norm and outputs % SIZE_MULTIPLE):
+        raise ValueError(f"{finish!r} needs another tensor, and a norm a multiple of {SIZE_MULTIPLE} outputs")
+    weight, bias, epsilon = norm or (None, None, 0.0)
+    of_weight, of_bias = (_address(tensor, torch.bfloat16, outputs) for tensor in (weight, bias))
+    return _address(other, torch.bfloat16, rows * outputs), of_weight, of_bias, epsilon
 
 
 def filled(numbers: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.attention import MultiHeadAttention
-from models.layer import FeedForward, Layer
+from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.ops.torch import Linear, TorchOps
 from models.selection import Selector, WeightCache
 

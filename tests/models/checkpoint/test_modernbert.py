@@ -71,20 +71,20 @@ def test_null_for_the_local_theta_means_the_global_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rope_scaling": {"type": "linear"}}, "rope_scaling is set"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling is"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, r"rope_parameters\.full_attention"),
         (
             {"rope_parameters": {"full_attention": {"type": "linear", "factor": 4.0}}},
-            r"rope_parameters\.full_attention is .*scaled angles",
+            r"rope_parameters\.full_attention is .*supported: rope_type",
         ),
         ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope_parameters is .*one object for"),
         ({"rope_parameters": ["full_attention"]}, "rope_parameters is "),
-        ({"layer_types": ["full_attention"]}, "for each of the 4 layers"),
-        ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types must name"),
+        ({"layer_types": ["full_attention"]}, "for each of 4 layers"),
+        ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types is"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; supported: 'cls', 'mean'"),
         ({"hidden_activation": "laplace"}, "hidden_activation is 'laplace'; supported: "),
         ({"norm_bias": 1}, "norm_bias is 1; it must be true or false"),
-        ({"hidden_size": 12 * 63}, "hidden_size 756 is not an even multiple"),
+        ({"hidden_size": 12 * 63}, "hidden_size is 756; it must be an even multiple"),
         ({"local_attention": 0}, "local_attention is 0"),
     ],
 )

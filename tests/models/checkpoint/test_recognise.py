@@ -8,10 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.activations import ACT2CLS, ACT2FN
 
 from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import NEEDS
+from models.checkpoint.fields import ACTIVATIONS
+from models.ops.torch import FUNCTIONS
+from tests.checkpoints import write_checkpoint
 from tests.families import edit_config, model_of, write_family
 
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
@@ -35,7 +41,7 @@ def test_other_architectures_are_refused_by_name(model_type: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_embedding_type": "alibi"}, "bias of distance"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
         ({"auto_map": {"AutoModel": "modeling.JinaBertModel"}}, "auto_map"),
         ({"model_type": None, "architectures": ["AlbertForSequenceClassification"]}, "Albert"),
         ({"model_type": None, "architectures": "BertModel"}, "architectures is 'BertModel'"),
@@ -91,7 +97,7 @@ def test_regression_has_one_label() -> None:
     one, five = (model_of("bert", num_labels=n).config.to_dict() for n in (1, 5))
 
     assert parse_config(one | {"problem_type": "regression"}).score_activation == "sigmoid"
-    with pytest.raises(UnsupportedCheckpoint, match="problem_type is 'regression' with 5 labels"):
+    with pytest.raises(UnsupportedCheckpoint, match="problem_type is 'regression'"):
         parse_config(five | {"problem_type": "regression"})
 
 
@@ -140,3 +146,36 @@ def test_another_activation_is_refused_by_name_and_graded_models_need_none() -> 
     with pytest.raises(UnsupportedCheckpoint, match=r"sentence_transformers\.activation_fn is .*Tanh"):
         parse_config(one)
     assert parse_config(five).score_activation == "softmax"
+
+
+PARAMETERS = {"prelu", "xielu"}
+"""Activations of transformers with weights of their own."""
+RARE = {"laplace", "relu2", "sqrtsoftplus"}
+"""Activations of other families' networks."""
+
+
+def test_every_activation_is_that_of_transformers() -> None:
+    assert set(ACT2CLS) - PARAMETERS - RARE == set(ACTIVATIONS)
+    x = torch.linspace(-30, 30, 4001)
+    for name, ours in ACTIVATIONS.items():
+        torch.testing.assert_close(FUNCTIONS[ours](x), ACT2FN[name](x), atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_labels": 1, "id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}},
+        {"num_labels": 1, "id2label": None, "label2id": None},
+        {"num_labels": 1},
+    ],
+)
+def test_num_labels_counts_where_the_names_say_otherwise(tmp_path: Path, fields: dict[str, Any]) -> None:
+    directory = write_checkpoint(tmp_path, num_labels=1)
+    edit_config(directory, **fields)
+    theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    inputs = AutoTokenizer.from_pretrained(directory)("angle bracket", "steel angle", return_tensors="pt")
+
+    scores = Classifier.load(directory, "cpu", "float32").score([("angle bracket", "steel angle")])
+
+    with torch.no_grad():
+        np.testing.assert_allclose(scores.logits, theirs(**inputs).logits, atol=2e-5)

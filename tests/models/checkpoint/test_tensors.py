@@ -18,7 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
+from models.checkpoint.files import bytes_of_weights, digest_of
 from tests.checkpoints import write_checkpoint
+from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "wood deck screws")]
 
@@ -99,16 +101,16 @@ def test_a_pickle_that_would_run_code_is_refused(checkpoint: Path, tmp_path: Pat
         ({"hidden_act": "laplace"}, "hidden_act is 'laplace'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"problem_type": "multi_label_classification"}, "multi_label"),
-        ({"num_attention_heads": 5}, "not a multiple"),
+        ({"num_attention_heads": 5}, "must be a multiple"),
         ({"num_hidden_layers": 4}, "layer.3"),
         ({"num_hidden_layers": 2}, r"layer\.2.*does not belong"),
         ({"hidden_size": "32"}, "hidden_size is '32'"),
         ({"vocab_size": 200}, "word_embeddings.weight has shape"),
         ({"type_vocab_size": 1}, "two segments"),
-        ({"pruned_heads": {"9": [0]}}, "layer '9'"),
-        ({"pruned_heads": {"0": [4]}}, "head 0.4"),
+        ({"pruned_heads": {"9": [0]}}, r"pruned_heads is \{'9'"),
+        ({"pruned_heads": {"0": [4]}}, r"pruned_heads is \{'0': \[4\]\}"),
         ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
-        ({"id2label": {"0": "a", "2": "b"}}, "run from 0"),
+        ({"id2label": {"0": "a", "2": "b"}}, "ids from 0 without a gap"),
         ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
         ({"headroom": {"label_order": ["exact"]}}, "label order"),
     ],
@@ -124,13 +126,16 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000, more than 1,000"),
+        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000; it must be at most 1,000"),
         ({"num_hidden_layers": 1000}, "the weights cannot be read: they have .* bytes, and .* parameters"),
-        ({"num_attention_heads": 10**7, "hidden_size": 10**7}, "num_attention_heads is 10000000, more"),
+        ({"num_attention_heads": 10**7, "hidden_size": 10**7}, "num_attention_heads is 10000000; it must be"),
         ({"hidden_size": 4 * 10**7}, "the weights cannot be read"),
         ({"intermediate_size": 10**8}, "the weights cannot be read"),
-        ({"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000, more than 131,072"),
-        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000, more than 10,000"),
+        (
+            {"max_position_embeddings": 10**9},
+            "max_position_embeddings is 1000000000; it must be at most 131,072",
+        ),
+        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000; it must be at most 10,000"),
     ],
 )
 def test_sizes_that_the_weights_do_not_have_cost_no_memory(
@@ -284,3 +289,39 @@ def test_stored_masks_come_with_the_checkpoint(checkpoint: Path) -> None:
     (checkpoint / "masks" / "broken.json").write_text(json.dumps({"mask": {"off": [[7, 2]]}}))
     with pytest.raises(UnsupportedCheckpoint, match=r"broken\.json"):
         load(checkpoint)
+
+
+@pytest.fixture
+def copied(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "model"))
+
+
+def test_a_file_that_is_not_loaded_changes_nothing(copied: Path) -> None:
+    """Who works in the model's directory (`--model .`) has input, output and reports in it, which grow."""
+    before, size = digest_of(copied), bytes_of_weights(copied)
+    for name in ("pairs.json", "notes.txt", "head_study.json", "metrics.json", "2026_runs/config.json"):
+        (copied / name).parent.mkdir(exist_ok=True)
+        (copied / name).write_text("{}")
+    (copied / "2026_runs" / "model.safetensors").write_bytes(b"of another model")
+    assert (digest_of(copied), bytes_of_weights(copied)) == (before, size)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_file_that_is_loaded_changes_it(copied: Path, name: str) -> None:
+    before = digest_of(copied)
+    with (copied / name).open("ab") as stream:
+        stream.write(b" ")
+    assert digest_of(copied) != before
+
+
+def test_the_files_of_modules_count(tmp_path: Path) -> None:
+    checkpoint, _, _ = write_ettin(tmp_path)
+    before, size = digest_of(checkpoint), bytes_of_weights(checkpoint)
+    weights = sorted(checkpoint.glob("[0-9]*_*/model.safetensors"))
+    assert weights
+    for file in [*weights, *checkpoint.glob("[0-9]*_*/config.json")]:
+        with file.open("ab") as stream:
+            stream.write(b" ")
+        assert digest_of(checkpoint) != before
+        before = digest_of(checkpoint)
+    assert bytes_of_weights(checkpoint) == size + len(weights)

@@ -40,17 +40,17 @@ NUMBERS = torch.arange(100).int()
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"projected": torch.zeros(9, 96, dtype=torch.float64)}, r"projected \(9, 96\) torch.float64"),
+        ({"projected": torch.zeros(9, 96, dtype=torch.float64)}, r"\(9, 96\) torch.float64"),
         ({"projected": torch.zeros(9, 72)}, "2 heads of a multiple of 16"),  # heads of 12
-        ({"offsets": torch.tensor([0, 4, 9])}, r"offsets \(3,\) torch.int64"),
-        ({"offsets": NUMBERS[:9:4]}, r"offsets \(3,\) torch.int32 \(not contiguous\)"),
+        ({"offsets": torch.tensor([0, 4, 9])}, r"\(3,\) torch.int64"),
+        ({"offsets": NUMBERS[:9:4]}, r"\(3,\) torch.int32 \(not contiguous\)"),
         ({"offsets": torch.tensor([0, 4, 10]).int()}, "at most 9 tokens"),
         ({"offsets": torch.tensor([0, 3, 6, 9]).int()}, "head_weights"),
         ({"offsets": torch.tensor([0, 3, 9]).int()}, "rotation"),
-        ({"head_weights": torch.ones(2, 3)}, r"head_weights \(2, 3\)"),
+        ({"head_weights": torch.ones(2, 3)}, r"\(2, 3\)"),
         (
             {"rotation": rotations(100.0, 5, 32, torch.device("cpu"))[:, ::2]},
-            r"rotation \(5, 16\) torch.float32 \(not contiguous\)",
+            r"\(5, 16\) torch.float32 \(not contiguous\)",
         ),
     ],
 )
@@ -106,16 +106,19 @@ del INT8_MAP["bias"]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": MAP["x"].float()}, r"x \(3, 48\) torch\.float32"),
-        ({"tiles": TILES.float()}, "tiles .* torch.float32"),
-        ({"x": torch.zeros(3, 80, dtype=HALF)}, "tiles .*; needed: 6144 numbers"),
-        ({"bias": torch.zeros(48)}, r"bias \(48,\)"),
-        ({"other": None}, "other is None; needed for 'add'"),
-        ({"finish": "multiply", "other": OTHER.float()}, r"other \(3, 48\) torch.float32"),
-        ({"norm": (NORM, NORM[:32], 1e-5)}, r"norm_bias \(32,\)"),
-        ({"outputs": 40, "other": OTHER[:, :40], "norm": (NORM[:40], NORM[:40], 1e-5)}, "norm of 40 outputs"),
-        ({"tiles": TILES, "factors": INT8_MAP["factors"]}, r"tiles .* torch\.bfloat16"),
-        ({"factors": (BIAS, BIAS, BIAS)}, r"start \(64,\) torch.float32"),
+        ({"x": MAP["x"].float()}, r"\(3, 48\) torch\.float32"),
+        ({"tiles": TILES.float()}, "torch.float32"),
+        ({"x": torch.zeros(3, 80, dtype=HALF)}, "needed: 6144 numbers"),
+        ({"bias": torch.zeros(48)}, r"\(48,\)"),
+        ({"other": None}, "'add' needs another tensor"),
+        ({"finish": "multiply", "other": OTHER.float()}, r"\(3, 48\) torch.float32"),
+        ({"norm": (NORM, NORM[:32], 1e-5)}, r"\(32,\)"),
+        (
+            {"outputs": 40, "other": OTHER[:, :40], "norm": (NORM[:40], NORM[:40], 1e-5)},
+            "a norm a multiple of 16 outputs",
+        ),
+        ({"tiles": TILES, "factors": INT8_MAP["factors"]}, r"torch\.bfloat16"),
+        ({"factors": (BIAS, BIAS, BIAS)}, r"\(64,\) torch.float32"),
     ],
 )
 def test_maps_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:

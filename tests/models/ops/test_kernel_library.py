@@ -15,7 +15,7 @@ import torch
 
 from models.ops import kernel_build, kernel_library
 from models.ops.__main__ import main
-from models.ops.kernel_build import LEVELS, Level, features_here, levels_of_machine
+from models.ops.kernel_build import FLAGS, LEVELS, Level, features_here, levels_of_machine
 from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
@@ -211,3 +211,19 @@ def test_a_library_that_computes_something_else_is_not_used(
     with pytest.raises(RuntimeError, match=what.partition(",")[0]):
         kernel_library.load(level)
     assert built.exists()
+
+
+DRIVER = Path(__file__).with_name("kernels_driver.cpp")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator runs on Linux")
+def test_attention_norms_and_quantization_are_right_on_arm(tmp_path: Path) -> None:
+    level = next(level for level in LEVELS if level.machine == "aarch64")
+    program = tmp_path / "driver"
+    flags = [flag for flag in FLAGS if flag != "-shared"]
+    compiler = [need("aarch64-linux-gnu-g++"), *flags, *level.flags, "-static"]
+    subprocess.run([*compiler, "-o", program, DRIVER], check=True, capture_output=True)
+
+    tried = subprocess.run([need("qemu-aarch64"), program], capture_output=True, text=True, check=False)
+
+    assert (tried.returncode, tried.stdout) == (0, "the kernels agree\n"), tried.stderr

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.attention import MultiHeadAttention
+from models.layer import MultiHeadAttention
 from models.ops.torch import attention_probabilities
 
 
