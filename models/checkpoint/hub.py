@@ -52,8 +52,10 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
         _located[name] = directory.resolve()
         return directory
     repository, at, revision = name.partition("@")
-    if directory.exists() or repository.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UnsupportedCheckpoint(f"{path} is no directory; name the checkpoint's directory")
+    if directory.exists():
+        raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
+    if repository.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise UnsupportedCheckpoint(f"{path} does not exist")
     if at and not revision:
         raise UnsupportedCheckpoint(f"{name}: name a branch, a tag or a commit after the @")
     if name not in _located:

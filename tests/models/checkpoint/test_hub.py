@@ -196,8 +196,8 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
         "org/onnx": "org/onnx has neither model.safetensors nor pytorch_model.bin",
         "org/other": "nothing-we-know",
         "a b/c": "a b/c is neither a directory nor a name of the hub (organization/model[@revision])",
-        "./models@v1": "./models@v1 is no directory",
-        "a/b/c": "a/b/c is no directory",
+        "./models@v1": "./models@v1 does not exist",
+        "a/b/c": "a/b/c does not exist",
     }
 
     found = dict(zip(sentences, errors(score(hub, cache, *sentences)), strict=True))
