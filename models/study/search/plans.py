@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from models.checkpoint.config import ModelConfig
 from models.compress.structure import Structure
-from models.layer import head_rows
 from models.study.base import Head, Heads
 from models.study.gradients import Gradients
 from models.study.search.times import Times
