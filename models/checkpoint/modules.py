@@ -65,18 +65,13 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     if file.is_file():
         model = read_json(file)
         prompts, chosen = model.get("prompts") or {}, model.get("default_prompt_name")
-        if not isinstance(prompts, Mapping) or not isinstance(chosen, str | None):
-            raise UnsupportedCheckpoint(
-                f"{file}: prompts must be an object, and default_prompt_name one of its names"
-            )
-        if prompt := prompts.get(chosen):
-            raise UnsupportedCheckpoint(
-                f"{file}: default_prompt_name: texts would need the prompt {prompt!r}"
-            )
+        is_right = isinstance(prompts, Mapping) and isinstance(chosen, str | None)
+        _need(is_right, f"{file}: prompts must be an object, and default_prompt_name one of its names")
+        prompt = prompts.get(chosen)
+        _need(not prompt, f"{file}: default_prompt_name: texts would need the prompt {prompt!r}")
         if model.get("activation_fn"):
-            known = raw.get("sentence_transformers") or {}
-            if not isinstance(known, Mapping):
-                raise UnsupportedCheckpoint(f"config.json: sentence_transformers is {known!r}, not an object")
+            known = raw.get("sentence_transformers")
+            known = known if isinstance(known, Mapping) else {}
             raw = raw | {"sentence_transformers": {**known, "activation_fn": model["activation_fn"]}}
     module_window(directory)
     head = read_head(directory)
@@ -100,22 +95,20 @@ def read_head(directory: Path) -> Head | None:
         return None
     try:
         modules = json.loads(file.read_text(encoding="utf-8"))
-        kinds = [str(module["type"]) for module in modules]
-        folders = [directory / str(module["path"]) for module in modules]
+        steps = [(str(module["type"]), directory / str(module["path"])) for module in modules]
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error!r}") from None
-    if outside := next((folder for folder in folders if not _is_inside(folder, directory)), None):
-        raise UnsupportedCheckpoint(f"{file}: the path {outside} leaves the checkpoint's directory")
-    names = [kind.rsplit(".", 1)[-1] for kind in kinds]
+    for _, folder in steps:
+        is_inside = folder.is_relative_to(directory) and ".." not in folder.relative_to(directory).parts
+        _need(is_inside, f"{file}: the path {folder} leaves the checkpoint's directory")
+    names = [kind.rsplit(".", 1)[-1] for kind, _ in steps]
     shown = f"{file}: the modules are {' → '.join(names)}"
-    if not all(kind.startswith("sentence_transformers.") for kind in kinds):
-        raise UnsupportedCheckpoint(f"{shown}, and not all of them are sentence-transformers' own")
-    steps = [
-        step for step in zip(names, folders, strict=True) if step[0] != "Dropout"
-    ]  # nothing in inference
-    if [name for name, _ in steps] == ["Transformer"] and steps[0][1] == directory:
-        return None
-    match steps:
+    is_own = all(kind.startswith("sentence_transformers.") for kind, _ in steps)
+    _need(is_own, f"{shown}, and not all of them are sentence-transformers' own")
+    computed = [(name, folder) for name, (_, folder) in zip(names, steps, strict=True) if name != "Dropout"]
+    match computed:
+        case [("Transformer", root)] if root == directory:
+            return None
         case [("Transformer", root), ("Pooling", pooling), ("Dense", dense), *norm, ("Dense", last)] if (
             root == directory and [name for name, _ in norm] in ([], ["LayerNorm"])
         ):
@@ -132,20 +125,19 @@ def head_tensors(
     import torch
 
     dense, last = read(head.dense), read(head.last)
-    if "linear.weight" not in dense or "linear.weight" not in last:
-        raise UnsupportedCheckpoint(f"{head.dense}, {head.last}: tensor linear.weight is missing")
-    zeros = torch.zeros(head.labels)
+    has_weights = "linear.weight" in dense and "linear.weight" in last
+    _need(has_weights, f"{head.dense}, {head.last}: tensor linear.weight is missing")
     tensors = {
         "bert.pooler.dense.weight": dense["linear.weight"],
         "classifier.weight": last["linear.weight"],
-        "classifier.bias": last.get("linear.bias", zeros).float(),
+        "classifier.bias": last.get("linear.bias", torch.zeros(head.labels)).float(),
     }
     if "linear.bias" in dense:
         tensors["bert.pooler.dense.bias"] = dense["linear.bias"]
     if head.norm is not None:
         norm = read(head.norm)
-        if not {"norm.weight", "norm.bias"} <= norm.keys():
-            raise UnsupportedCheckpoint(f"{head.norm}: tensor norm.weight or norm.bias is missing")
+        is_whole = {"norm.weight", "norm.bias"} <= norm.keys()
+        _need(is_whole, f"{head.norm}: tensor norm.weight or norm.bias is missing")
         tensors["bert.pooler.LayerNorm.weight"] = norm["norm.weight"]
         if config.is_stored("bert.pooler.LayerNorm.bias"):
             tensors["bert.pooler.LayerNorm.bias"] = norm["norm.bias"]
@@ -153,55 +145,6 @@ def head_tensors(
             folded = tensors["classifier.weight"].double() @ norm["norm.bias"].double()
             tensors["classifier.bias"] = (tensors["classifier.bias"].double() + folded).float()
     return tensors
-
-
-def _head(pooling: Path, dense: Path, norm: Path | None, last: Path) -> Head:
-    of_dense, of_last = (read_json(folder / "config.json") for folder in (dense, last))
-    for folder, config in ((dense, of_dense), (last, of_last)):
-        if config.get("use_residual"):
-            raise UnsupportedCheckpoint(
-                f"{folder}: use_residual is set; maps without a residual are supported"
-            )
-    if _activation(last, of_last) != "none":
-        raise UnsupportedCheckpoint(
-            f"{last}: activation_function is not Identity, which the last map must have"
-        )
-    return Head(
-        dense,
-        norm,
-        last,
-        _pooling(pooling),
-        _activation(dense, of_dense),
-        bool(of_dense.get("bias", True)),
-        positive_int(of_last, "out_features"),
-    )
-
-
-def _is_inside(folder: Path, directory: Path) -> bool:
-    return folder.is_relative_to(directory) and ".." not in folder.relative_to(directory).parts
-
-
-def _pooling(folder: Path) -> str:
-    """Return cls or mean, from a Pooling module of today or of releases with a flag for each mode."""
-    config = read_json(folder / "config.json")
-    modes = config.get("pooling_mode")
-    if modes is None:
-        flags = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-        on = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
-        modes = [next((mode for mode, flag in flags.items() if flag == name), name) for name in on]
-    modes = [modes] if isinstance(modes, str) else list(modes)
-    if modes not in (["cls"], ["mean"]):
-        raise UnsupportedCheckpoint(f"{folder}: pooling_mode is {modes}; supported: 'cls', 'mean'")
-    return str(modes[0])
-
-
-def _activation(folder: Path, config: Mapping[str, Any]) -> str:
-    name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise UnsupportedCheckpoint(
-            f"{folder}: activation_function is {name}; supported: {', '.join(_ACTIVATIONS)}"
-        )
-    return _ACTIVATIONS[name]
 
 
 def check_head(head: Head, config: ModelConfig, *, has_norm: bool) -> None:
@@ -221,13 +164,40 @@ def check_head(head: Head, config: ModelConfig, *, has_norm: bool) -> None:
         "bias": head.bias,
         "LayerNorm": "none" if head.norm is None else f"epsilon {LAYER_NORM_EPS}",
     }
-    if ours != theirs:
-        words = "; ".join(
-            f"{name} {theirs[name]!r}, not {ours[name]!r}" for name in ours if ours[name] != theirs[name]
-        )
-        raise UnsupportedCheckpoint(
-            f"{head.dense.parent / 'modules.json'}: not the classifier of {config.family}: {words}"
-        )
+    differing = (
+        f"{name} {theirs[name]!r}, not {ours[name]!r}" for name in ours if ours[name] != theirs[name]
+    )
+    file = head.dense.parent / "modules.json"
+    _need(ours == theirs, f"{file}: not the classifier of {config.family}: {'; '.join(differing)}")
+
+
+def _head(pooling: Path, dense: Path, norm: Path | None, last: Path) -> Head:
+    of_dense, of_last = (read_json(folder / "config.json") for folder in (dense, last))
+    for folder, config in ((dense, of_dense), (last, of_last)):
+        _need(not config.get("use_residual"), f"{folder}: use_residual is set; it is not supported")
+    is_linear = _activation(last, of_last) == "none"
+    _need(is_linear, f"{last}: activation_function is not Identity, which the last map must have")
+    bias = bool(of_dense.get("bias", True))
+    labels = positive_int(of_last, "out_features")
+    return Head(dense, norm, last, _pooling(pooling), _activation(dense, of_dense), bias, labels)
+
+
+def _pooling(folder: Path) -> str:
+    """Return cls or mean, from a Pooling module of today or of releases with a flag for each mode."""
+    config = read_json(folder / "config.json")
+    flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    on = [flags.get(name, name) for name in config if name.startswith("pooling_mode_") and config[name]]
+    modes = config.get("pooling_mode", on)
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    _need(modes in (["cls"], ["mean"]), f"{folder}: pooling_mode is {modes}; supported: 'cls', 'mean'")
+    return str(modes[0])
+
+
+def _activation(folder: Path, config: Mapping[str, Any]) -> str:
+    name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    is_known = name in _ACTIVATIONS
+    _need(is_known, f"{folder}: activation_function is {name}; supported: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
 
 
 FILES = tuple(
@@ -249,24 +219,21 @@ def module_window(directory: Path) -> tuple[str, object] | None:
 
 
 def _checked(file: Path, settings: dict[str, Any]) -> tuple[str, object] | None:
-    if settings.get("do_lower_case"):
-        raise UnsupportedCheckpoint(
-            f"{file}: do_lower_case is set: texts would need to be lower-cased before they are tokenized"
-        )
+    for name in ("do_lower_case", "processing_kwargs"):
+        _need(not settings.get(name), f"{file}: {name} is set: texts would need to be read in another way")
     window: tuple[str, object] | None = None
     if settings.get("max_seq_length") is not None:
         window = f"{file}: max_seq_length", settings["max_seq_length"]
     for name in ("tokenizer_args", "processor_kwargs"):  # the older name, and today's
         options = settings.get(name) or {}
-        if not isinstance(options, dict):
-            raise UnsupportedCheckpoint(f"{file}: {name} is {options!r}, not an object")
+        _need(isinstance(options, dict), f"{file}: {name} is {options!r}, not an object")
         others = sorted(options.keys() - {"model_max_length", "trust_remote_code"})
-        if others:
-            raise UnsupportedCheckpoint(f"{file}: {name} has {others[0]}; only model_max_length is supported")
+        _need(not others, f"{file}: {name} has {''.join(others[:1])}; only model_max_length is supported")
         if options.get("model_max_length") is not None:
             window = f"{file}: {name}.model_max_length", options["model_max_length"]
-    if settings.get("processing_kwargs"):
-        raise UnsupportedCheckpoint(
-            f"{file}: processing_kwargs is set: texts would need other options of the tokenizer"
-        )
     return window
+
+
+def _need(is_right: bool, problem: str) -> None:
+    if not is_right:
+        raise UnsupportedCheckpoint(problem)

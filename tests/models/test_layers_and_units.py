@@ -234,10 +234,3 @@ def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) ->
     none_left = HeadMask(ones, (), off)
     cut, mixed = int8.score(texts[:4], none_left).logits, int8.score(texts[:5], [none_left] * 4 + [other])
     np.testing.assert_allclose(cut, mixed.logits[:4], atol=0.03 * np.abs(expected).max())
-
-
-def test_masks_that_do_not_fit_the_feed_forward_network_are_refused(tiny_checkpoint: Path) -> None:
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
-    mask = HeadMask(np.ones((3, 4), np.float32), (), np.ones((3, 5), np.bool_))
-    with pytest.raises(ValueError, match="5 units per layer; this model has 64"):
-        clf.score([("angle", "bracket")], mask)

@@ -68,20 +68,3 @@ def test_masked_and_pruned_logits_are_those_of_transformers_4(
     for _ in range(2):  # the second time, dead heads are cut out
         ours = logits_of(network, pairs_of(name), None if weights is None else weights.numpy())
         assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
-
-
-@pytest.mark.parametrize("name", [name for name, entry in INDEX.items() if not entry.get("pruned_from")])
-def test_different_masks_in_one_batch_give_what_each_gives_alone(name: str) -> None:
-    network = network_of(name, deterministic=False)
-    pairs = pairs_of(name)
-    masks = [mask for mask in INDEX[name]["masks"] if f"{name}/masks/{mask}" in TENSORS]
-    shape = TENSORS[f"{name}/masks/{masks[0]}"].shape
-    rows = [(i, mask) for mask in masks for i in range(len(pairs))]
-    weights = np.stack([TENSORS[f"{name}/masks/{mask}"].numpy() for _, mask in rows])
-    assert weights.shape[1:] == tuple(shape)
-
-    together = logits_of(network, [pairs[i] for i, _ in rows], weights)
-
-    exact = np.stack([TENSORS[f"{name}/logits64/{mask}"][i].numpy() for i, mask in rows])
-    theirs = np.stack([TENSORS[f"{name}/logits/{mask}"][i].numpy() for i, mask in rows])
-    assert np.abs(together - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6

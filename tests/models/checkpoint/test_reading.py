@@ -80,7 +80,6 @@ def test_the_tokenizer_itself_reads_on_as_before(tokenizer: PairTokenizer) -> No
 
 SPLITTERS = {strip: library_tokenizer(strip_accents=strip) for strip in (False, True)}
 CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000中の한😀"
-UNKNOWN = SPLITTERS[True].token_to_id("[UNK]")
 words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"])
 
 

@@ -29,7 +29,6 @@ from tests.models.reference import (
     network_of,
     random_pair,
     random_weights,
-    reference_logits,
 )
 from tests.modernberts import random_modernbert
 
@@ -174,56 +173,6 @@ def test_scores_do_not_read_cut_weights_that_were_evicted_meanwhile(gpu: FakeGpu
         gpu.before_wait = evict
         assert_close(network, LEFT, gpu, "other")
         assert gpu.before_wait is None
-
-
-def test_a_stream_may_use_what_another_has_just_cut(gpu: FakeGpu) -> None:
-    network = network_with(FakeGpuOps(gpu))
-    with gpu.on("one"):
-        network.selector.select(LEFT, sliced=True)
-    assert network.selector.cache.nbytes
-    assert_close(network, LEFT, gpu, "other")
-
-
-@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
-@pytest.mark.parametrize("masked", ["none", "one", "by row", "cut"])
-def test_scores_are_those_of_the_cpu(
-    ops: type[CudaOps], masked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "varlen_attn", varlen)
-    rng = np.random.default_rng(1)
-    ours = network_with(ops(CPU, torch.float32))
-    pairs = pairs_of()
-    weights = {
-        "none": None,
-        "one": np.clip(random_weights(rng, 1, 3, 4)[0], 0.25, None),
-        "by row": random_weights(rng, 5, 3, 4),
-        "cut": np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32),
-    }[masked]
-    expected = logits_of(plain(), pairs, weights)
-    for _ in range(2):  # the second time, dead heads are cut out
-        np.testing.assert_allclose(logits_of(ours, pairs, weights), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_rotated_and_local_attention_is_that_of_the_cpu(
-    ops: type[CudaOps], pooling: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "varlen_attn", varlen)
-    model = random_modernbert(11, classifier_pooling=pooling)
-    exact, ours = network_of(model), network_of(model, ops=ops(CPU, torch.float32))
-    pairs = pairs_of(vocabulary=300)
-    np.testing.assert_allclose(logits_of(ours, pairs), logits_of(exact, pairs), atol=2e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_keeps_the_logits(dtype: torch.dtype) -> None:
-    model = random_model(11, initializer_range=0.1)
-    config, pairs = network_of(model).config, pairs_of()
-    network = Bert(config, model.state_dict(), device=CPU, dtype=dtype, ops=CudaOps(CPU, dtype))
-    expected = reference_logits(model, pairs, torch.float64)
-    theirs = np.abs(reference_logits(model, pairs, dtype) - expected).max()
-    assert np.abs(logits_of(network, pairs) - expected).max() <= 2 * theirs + 1e-2 * np.abs(expected).max()
 
 
 class Copies(TorchDispatchMode):

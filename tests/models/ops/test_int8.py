@@ -122,22 +122,6 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
     assert ((whole.columns(kept)(near) - expected).abs() <= lost).all()
 
 
-@pytest.mark.usefixtures("_way")
-def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
-    ours = Int8Linear(
-        random_map(48, 64),
-        "gelu",
-        dtype=torch.float32,
-        source=ChannelScale(torch.full((64,), 0.03), torch.zeros(64)),
-    )
-    if not input_bits():
-        pytest.skip("plain products need packs filled up to a multiple, which the encoder sees to")
-    x = torch.randn(50, 64)
-    whole = ours(x)
-    for rows in (1, 2, 7, 33):
-        assert torch.equal(ours(x[:rows]), whole[:rows])
-
-
 @pytest.mark.parametrize(
     ("torch_knows", "features", "exact", "bits"),
     [

@@ -88,23 +88,6 @@ def test_a_level_names_every_feature_that_its_compiler_may_use(level: Level) -> 
     assert {NAMES.get(name, name) for name in allowed} == set(level.features)
 
 
-def test_neon_names_every_feature_that_its_compiler_may_use() -> None:
-    level = LEVELS[-1]
-    command = [need("aarch64-linux-gnu-g++"), *level.flags, "-dM", "-E", "-x", "c++", "/dev/null"]
-    macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    names = {
-        "CRC32": "crc32",
-        "ATOMICS": "atomics",
-        "QRDMX": "asimdrdm",
-        "FMA": "fp",
-        "NUMERIC_MAXMIN": "asimd",
-    }
-    others = {"IDIV", "CLZ", "UNALIGNED", "LDREX"}  # of every processor of this architecture
-    found = {line.split()[1] for line in macros.splitlines() if "__ARM_FEATURE_" in line}
-    features = {name.removeprefix("__ARM_FEATURE_") for name in found} - others
-    assert {names.get(name, name) for name in features} == set(level.features)
-
-
 @pytest.mark.parametrize("hidden", ["bmi2", "movbe", "abm", "avx512cd"])
 @pytest.mark.usefixtures("copies")
 def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
