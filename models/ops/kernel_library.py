@@ -175,7 +175,7 @@ def _compare_map(
 def _compare(what: str, ours: Tensor, expected: Tensor, largest: int | None = None) -> None:
     """Raise RuntimeError unless results agree to their rounding. largest: of truncated integers."""
     if largest is not None:
-        agree = (ours.float() - expected.clamp(0, largest).floor()).abs().max() <= 1
+        agree = bool((ours.float() - expected.clamp(0, largest).floor()).abs().max() <= 1)
     else:
         tolerance = 1e-5 if ours.dtype == torch.float32 else 5e-2
         agree = torch.allclose(ours.float(), expected.float(), rtol=tolerance, atol=tolerance)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from models.checkpoint.config import read_stored_masks
 from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from models.classifier import Classifier
-from models.commands.mask_option import parse_mask
+from models.commands.options import parse_mask
 from models.compress.prune import structure_of, write_checkpoint
 from models.study.search.recovery import distilled
 from models.training.shipped.judged import TRAINING_FOLDS
