@@ -104,10 +104,12 @@ def main() -> None:
     make_chart(dist)
     make_image(dist, number)
     files = sorted(dist.iterdir())
-    digests = {file.name: hashlib.file_digest(file.open("rb"), "sha256").hexdigest() for file in files}
-    (dist / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
+    lines = []
     for file in files:
+        with file.open("rb") as stream:
+            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
         print(f"{file.stat().st_size / 1e6:10,.1f} MB  {file.relative_to(ROOT)}")
+    (dist / "SHA256SUMS").write_text("".join(lines), "utf-8")
     print(tag(number))
 
 

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
 from deploy import release
@@ -68,8 +68,7 @@ for level in LEVELS:
 
 @pytest.mark.slow
 def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_path: Path) -> None:
-    (line,) = json.loads(f"[{run('headroom', 'score', 'lamp', 'a desk lamp', '--json')}]")
-    assert line["title"] == "a desk lamp"
+    assert json.loads(run("headroom", "score", "lamp", "a desk lamp", "--json"))["title"] == "a desk lamp"
     port = str(free_port())
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
     with subprocess.Popen(
@@ -83,13 +82,13 @@ def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_pa
         url = server.stdout.readline().strip().rpartition(" ")[2]
         try:
             assert url == f"http://127.0.0.1:{port}"
-            (model, *_) = json.load(urllib.request.urlopen(f"{url}/v1/models"))["models"]
+            (model, *_) = httpx.get(f"{url}/v1/models").json()["models"]
             assert model["kernels_skipped"] == []
-            variants = json.load(urllib.request.urlopen(f"{url}/v1/variants"))["variants"]
+            variants = httpx.get(f"{url}/v1/variants").json()["variants"]
             assert "pruned20" in {variant["name"] for variant in variants}, "those of deploy/serve.yaml"
-            page = urllib.request.urlopen(url).read().decode()
+            page = httpx.get(url).text
             for path in ("/docs", *re.findall(r'(?:src|href)="(/[^"]+)"', page)):
-                assert urllib.request.urlopen(url + path).status == 200
+                assert httpx.get(url + path).status_code == 200, path
             load = "load run --scenario steady --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
             report = json.loads(run("headroom", *load.split(), url))
             assert report["requests"]["ok"] == report["requests"]["scheduled"] > 0
