@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 from collections.abc import Iterator
@@ -32,6 +33,16 @@ FULL_MEMORY = (
     "can't allocate memory",
 )
 """Parts of torch's messages, in errors of several types, about a full memory of the GPU or of the machine."""
+
+
+def give_back_memory() -> None:
+    """Give the memory of freed tensors back to the system.
+
+    glibc keeps it, and tensors of ever other sizes do not fit in again: a training on batches of varying
+    length grew by 7 MB a step.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_device_name(name: str) -> None:

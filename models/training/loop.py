@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.device import autocast
+from models.device import autocast, give_back_memory
 from models.errors import ModelError
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def train(
         smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
         if progress.step % REPORT_STEPS == 0 or progress.step in FIRST_REPORTS:
             _report(progress, schedule, smooth)
+            give_back_memory()
         is_wanted = after_step is not None and after_step(progress)
         rest = min(REST * save_seconds, MAX_REST_S)
         begun = time.monotonic()

@@ -23,6 +23,7 @@ from models.classifier import Classifier
 from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
 from models.compress.structure import Structure
+from models.device import give_back_memory
 from models.network import Network, build
 from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation
@@ -32,6 +33,7 @@ from models.study.study import Study
 
 RATE = 1e-4
 PAIRS = 64
+TRIM_STEPS = 20
 WARM_UP = 0.05
 """The share of the time in which the rate rises; afterwards it falls to 0 in a straight line."""
 
@@ -117,6 +119,8 @@ def distilled(
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         losses.append(loss.item())
+        if len(losses) % TRIM_STEPS == 0:
+            give_back_memory()
     return Student({name: tensor.detach() for name, tensor in weights.items()}, config, losses)
 
 
