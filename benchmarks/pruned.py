@@ -1,4 +1,4 @@
-"""Measures the shipped masks in every number format: speed beside the intact model, loss on other queries."""
+"""Measures the shipped masks and smaller networks in every number format: their speed and their loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARGIN, LEVEL, RESAMPLES = 0.02, 0.025, 2000
 
 
 def measure(rounds: int, limit: int | None = None) -> Report:
-    """Measure the stored masks, text to scores, on one thread, in turns with the intact model.
+    """Measure masks and networks, text to scores, on one thread, in turns with the intact model.
 
     limit: number of pairs to calibrate and to judge; None: 512, and all.
     """
@@ -41,33 +41,51 @@ def measure(rounds: int, limit: int | None = None) -> Report:
         "lower bounds if enough of these have titles of different grades."
     )
     with TemporaryDirectory() as directory:
-        int8 = Path(directory) / INT8
-        quantize_into(DEFAULT, int8, limit or 512)
-        for name, clf in loaded(DEFAULT, int8).items():
-            add(report, name, clf, judged, rounds)
+        networks = {"": DEFAULT} | {file.name: file for file in sorted((DEFAULT / "networks").iterdir())}
+        formats: dict[str, dict[str, Classifier]] = {}
+        for network, source in networks.items():
+            int8 = Path(directory) / f"{network}-{INT8}"
+            quantize_into(source, int8, limit or 512)
+            for name, clf in loaded(source, int8).items():
+                formats.setdefault(name, {})[network] = clf
+        for name, by_network in formats.items():
+            add(report, name, by_network.pop(""), by_network, judged, rounds)
     return report
 
 
-def add(report: Report, name: str, clf: Classifier, judged: Judged, rounds: int) -> None:
-    """Add the rows and the table of one number format."""
+Servable = tuple[Classifier, HeadMask | None]
+
+
+def add(
+    report: Report,
+    name: str,
+    clf: Classifier,
+    networks: Mapping[str, Classifier],
+    judged: Judged,
+    rounds: int,
+) -> None:
+    """Add the rows and the table of one number format. networks: the smaller ones, by name."""
     masks = Classifier.load(DEFAULT, "cpu", "float32").stored_masks
+    servables: dict[str, Servable] = {INTACT: (clf, None)}
+    servables |= {mask: (clf, masks[mask]) for mask in masks}
+    servables |= {network: (one, None) for network, one in networks.items()}
 
-    def run(mask: HeadMask | None) -> Callable[[], object]:
-        return lambda: clf.score(judged.pairs[:PAIRS], mask)
+    def run(servable: Servable) -> Callable[[], object]:
+        return lambda: servable[0].score(judged.pairs[:PAIRS], servable[1])
 
-    lost = losses(clf, masks, judged)
-    sides = {INTACT: run(None)} | {mask: run(masks[mask]) for mask in masks}
+    lost = losses(servables, judged)
+    sides = {side: run(servable) for side, servable in servables.items()}
     with one_thread():
         seconds = alternate(sides, rounds, warm_ups=2)
     report.tables[name] = [
         {
-            "mask": mask,
-            "pairs/s": f"{len(judged.pairs[:PAIRS]) / statistics.median(seconds[mask]):.0f}",
-            "× intact": ratio(seconds, mask, INTACT).text(),
-            "QWK": str_of(lost[mask]["qwk"]) if mask in lost else "",
-            "NDCG@10": str_of(lost[mask]["ndcg10"]) if mask in lost else "",
+            "variant": side,
+            "pairs/s": f"{len(judged.pairs[:PAIRS]) / statistics.median(seconds[side]):.0f}",
+            "× intact": ratio(seconds, side, INTACT).text(),
+            "QWK": str_of(lost[side]["qwk"]) if side in lost else "",
+            "NDCG@10": str_of(lost[side]["ndcg10"]) if side in lost else "",
         }
-        for mask in sides
+        for side in sides
     ]
     faster = ratio(seconds, PROVEN, INTACT)
     report.rows.append(at_least(f"`{PROVEN}` × intact, {name}", faster.median, TARGET, more=faster.range()))
@@ -78,18 +96,20 @@ def add(report: Report, name: str, clf: Classifier, judged: Judged, rounds: int)
         report.rows.append(row)
 
 
-def losses(clf: Classifier, masks: Mapping[str, HeadMask], judged: Judged) -> dict[str, dict[str, Loss]]:
-    """Return the loss of each mask by metric, against the intact model in the same format."""
+def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[str, Loss]]:
+    """Return the loss of each servable but the intact model by metric, against that in the same format."""
 
-    def evaluation(mask: HeadMask | None) -> Evaluation:
+    def evaluation(servable: Servable) -> Evaluation:
+        clf, mask = servable
         queries = [query for query, _ in judged.pairs]
         return Evaluation(queries, judged.grade.tolist(), clf.score(judged.pairs, mask).probabilities)
 
     resamples = Resamples(judged, RESAMPLES, seed=0)
-    intact, queries = resamples.draws(evaluation(None)), len(judged.queries)
+    intact, queries = resamples.draws(evaluation(servables[INTACT])), len(judged.queries)
     return {
-        name: compare(resamples, intact, evaluation(mask), margin=MARGIN, alpha=LEVEL, queries=queries)
-        for name, mask in masks.items()
+        name: compare(resamples, intact, evaluation(one), margin=MARGIN, alpha=LEVEL, queries=queries)
+        for name, one in servables.items()
+        if name != INTACT
     }
 
 

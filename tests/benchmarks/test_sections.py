@@ -205,7 +205,7 @@ def test_every_stored_mask_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert report.tables.keys() == {"fp32", "int8"}
     for lines in report.tables.values():
-        assert {line["mask"] for line in lines} >= {"intact", "pruned20", "pruned30", "fast", "rough"}
+        assert {line["variant"] for line in lines} >= {"intact", "pruned20", "pruned30", "fast", "rough"}
     names = [row.name for row in report.rows]
     assert {"`fast` × intact, fp32", "`fast`, int8: qwk"} <= {*names}
 
