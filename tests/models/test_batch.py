@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.batch import PackedBatch, filled_size, group_by_length, pack, to_device
+from models.batch import PackedBatch, filled_size, group_by_length, pack
 from models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
@@ -91,29 +90,3 @@ def test_packs_of_many_mixes_take_few_shapes() -> None:
         batch = packed(rng.integers(8, 60, int(rng.integers(1, 40))).tolist())
         products |= {batch.ids.shape[0], batch.first_token.shape[0]}
     assert len(products) < 100  # of 300
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_copy_to_a_gpu_starts_in_pinned_memory_and_nobody_waits_for_it(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies: list[tuple[bool, bool]] = []
-
-    class Host:
-        """Memory of the host from which a GPU reads."""
-
-        def __init__(self, size: int, dtype: torch.dtype, pin_memory: bool) -> None:
-            self._values, self._pinned = np.zeros(size, np.int64), pin_memory
-            assert dtype == torch.int64
-
-        def numpy(self) -> np.ndarray:
-            return self._values
-
-        def to(self, _: torch.device, *, non_blocking: bool) -> Tensor:
-            copies.append((self._pinned, non_blocking))
-            return torch.from_numpy(self._values)
-
-    monkeypatch.setattr("models.batch.torch.empty", Host)
-    moved = to_device([np.arange(4).reshape(2, 2), np.arange(3)], torch.device(device))
-    assert [part.tolist() for part in moved] == [[[0, 1], [2, 3]], [0, 1, 2]]
-    assert copies == [(device == "cuda", True)]

@@ -213,19 +213,6 @@ def test_the_least_limit_of_the_own_group_and_all_above_it_counts(groups: Path, 
     assert cpu_limit() == 2.5
 
 
-@pytest.mark.parametrize(("quota", "limit"), [("-1\n", None), ("400000\n", 4.0)])
-def test_cgroup_1(groups: Path, quota: str, limit: float | None) -> None:
-    put(groups / "cpu/cpu.cfs_quota_us", quota)
-    put(groups / "cpu/cpu.cfs_period_us", "100000\n")
-    assert cpu_limit() == limit
-
-
-def test_no_control_groups_no_limit(groups: Path, tmp_path: Path) -> None:
-    (tmp_path / "own").unlink()
-    assert not groups.exists()
-    assert cpu_limit() is None
-
-
 @pytest.mark.parametrize(
     ("text", "expected"), [("50000 100000", 1), ("150000 100000", 2), ("9900000 100000", 8)]
 )

@@ -53,16 +53,6 @@ def test_heads_are_computed_if_some_row_needs_them() -> None:
     assert (all_on.heads.count, all_on.head_weights) == (4, None)  # nothing to multiply
 
 
-def test_heads_that_pruning_removed_are_not_computed() -> None:
-    weights = np.ones((2, 4), np.float32)
-    weights[0, 2] = 0
-
-    one, none = selector([(0, 2), ()], 4).select(weights, sliced=True)
-
-    assert one.heads is not None
-    assert (one.heads.count, one.head_weights, none.heads) == (1, None, None)
-
-
 @pytest.mark.parametrize(
     ("on", "weights"),
     [

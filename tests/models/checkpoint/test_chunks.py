@@ -149,16 +149,6 @@ def test_a_chunks_text_alone_gives_its_tokens(tokenizer: PairTokenizer, words: l
         assert row.ids.tolist() == tokenizer.encode([("angle bracket", title[start:end])])[0].ids.tolist()
 
 
-def test_a_title_longer_than_a_segment_is_read_to_its_end(tokenizer: PairTokenizer) -> None:
-    title = "steel wood, " * 2_000 + "lamp"
-    pair = one(tokenizer, "angle bracket", title)
-
-    assert tokenizer.tokens(pair.rows[-1])[-2:] == ["lamp", "[SEP]"]
-    assert pair.spans[-1][1] == len(title)
-    assert title[slice(*pair.spans[-1])].endswith("wood, lamp")
-    assert len(pair) == sum(len(row) for row in pair.rows)
-
-
 def test_a_query_longer_than_half_the_window_leaves_half_to_the_chunks(tokenizer: PairTokenizer) -> None:
     pair = one(tokenizer, "angle bracket " * 30, "steel wood lamp " * 20)
 

@@ -94,21 +94,6 @@ def test_an_ettin_reranker_can_be_trained(tmp_path: Path) -> None:
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
 
 
-def test_the_first_step_of_training_has_the_classifier_of_the_modules(tmp_path: Path) -> None:
-    from models.training.job import prepare
-    from models.training.start import start
-
-    directory, model, _ = write_ettin(tmp_path / "ettin")
-    data = tmp_path / "pairs.csv"
-    data.write_text("query,title,grade\n" + "".join(f"{w},{w},1\n{w},no,0\n" for w in WORDS[:8]))
-    job = prepare(Options(data, tmp_path / "out", base=str(directory), labels=("no", "yes"), device="cpu"))
-
-    begun, _ = start(job)
-
-    assert torch.equal(begun.head.dense.weight, model.head.dense.weight)
-    assert torch.equal(begun.head.norm.weight, model.head.norm.weight)
-
-
 def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
