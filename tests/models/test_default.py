@@ -61,9 +61,9 @@ def test_the_smaller_networks_lose_what_the_documentation_says(clf: Classifier) 
         return Evaluation(queries, grades, model.score(pairs).probabilities).metrics()["qwk"]
 
     intact = qwk(clf)
-    for name, loss in (("fast", -0.012), ("rough", -0.070)):
+    for name, loss, error in (("fast", -0.012, 0.014), ("rough", -0.070, 0.038)):  # of so few queries
         smaller = Classifier.load(DEFAULT / "networks" / name, "cpu", "float32")
-        assert qwk(smaller) - intact == pytest.approx(loss, abs=0.025), name
+        assert qwk(smaller) - intact == pytest.approx(loss, abs=2 * error), name
 
 
 def test_relevant_words_at_the_end_of_a_long_title_count_in_chunks(clf: Classifier) -> None:
