@@ -24,7 +24,8 @@ from models.checkpoint.config import parse_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.network import Network, build
+from models.network import Network
+from models.networks import build
 from models.ops.cuda import CudaOps
 from models.quality.labelled import read_pairs
 

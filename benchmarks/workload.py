@@ -13,7 +13,8 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPI
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network, build
+from models.network import Network
+from models.networks import build
 
 PAIRS = 64
 """Sequences per batch, sorted by length for engines that pad."""

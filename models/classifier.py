@@ -23,7 +23,8 @@ from models.errors import InvalidMask, ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
 from models.masks.rows import RowMasks, rows_of
-from models.network import Network, build
+from models.network import Network
+from models.networks import build
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""

@@ -27,12 +27,14 @@ class MultiHeadAttention:
     """The weights of h heads of width d_head: all heads of a layer, or some.
 
     query_key_value: W^Q, W^K and W^V as one map, d_model → 3·h·d_head; output: W^O, h·d_head → d_model.
+    positions: how the network's attention over packs sees positions.
     """
 
     count: int
     head_size: int
     query_key_value: Linear
     output: Linear
+    positions: Positions = PLAIN_POSITIONS
 
     @classmethod
     def from_weights(
@@ -52,7 +54,8 @@ class MultiHeadAttention:
     @property
     def nbytes(self) -> int:
         """Return the bytes of the weights."""
-        return self.query_key_value.nbytes + self.output.nbytes
+        tables = self.positions.relative
+        return self.query_key_value.nbytes + self.output.nbytes + (0 if tables is None else tables.nbytes)
 
     def only(self, heads: Sequence[int]) -> MultiHeadAttention:
         """Return a copy of some heads, at least one. heads: their positions in this module."""
@@ -60,7 +63,8 @@ class MultiHeadAttention:
         width = self.count * self.head_size
         rows = torch.cat([columns + part * width for part in range(3)])
         return MultiHeadAttention(
-            len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)
+            *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
+            self.positions.only(heads),
         )
 
     def __call__(
@@ -155,7 +159,6 @@ class Layer:
     heads: MultiHeadAttention | None
     attention_bias: Tensor
     units: FeedForward
-    positions: Positions = PLAIN_POSITIONS
     attention_input_norm: Norm | None = None
     attention_norm: Norm | None = None
     feed_forward_input_norm: Norm | None = None

@@ -18,9 +18,8 @@ The tests hold them to transformers' BertModel and ModernBertModel.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -31,7 +30,6 @@ from torch import Tensor
 
 from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import FAMILIES
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
@@ -47,12 +45,9 @@ from models.ops.torch import (
     normed,
     rotated,
     rotations,
-    visibility_bias,
 )
 from models.selection import Chosen, Selector
 from models.weights import Weights
-
-log = logging.getLogger(__name__)
 
 
 class Network(Weights):
@@ -171,7 +166,7 @@ class Network(Weights):
         if heads is None:
             return None
         projected = heads.query_key_value(normed(x, layer.attention_input_norm))  # (T, 3·h·d)
-        return self.ops.attention(projected, batch, heads.count, chosen.head_weights, layer.positions)
+        return self.ops.attention(projected, batch, heads.count, chosen.head_weights, heads.positions)
 
     def after_attention(
         self, layer: Layer, residual: Tensor, context: Tensor | None, chosen: Chosen
@@ -230,15 +225,18 @@ class Network(Weights):
     @staticmethod
     def _probabilities(layer: Layer, x: Tensor) -> Tensor:
         """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
-        length, positions = len(x), layer.positions
+        length = len(x)
         if layer.heads is None:
             return x.new_zeros(0, length, length)
+        positions = layer.heads.positions
         projected = layer.heads.query_key_value(normed(x, layer.attention_input_norm)).float()
         parts = projected.view(length, 3, layer.heads.count, -1)
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[:length])
         query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d) each
-        return attention_probabilities(query, key, visibility_bias(query, positions.window))
+        return attention_probabilities(
+            query, key, positions.bias(query, key), positions.scale(query.shape[-1])
+        )
 
     def in_plain_torch(self) -> Self:
         """Return the same network in float32 on `TorchOps`: slower, and differentiable."""
@@ -264,7 +262,9 @@ class Bert(Network):
         """Make embeddings, layers and classifier."""
         config, embeddings = self.config, "bert.embeddings."
         self.word_embeddings = self.table(tensors, f"{embeddings}word_embeddings.weight")
-        self.position_embeddings = self.table(tensors, f"{embeddings}position_embeddings.weight")
+        self.position_embeddings: Tensor | None = None
+        if config.absolute_positions:
+            self.position_embeddings = self.table(tensors, f"{embeddings}position_embeddings.weight")
         self.segment_embeddings: Tensor | None = None
         if config.type_vocab_size:
             self.segment_embeddings = self.table(tensors, f"{embeddings}token_type_embeddings.weight")
@@ -288,13 +288,18 @@ class Bert(Network):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
+        x = self.embedding_norm(self.embeddings(batch))
+        return x if self.widen is None else self.widen(x)
+
+    def embeddings(self, batch: PackedBatch) -> Tensor:
+        """Return the sum of the embeddings that there are: (T, embedding_size)."""
         x = F.embedding(batch.ids, self.word_embeddings)
         if self.segment_embeddings is not None:
             one = self.config.type_vocab_size == 1
             x = x + (self.segment_embeddings if one else F.embedding(batch.segments, self.segment_embeddings))
-        x = x + F.embedding(batch.positions, self.position_embeddings)
-        x = self.embedding_norm(x)
-        return x if self.widen is None else self.widen(x)
+        if self.position_embeddings is not None:
+            x = x + F.embedding(batch.positions, self.position_embeddings)
+        return x
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply pooler and classifier to first tokens. (n, D) → (n, labels) float32."""
@@ -310,26 +315,26 @@ class ModernBert(Network):
         self.reads_first_tokens = not config.pools_mean
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
         self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
-        turns = {
+        self.rotations = {
             theta: rotations(theta, config.max_positions, config.head_size, self.device)
             for theta in set(config.thetas)
         }
-        self.layers = [
-            self._layer(tensors, number, Positions(turns[config.thetas[number]], config.windows[number]))
-            for number in range(config.num_layers)
-        ]
+        self.layers = [self._layer(tensors, number) for number in range(config.num_layers)]
         self.final_norm = self.norm(tensors, "bert.final_norm")
         self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
         self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
         self.classifier = self.linear(tensors, "classifier", torch.float32)
 
-    def _layer(self, tensors: Tensors, number: int, positions: Positions) -> Layer:
+    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+        """Return the rotation and the window of a layer."""
+        return Positions(self.rotations[self.config.thetas[number]], self.config.windows[number])
+
+    def _layer(self, tensors: Tensors, number: int) -> Layer:
         prefix = layer_prefix(number)
         return Layer(
             heads=self.heads(tensors, number),
             attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
             units=self.units(tensors, number),
-            positions=positions,
             # What enters the first layer is normalised already.
             attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None,
             feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
@@ -352,32 +357,6 @@ class ModernBert(Network):
         """Apply the dense layer, its norm and the classifier. (n, D) → (n, labels) float32."""
         dense = activate(self.dense(pooled.float()), self.config.head_activation)
         return self.classifier(self.dense_norm(dense))
-
-
-NETWORKS: dict[str, type[Network]] = {"bert": Bert, "modernbert": ModernBert}
-"""By `Family.network`."""
-
-
-def build(
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    deterministic: bool = False,
-    ops: TorchOps | None = None,
-) -> Network:
-    """Return the network of a checkpoint's family.
-
-    Only a CPU computes in int8. On a GPU, int8 weights become the floats that they stand for.
-    tensors: what `models.checkpoint.tensors.read_tensors` returns. ops: default: the fastest of the device.
-    """
-    network = NETWORKS[FAMILIES[config.family].network]
-    if config.int8 and device.type != "cpu":
-        log.warning("an int8 checkpoint is computed in %s: only a CPU computes in int8", str(dtype)[6:])
-        whole = network(config, tensors, device=torch.device("cpu"), dtype=torch.float32)
-        config, tensors = replace(config, int8=False), whole.tensors()
-    return network(config, tensors, device=device, dtype=dtype, deterministic=deterministic, ops=ops)
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

@@ -16,7 +16,7 @@ from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
-from models.ops.torch import Linear, Norm, Tensors, TorchOps
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)
 
@@ -51,6 +51,10 @@ class Weights(ABC):
         weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
         return self.part(name, self.ops.linear(weight, bias))
 
+    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+        """Return how a layer's heads see positions. projection: of its queries, keys and values."""
+        return PLAIN_POSITIONS
+
     def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> MultiHeadAttention | None:
         """Lay out the heads of a layer; None if pruning left none. norm: after W^O and the residual."""
         kept = len(self.config.kept_heads[number])
@@ -60,7 +64,8 @@ class Weights(ABC):
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
         projected = self.ops.map(tensors, *projections, reads=f"{prefix}attention.self")
         output = self.ops.map(tensors, f"{prefix}attention.output.dense", norm=norm)
-        return MultiHeadAttention(kept, self.config.head_size, projected, output)
+        positions = self.positions(tensors, number, projected)
+        return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
 
     def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:
         """Lay out the feed-forward units of a layer. norm: after the down map and the residual."""

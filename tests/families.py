@@ -8,17 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel
 
 from tests import modernberts
 from tests.checkpoints import SHAPE, WITHOUT_DROPOUT, WORDS, random_classifier, write_vocabulary
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
-BPE, UNIGRAM = ("roberta",), ("xlm-roberta", "camembert")
-ROBERTAS = BPE + UNIGRAM
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "deberta-v2")
+ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+BERT_SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+DEBERTA = {
+    "relative_attention": True,
+    "position_biased_input": False,
+    "position_buckets": 16,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
+"""As every published DeBERTa-v3 has it, with fewer buckets."""
+
 TEXT = [
     *WORDS,
     *(f"{a} {b}, {a}-{b}s" for a in WORDS for b in WORDS[:6]),
@@ -37,6 +49,8 @@ def model_of(family: str, seed: int = 0, **shape: Any) -> PreTrainedModel:
         options["max_position_embeddings"] += options["pad_token_id"] + 1
     if family == "electra":
         options = {"embedding_size": 12} | options
+    if family == "deberta-v2":
+        options = DEBERTA | options
     if family == "distilbert":
         names = {"intermediate_size": "hidden_dim", "hidden_act": "activation"}
         options = {names.get(name, name): value for name, value in options.items()}
@@ -83,6 +97,31 @@ def unigram_tokenizer() -> str:
     return str(tokenizer.to_str())
 
 
+@cache
+def deberta_tokenizer() -> str:
+    """A small tokenizer.json of DeBERTa-v2's kind."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+            normalizers.NFC(),
+            normalizers.Strip(left=False, right=True),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=BERT_SPECIAL, unk_token="[UNK]", show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    return str(tokenizer.to_str())
+
+
 def word_piece_tokenizer() -> str:
     """A tokenizer.json of KLUE-RoBERTa's kind: BERT's in another family's checkpoint."""
     vocabulary = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", ",", *WORDS, *map(chr, range(97, 123))]
@@ -101,13 +140,17 @@ def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
     if family == "modernbert":
         modernberts.write_tokenizer(directory)
         return
-    if family not in ROBERTAS:
+    text, name = {
+        "roberta": (byte_level_tokenizer, "Roberta"),
+        "xlm-roberta": (unigram_tokenizer, "XLMRoberta"),
+        "camembert": (unigram_tokenizer, "Camembert"),
+        "deberta-v2": (deberta_tokenizer, "DebertaV2"),
+    }.get(family, (None, ""))
+    if text is None:
         write_vocabulary(directory)
         return
-    text = byte_level_tokenizer() if family in BPE else unigram_tokenizer()
-    name = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}[family]
     options = {"tokenizer_class": f"{name}Tokenizer", **config}
-    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+    (directory / "tokenizer.json").write_text(text(), encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
 
 

@@ -8,13 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from models.checkpoint.fields import need, positive_float, positive_int, read_json
 from models.checkpoint.files import check_files, weights_of
 from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
+
+if TYPE_CHECKING:
+    from models.checkpoint.deberta import Disentangled
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that `shapes.int8_shapes` describes."""
@@ -48,6 +51,9 @@ class ModelConfig:
     pools_mean: the classifier reads the mean of all tokens, not the first one.
     windows: for each layer how many tokens to each side a token sees; None: all. thetas: for each layer the
         base of its rotary angles. Both are empty for a network without rotary positions.
+    gate_bias: the maps into a gated feed-forward network have biases, if `mlp_bias`.
+    absolute_positions: the network adds embeddings of positions. disentangled: of DeBERTa's attention.
+    rotary: base, factor and mixed exponent of rotary angles that all layers of a post-norm network share.
     """
 
     vocab_size: int
@@ -78,6 +84,10 @@ class ModelConfig:
     pools_mean: bool = False
     windows: tuple[int | None, ...] = ()
     thetas: tuple[float, ...] = ()
+    gate_bias: bool = True
+    absolute_positions: bool = True
+    disentangled: Disentangled | None = None
+    rotary: tuple[float, float, float | None] | None = None
 
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
@@ -88,8 +98,12 @@ class ModelConfig:
             return self.norm_bias
         if module == "bert.pooler.dense":
             return self.head_bias
+        if module == "bert.embeddings_project":
+            return self.disentangled is None
         if self.int8:  # the effect of the inputs' offsets
             return True
+        if module.endswith((".gate.dense", ".intermediate.dense")):
+            return self.mlp_bias and self.gate_bias
         return self.attention_bias if ".attention." in module else self.mlp_bias
 
     def of_layers(self, layers: Sequence[int]) -> ModelConfig:
@@ -104,8 +118,9 @@ class ModelConfig:
     @property
     def head_parameters(self) -> int:
         """Return the number of parameters of one head: its part of W^Q, W^K, W^V and W^O."""
-        biases = 3 if self.attention_bias else 0
-        return self.head_size * (4 * self.hidden_size + biases)
+        own = 0 if self.disentangled is None else len(self.disentangled.own_maps)
+        biases = 3 + own if self.attention_bias else 0
+        return self.head_size * ((4 + own) * self.hidden_size + biases)
 
     @property
     def head_size(self) -> int:
@@ -166,7 +181,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     shape = FAMILIES[family].shape(raw)
     ours = raw.get("headroom") or {}
     need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")
-    labels, order = _labels(raw, label_order or ours.get("label_order"))
+    labels, order = _labels(raw, label_order or ours.get("label_order"), FAMILIES[family].default_labels)
     is_several = raw.get("problem_type") == "regression" and len(labels) > 1
     need(not is_several, "problem_type", "regression", "it is supported with one label")
     return replace(
@@ -234,12 +249,14 @@ def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     return own is not None
 
 
-def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _labels(
+    raw: Mapping[str, Any], wanted: Sequence[str] | None, default: int
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
     id2label, count = raw.get("id2label"), raw.get("num_labels")
     if count is not None:
         count = positive_int(raw, "num_labels")
     if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
-        id2label = {str(i): f"LABEL_{i}" for i in range(count or 2)}  # as transformers does
+        id2label = {str(i): f"LABEL_{i}" for i in range(count or default)}  # as transformers does
     is_right = isinstance(id2label, Mapping) and {str(key) for key in id2label} == {
         str(number) for number in range(len(id2label))
     }

@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from models.checkpoint.deberta import DebertaFamily
 from models.checkpoint.family import Family
 from models.checkpoint.fields import need
 from models.checkpoint.like_bert import LikeBert
 from models.checkpoint.modernbert import ModernBertFamily
+from models.checkpoint.own_code import FlashRobertaFamily, GteFamily, JinaBertFamily, family_of_own_code
 from models.errors import UnsupportedCheckpoint
 
 _DENSE_HEAD = {"bert.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
@@ -58,16 +60,24 @@ FAMILIES: dict[str, Family] = {
     ),
     # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
     "modernbert": ModernBertFamily(),
+    # He et al. 2021. Attention to content and distance, no absolute positions; Unigram pieces, BERT's pairs.
+    "deberta-v2": DebertaFamily(),
+    # Zhang et al. 2024, GTE. Rotary positions, gated layers; XLM-RoBERTa's pieces and pairs.
+    "new": GteFamily(),
+    # Günther et al. 2023. ALiBi, gated layers; byte-level BPE. Its model_type is "bert".
+    "jina-bert": JinaBertFamily(),
+    # Jina's second reranker: XLM-RoBERTa with the tensors of flash-attention's BERT.
+    "xlm-roberta-flash": FlashRobertaFamily(),
 }
 
 _DISENTANGLED = "attention that adds scores of content and relative position"
 _PRE_NORM = "a network that normalises before attention"
 _ROTARY = "a network with rotary positions and gated feed-forward layers"
 _DECODER = "causal attention and a key-value cache, because it is a decoder"
+_LISTWISE = "a listwise reranker, which reads all titles of a request at once"
 
 NEEDS = {
     "deberta": _DISENTANGLED,
-    "deberta-v2": _DISENTANGLED,
     "mpnet": "attention that adds a learnt bias of relative positions to its scores",
     "albert": "layers that share their weights and are masked one by one",
     "xlm-roberta-xl": _PRE_NORM,
@@ -77,7 +87,6 @@ NEEDS = {
     "longformer": "attention to windows and to chosen tokens",
     "big_bird": "attention to blocks of tokens",
     "nomic_bert": _ROTARY,
-    "new": _ROTARY,
     **dict.fromkeys("bloom falcon gemma gemma2 gemma3_text gpt2 gpt_neox llama minicpm".split(), _DECODER),
     **dict.fromkeys("mistral mixtral olmo2 phi phi3 qwen2 qwen3".split(), _DECODER),
 }
@@ -90,11 +99,13 @@ def family_of(raw: Mapping[str, Any]) -> str:
     Configs from before `model_type` are told apart by their `architectures`; without these too, they are
     BERT's.
     """
+    if (own := family_of_own_code(raw)) is not None:
+        return own
     model_type = raw.get("model_type")
     if model_type is None:
         return _family_without_type(raw)
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        needs = NEEDS.get(str(model_type))
+        needs = _LISTWISE if raw.get("architectures") == ["JinaForRanking"] else NEEDS.get(str(model_type))
         raise UnsupportedCheckpoint(
             f"config.json: model_type is {model_type!r}, which is not supported"
             f"{'' if needs is None else f': it would need {needs}'}; supported: {', '.join(FAMILIES)}"
@@ -121,7 +132,7 @@ def _refuse_forks(raw: Mapping[str, Any]) -> None:
     """Refuse a network that calls itself by a family's name and computes something else."""
     modern = raw.get("model_type") == "modernbert"  # its configs hold various words there, which mean nothing
     position_type = "absolute" if modern else raw.get("position_embedding_type", "absolute")
-    wanted = "only 'absolute' is supported"
+    wanted = "only 'absolute' is supported, and 'alibi' if auto_map names JinaBertConfig"
     need(position_type == "absolute", "position_embedding_type", position_type, wanted)
     own_code = raw.get("auto_map")
     is_own = isinstance(own_code, Mapping) and any(str(name).startswith("AutoModel") for name in own_code)

@@ -22,7 +22,9 @@ class Family(ABC):
     encoder: the prefix of the encoder's tensors. names: our prefixes of tensors outside the layers → theirs.
     layer, in_layer: the same for a layer and for the modules in it; the first prefix that fits counts.
     Several of our tensors may have one name in the checkpoint, which then holds them one below the other.
-    network: names its network class, in `models.network`.
+    network: names its network class, in `models.networks`.
+    in_transformers: transformers has the network; otherwise checkpoints bring code, which is never run.
+    default_labels: how many a config.json has that does not say it.
     keeps_first_layer: the first layer, and no other, has no norm before its attention, so it must stay.
     """
 
@@ -32,6 +34,8 @@ class Family(ABC):
     in_layer: Mapping[str, str] = field(default_factory=dict)
     network: str
     keeps_first_layer: bool = False
+    default_labels: int = 2
+    in_transformers: bool = True
 
     @abstractmethod
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:

@@ -26,6 +26,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "sentencepiece.bpe.model",
     "spiece.model",
+    "spm.model",
 )
 """The files of a checkpoint's tokenizer, as far as it has them."""
 

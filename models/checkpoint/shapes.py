@@ -24,7 +24,8 @@ def bert_shapes(config: ModelConfig) -> Shapes:
     """Return every float tensor of BERT's network with its shape; narrower layers where they are pruned."""
     hidden, embedded = config.hidden_size, config.embedding_size
     yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
-    yield POSITIONS, (config.max_positions, embedded)
+    if config.absolute_positions:
+        yield POSITIONS, (config.max_positions, embedded)
     if config.type_vocab_size:
         yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, embedded)
     yield from _both("bert.embeddings.LayerNorm", embedded)

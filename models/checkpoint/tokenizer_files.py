@@ -25,7 +25,10 @@ from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
 
-_VOCABULARIES = "tokenizer.json", "vocab.txt", "merges.txt", "sentencepiece.bpe.model", "spiece.model"
+_VOCABULARIES = (
+    *("tokenizer.json", "vocab.txt", "merges.txt"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
+)
 
 SPECIAL = "\ufdd0"
 """Precedes the structural tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and

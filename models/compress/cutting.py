@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
+from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.shapes import layer_prefix
 from models.compress.structure import Floats, Structure, check
 from models.layer import head_rows
@@ -51,6 +52,10 @@ def _cut_heads(
     for name in ("query", "key", "value"):
         for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
             tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][rows]
+    for name in OWN_MAPS.values():  # DeBERTa's, of distances
+        for part in ("weight", "bias"):
+            if (full := f"{prefix}self.{name}.{part}") in tensors:
+                tensors[full] = tensors[full][rows]
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
     scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
 from models.errors import ModelError
@@ -71,8 +72,6 @@ def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], 
 
 def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """Return config.json of a smaller checkpoint, from that of its source."""
-    from models.checkpoint.families import FAMILIES
-
     raw = raw | FAMILIES[config.family].fields_of(config)
     raw["pruned_heads"] = _pruned_heads(config.kept_heads, config.num_heads)
     ours = {key: value for key, value in (raw.get("headroom") or {}).items() if key != "intermediate_sizes"}
@@ -85,6 +84,8 @@ def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
 
 def transformers_refusal(config: ModelConfig) -> str | None:
     """Return why transformers cannot load a checkpoint of this configuration; None if it can."""
+    if not FAMILIES[config.family].in_transformers:
+        return "transformers has no network of its family"
     if config.int8:
         return "its weights are int8"
     if len(set(config.widths)) > 1:

@@ -46,7 +46,7 @@ from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
-from models.network import build
+from models.networks import build
 from models.ops.quantized import QuantizedMap
 from models.ops.torch import activate, normed
 from models.selection import Chosen

@@ -88,6 +88,7 @@ class CpuOps(TorchOps):
             first_only=batch.first_only,
             rotation=positions.rotation,
             window=positions.window,
+            relative=positions.relative,
         )
 
 

@@ -34,8 +34,8 @@ class CudaOps(TorchOps):
 
     first_queries_alone = True
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 
 
 class VarlenOps(CudaOps):
@@ -62,6 +62,8 @@ class VarlenOps(CudaOps):
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
         rotation, window = positions.rotation, positions.window
+        if positions.relative is not None:
+            return super().attention(projected, batch, heads, head_weights, positions)
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
         if rotation is not None:
             parts = rotated(parts, rotation[batch.positions])

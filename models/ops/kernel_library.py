@@ -19,11 +19,19 @@ from torch import Tensor
 
 from models.ops.kernel_build import Level, features_here, levels_of_machine, library_of
 from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels, filled, to_tiles
-from models.ops.torch import activate, attention_probabilities, rotated, rotations, visibility_bias
+from models.ops.relative import Relative, alibi_slopes, log_buckets
+from models.ops.torch import (
+    PLAIN_POSITIONS,
+    Positions,
+    activate,
+    attention_probabilities,
+    rotated,
+    rotations,
+)
 
 logger = logging.getLogger(__name__)
 
-LENGTHS, HEADS, WINDOW, EPSILON = (1, 37, 16, 70), 3, 9, 1e-12
+LENGTHS, HEADS, WINDOW, SPAN, EPSILON = (1, 37, 16, 70), 3, 9, 16, 1e-12
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and 32 queries."""
 
 
@@ -110,18 +118,26 @@ def _check(kernels: Kernels) -> None:
 
 
 def _check_attention(kernels: Kernels, dtype: torch.dtype) -> None:
-    """Try whole sequences and first tokens, with head weights, rotation and window, and without."""
+    """Try whole sequences and first tokens, with head weights and without, and each kind of positions."""
     offsets = F.pad(torch.tensor(LENGTHS).cumsum(0), (1, 0)).int()
     weights = torch.rand(len(LENGTHS), HEADS)
     for size in (2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE):  # half a head of the latter is no whole vectors
         projected = torch.randn(sum(LENGTHS), 3 * HEADS * size).to(dtype)
         rotation = rotations(100.0, max(LENGTHS), size, torch.device("cpu"))
-        for head_weights, turn, window in ((None, None, None), (weights, rotation, WINDOW)):
-            expected = []
+        tables = torch.randn(2, HEADS, 2 * SPAN, size).to(dtype)
+        order, slopes = log_buckets(SPAN, SPAN, 60, max(LENGTHS) - 1), torch.tensor(alibi_slopes(HEADS))
+        relative = Relative(tables[0], tables[1], order, SPAN // 2, 3, slopes)
+        for head_weights, positions in (
+            (None, PLAIN_POSITIONS),
+            (weights, Positions(rotation, WINDOW)),
+            (None, Positions(relative=relative)),
+        ):
+            turn, expected = positions.rotation, []
             for row, sequence in enumerate(projected.view(-1, 3, HEADS, size).split_with_sizes(LENGTHS)):
                 turned = sequence if turn is None else rotated(sequence, turn[: len(sequence)])
                 query, key, value = turned.float().permute(1, 2, 0, 3)  # (h, n, d) each
-                context = attention_probabilities(query, key, visibility_bias(query, window)) @ value
+                bias, factor = positions.bias(query, key), positions.scale(size)
+                context = attention_probabilities(query, key, bias, factor) @ value
                 scale = 1 if head_weights is None else head_weights[row, :, None, None]
                 expected.append((context * scale).transpose(0, 1).flatten(1))
             for first_only in (False, True):
@@ -129,7 +145,8 @@ def _check_attention(kernels: Kernels, dtype: torch.dtype) -> None:
                     *(projected, offsets, HEADS, head_weights),
                     first_only=first_only,
                     rotation=turn,
-                    window=window,
+                    window=positions.window,
+                    relative=positions.relative,
                 )
                 wanted = torch.stack([one[0] for one in expected]) if first_only else torch.cat(expected)
                 _compare(f"attention{' of first tokens' if first_only else ''}", ours, wanted)

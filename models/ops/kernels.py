@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.ops.kernel_relative import laid_out
+from models.ops.relative import Relative
+
 DTYPES = (torch.float32, torch.bfloat16)
 
 SIZE_MULTIPLE = 16
@@ -51,7 +54,7 @@ class Kernels:
         self._attend, self._normalise, self._quantize = (
             {dtype: _function(loaded, f"{name}_{kind}", form) for dtype, kind in kinds.items()}
             for name, form in (
-                ("attend", "i:pnpnnnpnipnnpi"),
+                ("attend", "i:pnpnnnpnipnnppi"),
                 ("normalise", " :pnnppfpi"),
                 ("quantize", "n:pnnppffppi"),
             )
@@ -73,6 +76,7 @@ class Kernels:
         first_only: bool = False,
         rotation: Tensor | None = None,
         window: int | None = None,
+        relative: Relative | None = None,
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
@@ -81,6 +85,7 @@ class Kernels:
             sequences; it may have fewer rows if the last sequences are empty.
         first_only: only each sequence's first token attends. rotation, window: as in `TorchOps.attention`;
             rotation has a row for every position of the longest sequence.
+        relative: of these heads; its order reaches as far as the longest sequence.
         Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
         tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
         Raises MemoryError if there is not enough memory for the longest sequence, ValueError for tensors of
@@ -98,19 +103,22 @@ class Kernels:
         weights = None if head_weights is None else head_weights.float().contiguous()
         weight_rows = 0 if weights is None else len(weights)
         positions = 0 if rotation is None else len(rotation)
+        distances = None
+        if relative is not None:
+            distances = laid_out(relative, heads, size, projected.dtype, tiles=self.multiplies)
         out = projected.new_empty(sequences if first_only else tokens, columns // 3)
         problem = attend(
             *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
             *(sequences, heads, size, _address(weights, torch.float32, weight_rows * heads)),
             *(weight_rows, first_only, _address(rotation, torch.float32, positions * size), positions),
-            *(-1 if window is None else window, out.data_ptr(), torch.get_num_threads()),
+            *(-1 if window is None else window, distances, out.data_ptr(), torch.get_num_threads()),
         )
         if problem == 1:
             raise MemoryError("not enough memory for the attention of the longest sequence")
         if problem:
             raise ValueError(
                 f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-                "sequence and a row of the rotation for each position"
+                "sequence, a row of the rotation for each position and one of `order` for each distance"
             )
         return out
 

@@ -7,14 +7,16 @@ what has a faster form on some hardware: affine maps, layer normalisation and at
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
+from models.ops.relative import Relative
 
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
@@ -145,10 +147,32 @@ class Positions:
 
     rotation: (positions, d) float32, of `rotations`: queries and keys are rotated by their positions.
     window: a token sees this many tokens to each side; None: all of its sequence.
+    relative: scores of distances that are added.
     """
 
     rotation: Tensor | None = None
     window: int | None = None
+    relative: Relative | None = None
+
+    def only(self, heads: Sequence[int]) -> Positions:
+        """Return the same for some heads. heads: their positions."""
+        return self if self.relative is None else replace(self, relative=self.relative.only(heads))
+
+    def scale(self, head_size: int) -> float:
+        """Return what q·kᵀ is multiplied by."""
+        terms = 1 if self.relative is None else self.relative.terms
+        return 1 / math.sqrt(head_size * terms)
+
+    def bias(self, query: Tensor, key: Tensor, exists: Tensor | None = None) -> Tensor | None:
+        """Return what is added to the scaled scores, broadcastable to (B, h, n, m); None for nothing.
+
+        query: (B, h, n, d), the first n of the m tokens of key. exists: as `visibility_bias` takes it.
+        """
+        bias = visibility_bias(key, self.window, exists)
+        if bias is not None:
+            bias = bias[..., : query.shape[-2], :]
+        added = None if self.relative is None else self.relative.bias(query, key)
+        return added if bias is None else bias if added is None else bias + added
 
 
 PLAIN_POSITIONS = Positions()
@@ -233,10 +257,10 @@ class TorchOps:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-            bias = visibility_bias(query, positions.window, group.exists)
-            if alone:
-                query, bias = query[:, :, :1], None if bias is None else bias[..., :1, :]
-            context = self._attend(query, key, value, bias).transpose(1, 2).flatten(0, 1)
+            query = query[:, :, :1] if alone else query
+            bias = positions.bias(query, key, group.exists)
+            scale = positions.scale(query.shape[-1])
+            context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
             contexts.append(context if alone or group.index is None else context[group.index])
         context = torch.cat(contexts)  # (tokens, h, d) or (sequences, h, d)
         if head_weights is not None:
@@ -257,14 +281,19 @@ class TorchOps:
             event.record(torch.cuda.current_stream(self.device))
             event.synchronize()
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""
-        return attention_probabilities(query, key, bias) @ value
+        return attention_probabilities(query, key, bias, scale) @ value
 
 
-def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return softmax(q kᵀ/√d + bias), (B, h, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d)."""
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+def attention_probabilities(
+    query: Tensor, key: Tensor, bias: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Return softmax(q kᵀ·scale + bias), (B, h, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d).
+
+    scale: default: 1/√d.
+    """
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     return torch.softmax(scores if bias is None else scores + bias, -1)
 
 
@@ -286,9 +315,15 @@ def visibility_bias(query: Tensor, window: int | None, exists: Tensor | None = N
     return query.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
 
 
-def rotations(theta: float, positions: int, head_size: int, device: torch.device) -> Tensor:
-    """Return cosines and sines of the angles position·theta^(−2i/d), i < d/2: (positions, d) float32."""
+def rotations(
+    theta: float, positions: int, head_size: int, device: torch.device, divisor: Tensor | None = None
+) -> Tensor:
+    """Return cosines and sines of the angles position·theta^(−2i/d), i < d/2: (positions, d) float32.
+
+    divisor: () or (d/2,), of the angles.
+    """
     frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    frequencies = frequencies if divisor is None else frequencies / divisor
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     return torch.cat([angles.cos(), angles.sin()], -1).to(device)
 

@@ -13,7 +13,8 @@ from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network, build
+from models.network import Network
+from models.networks import build
 
 CPU = torch.device("cpu")
 

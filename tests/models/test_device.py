@@ -17,7 +17,7 @@ from models.compress.quantize import quantize
 from models.cores import cores, cpu_limit
 from models.device import is_device_failure, is_out_of_memory, limit_memory, resolve_device, resolve_dtype
 from models.errors import ModelError
-from models.network import build
+from models.networks import build
 from models.ops.torch import TorchOps
 from service.engine import threads as engine
 from tests.models.reference import CPU

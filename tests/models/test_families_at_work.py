@@ -24,7 +24,7 @@ from tests.models.study.data import judged, study
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
+FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "deberta-v2", "modernbert")
 MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
 
 

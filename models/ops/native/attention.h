@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "products.h"
+#include "relative.h"
 #include "rotation.h"
 #include "scratch.h"
 #include "softmax.h"
@@ -76,9 +77,9 @@ struct Room {
 #endif
   static constexpr long per_unit = sizeof(U) / sizeof(T);
 
-  long columns, steps, value_steps, turned_rows, attended, bytes;
+  long columns, steps, value_steps, turned_rows, attended, turned, bytes;
 
-  Room(long tokens, long size, bool rotated)
+  Room(long tokens, long size, bool rotated, const Relative* relative)
       : columns(up(tokens, paired ? 32 : 16)),              // keys, rounded up
         steps(up(size / per_unit, tiles ? 16 : 1)),         // units of a key
         value_steps(tiles ? columns / 2 : (tokens + 1) / 2),  // pairs of values
@@ -86,7 +87,8 @@ struct Room {
         attended(up(4 * (kQueries * (columns + columns / 2 + size + steps) + steps * columns +
                          (paired ? value_steps * size : 0)),
                     64)),
-        bytes(attended + (rotated ? 4 * 2 * size + 2 * turned_rows * size * long{sizeof(T)} : 0)) {}
+        turned(attended + (rotated ? 4 * 2 * size + 2 * turned_rows * size * long{sizeof(T)} : 0)),
+        bytes(up(turned, 64) + room_of(relative, kQueries)) {}
 };
 
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
@@ -94,10 +96,11 @@ struct Room {
 // results `out_stride`.
 // following: how many rows may be read from the first query on; the rows of later sequences count.
 // window: a query sees this many keys to each side; negative: all keys. memory: as much as `room` says.
+// relative: of distances; null: none. head: its number among them.
 template <class T>
 void attend_head(const T* query, const T* key, long stride, const T* value, long further_stride, long tokens,
                  [[maybe_unused]] long following, long queries, long size, float scale, float weight, long window,
-                 const Room<T>& room, char* memory, T* out, long out_stride) {
+                 const Relative* relative, long head, const Room<T>& room, char* memory, T* out, long out_stride) {
   using U = Unit<T>;
   constexpr bool paired = Room<T>::paired, tiles = Room<T>::tiles;
   constexpr long per_unit = Room<T>::per_unit;
@@ -142,11 +145,11 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
     const long count = (window < 0 ? tokens : std::min(tokens, first + rows + window)) - low;
     const long vectors = up(count, kLanes) / kLanes;
     const U* near_values = value_units + low / per_unit * value_stride;
+    long from_stride = unit_stride;
     const long near_steps = paired ? (tiles ? up(count, 32) / 2 : (count + 1) / 2) : count;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
       const long filled = up(rows, 16);  // rows beyond may be other sequences' tokens; their scores are not read
-      long from_stride = unit_stride;
       if (first + filled > following) {
         for (long row = 0; row < rows; ++row)
           for (long step = 0; step < steps; step += kLanes)
@@ -159,6 +162,9 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
 #endif
       multiply(rows, from, unit_stride, keys + low, columns, vectors * kLanes, steps, scores, columns);
 
+    if (relative)
+      add_relative<tiles>(*relative, head, size, from, from_stride, keys + low, columns, first, rows, low, count,
+                          reinterpret_cast<float*>(memory + up(room.turned, 64)), scores);
     if (window >= 0)
       for (long row = 0; row < rows; ++row) hide_beyond(window, first + row, low, count, scores + row * columns);
     T* exponents = reinterpret_cast<T*>(paired ? reinterpret_cast<float*>(probabilities) : scores);
@@ -225,14 +231,14 @@ long first_problem(const int32_t* offsets, long sequences, long heads, long keys
 }
 
 // Returns 0; or, without having computed anything, 1 if there is not enough memory, and 2 if sequences end before they
-// begin, or beyond the tokens, the rows of weights (one row serves all) or the rotation's positions.
+// begin, or beyond the tokens, the rows of weights (one row serves all), the rotation's positions or the distances.
 template <class T>
 int attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
             const float* weights, long weight_rows, bool first_only, const float* rotation, long positions,
-            long window, T* out, int threads) {
+            long window, const Relative* relative, T* out, int threads) {
   const long width = heads * size, stride = 3 * width;
   const long weight_stride = weight_rows == 1 ? 0 : heads;
-  const float scale = 1.44269504f / __builtin_sqrtf(size);
+  const float scale = 1.44269504f / __builtin_sqrtf(size * (relative ? relative->terms : 1));
   const long end = sequences ? offsets[sequences] : 0;
   long longest = 0, shortest = 0, computed = 0;
   for (long i = 0; i < sequences; ++i) {
@@ -240,11 +246,12 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
     longest = std::max(longest, length), shortest = std::min(shortest, length);
     if (length) computed = i + 1;
   }
-  const long part = up(Room<T>(longest, size, rotation).bytes, 4096);
+  const long part = up(Room<T>(longest, size, rotation, relative).bytes, 4096);
   char* memory = scratch.at_least(part * threads);
   if (memory == nullptr) return 1;
   const bool weighted = !weights || weight_rows == 1 || computed <= weight_rows;
   if (shortest < 0 || offsets[0] || end > tokens || !weighted || (rotation && longest > positions)) return 2;
+  if (relative && relative->order && longest > relative->reach + 1) return 2;
 #pragma omp parallel num_threads(threads)
   {
     char* own = memory + part * omp_get_thread_num();
@@ -269,7 +276,7 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
       const long queries = first_only ? 1 : length;
       const T *query = from, *key = from + width;
       long query_stride = stride, following = tokens - first;
-      const Room<T> room(length, size, rotation);
+      const Room<T> room(length, size, rotation, relative);
       if (rotation) {
         float* rows = reinterpret_cast<float*>(own + room.attended);
         T* turned_queries = reinterpret_cast<T*>(rows + 2 * size);
@@ -282,7 +289,7 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
         query = turned_queries, key = turned_keys, query_stride = size, following = room.turned_rows;
       }
       attend_head(query, key, query_stride, from + 2 * width, stride, length, following, queries, size, scale, weight,
-                  window, room, own, to, width);
+                  window, relative, head, room, own, to, width);
     }
 #ifdef __AMX_BF16__
     if (std::is_same_v<T, bfloat16>) _tile_release();

@@ -21,7 +21,7 @@ from models.classifier import Classifier
 from models.compress.cutting import cut
 from models.compress.structure import Structure
 from models.device import one_thread
-from models.network import build
+from models.networks import build
 from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged

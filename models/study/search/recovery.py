@@ -24,7 +24,8 @@ from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
 from models.compress.structure import Structure
 from models.device import give_back_memory
-from models.network import Network, build
+from models.network import Network
+from models.networks import build
 from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation
 from models.study.search.networks import Networks

@@ -115,6 +115,17 @@ def family_shapes(family: str) -> st.SearchStrategy[dict[str, Any]]:
         own = {"type_vocab_size": st.integers(1, 2), "pad_token_id": st.integers(0, 3)}
     if family == "electra":
         own = {"embedding_size": st.sampled_from([3, 8, 16, 32])}
+    if family == "deberta-v2":
+        own = {
+            "position_buckets": st.sampled_from([-1, 4, 9, 32]),
+            "max_relative_positions": st.sampled_from([-1, 30]),
+            "pos_att_type": st.sampled_from(["p2c|c2p", ["c2p"], ["p2c"]]),
+            "share_att_key": st.booleans(),
+            "norm_rel_ebd": st.sampled_from(["layer_norm", "none"]),
+            "position_biased_input": st.booleans(),
+            "type_vocab_size": st.sampled_from([0, 2]),
+            "pooler_hidden_act": st.sampled_from(["gelu", "tanh"]),
+        }
     return st.builds(lambda shape, more: shape | more, shapes(), st.fixed_dictionaries(own))
 
 

@@ -51,11 +51,11 @@ constexpr long kPositions = 70;  // of the rotation
 
 int call(const float* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
          const float* j, long k, float* l, int m) {
-  return headroom_attend_float32(a, b, c, d, e, f, g, h, i, j, kPositions, k, l, m);
+  return headroom_attend_float32(a, b, c, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
 }
 int call(const bfloat16* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
          const float* j, long k, bfloat16* l, int m) {
-  return headroom_attend_bfloat16(a, b, c, d, e, f, g, h, i, j, kPositions, k, l, m);
+  return headroom_attend_bfloat16(a, b, c, d, e, f, g, h, i, j, kPositions, k, nullptr, l, m);
 }
 
 // One head's numbers of a token (part 0: query, 1: key, 2: value), rotated as the kernel does it.

@@ -10,7 +10,8 @@ import torch
 
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.network import Bert, Network, build
+from models.network import Bert, Network
+from models.networks import build
 from models.ops.cuda import CudaOps, VarlenOps
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights

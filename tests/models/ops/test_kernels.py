@@ -15,7 +15,8 @@ from torch import Tensor
 from models.ops import kernel_library, kernels
 from models.ops.kernel_build import Level, features_here, levels_of_machine
 from models.ops.kernels import Kernels
-from models.ops.torch import rotated, rotations
+from models.ops.relative import Relative, alibi_slopes, log_buckets
+from models.ops.torch import Positions, attention_probabilities, rotated, rotations
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 
@@ -112,6 +113,43 @@ def test_attention_of_rotated_neighbours_is_torchs(
     assert torch.equal(projected, before)
     assert (whole - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
     assert torch.equal(first, whole[offsets[:-1].long()])
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize(("heads", "size"), [(3, 16), (2, 48), (2, 64)])
+@pytest.mark.parametrize("kinds", ["keys", "queries", "both", "single", "slopes"])
+def test_attention_to_distances_is_torchs(
+    ours: Kernels, dtype: torch.dtype, heads: int, size: int, kinds: str
+) -> None:
+    projected, offsets = packed(LENGTHS, heads, size, dtype)
+    span, reach = 20, max(LENGTHS) - 1
+    tables = torch.randn(2, heads, 2 * span, size, generator=torch.Generator().manual_seed(2)).to(dtype)
+    relative = Relative(
+        keys=None if kinds in ("queries", "slopes") else tables[0],
+        queries=None if kinds in ("keys", "slopes") else tables[1],
+        order=None if kinds == "slopes" else log_buckets(span, -1 if kinds == "single" else span, 300, reach),
+        straight=span - 1 if kinds == "single" else span // 2,
+        terms=3,
+        slopes=torch.tensor(alibi_slopes(heads)) if kinds == "slopes" else None,
+    )
+    positions = Positions(relative=relative)
+    exact = torch.zeros(len(projected), heads * size)
+    for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
+        query, key, value = projected[begin:end].float().view(-1, 3, heads, size).permute(1, 2, 0, 3)
+        bias, scale = positions.bias(query, key), positions.scale(size)
+        found = attention_probabilities(query, key, bias, scale) @ value
+        exact[begin:end] = found.transpose(0, 1).reshape(end - begin, -1)
+
+    whole = ours.attention(projected, offsets, heads, relative=relative)
+    first = ours.attention(projected, offsets, heads, first_only=True, relative=relative)
+
+    assert (whole - exact).abs().max() <= 2 * ROUNDING[dtype] * exact.abs().max()
+    assert torch.equal(first, whole[offsets[:-1].long()])
+    begin, end = offsets[-3:-1].tolist()
+    alone = ours.attention(
+        projected[begin:end], torch.tensor([0, end - begin]).int(), heads, relative=relative
+    )
+    assert torch.equal(alone, whole[begin:end])
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)

@@ -1,0 +1,156 @@
+"""Checkpoints that bring code of their own compute what their papers say, without that code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from models import Classifier, HeadMask, UnsupportedCheckpoint
+from models.batch import pack
+from models.checkpoint.config import parse_config
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.tensors import read_tensors, write_tensors
+from models.checkpoint.tokenizer import EncodedPair
+from models.compress.prune import prune
+from models.errors import ModelError
+from models.networks import build
+from models.ops import kernel_library
+from models.training.job import Options, prepare
+from tests import own_code
+from tests.families import edit_config
+from tests.models.reference import CPU, random_pair, random_weights
+from tests.own_code import config_of, tensors_of, write_own_code
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+every_family = pytest.mark.parametrize("family", own_code.FAMILIES)
+PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
+
+
+def family_shapes(family: str) -> st.SearchStrategy[dict[str, Any]]:
+    own: dict[str, Any] = {}
+    if family == "new":
+        scalings = [None, {"type": "ntk", "factor": 8.0}, {"type": "ntk", "factor": 3.0, "mixed_b": 0.6}]
+        own = {"rope_scaling": st.sampled_from(scalings), "type_vocab_size": st.integers(0, 2)}
+    if family == "jina-bert":
+        own = {"feed_forward_type": st.sampled_from(["geglu", "reglu"])}
+    if family == "xlm-roberta-flash":
+        own = {"pad_token_id": st.integers(0, 3)}
+    size = {"heads": st.integers(1, 7), "head_size": st.sampled_from([2, 4, 16, 32])}
+    own |= {"num_hidden_layers": st.integers(1, 3), "intermediate_size": st.integers(1, 40)}
+
+    def shape(heads: int, head_size: int, **rest: Any) -> dict[str, Any]:
+        return {"num_attention_heads": heads, "hidden_size": heads * head_size, **rest}
+
+    return st.builds(shape, **size, **own)
+
+
+def pairs_of(rng: np.random.Generator, lengths: list[int]) -> list[EncodedPair]:
+    pairs = [random_pair(rng, length, 400) for length in lengths]
+    for pair in pairs:
+        pair.ids[:] = np.maximum(pair.ids, 4)  # no padding, after which positions would begin again
+    return pairs
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 99))
+@every_family
+def test_logits_are_those_of_the_published_description(family: str, data: st.DataObject, seed: int) -> None:
+    config = config_of(family, max_position_embeddings=512, **data.draw(family_shapes(family)))
+    tensors, rng = tensors_of(family, config, seed), np.random.default_rng(seed)
+    pairs = pairs_of(rng, data.draw(st.lists(st.integers(4, 90), min_size=1, max_size=4)))
+    shape = parse_config(config)
+    masks = random_weights(rng, len(pairs), shape.num_layers, shape.num_heads)
+    masks[-1] = 1
+    exact = np.stack(
+        [own_code.logits_of(family, config, tensors, *one) for one in zip(pairs, masks, strict=True)]
+    )
+    bound = 2e-5 * max(1.0, np.abs(exact).max())
+    for deterministic in (False, True):
+        network = build(
+            shape,
+            FAMILIES[shape.family].ours(tensors, shape),
+            device=CPU,
+            dtype=torch.float32,
+            deterministic=deterministic,
+        )
+        batch = pack(pairs, device=CPU, deterministic=deterministic)
+        assert np.abs(network.forward(batch, masks).numpy() - exact).max() <= bound
+
+
+@every_family
+def test_kernels_and_plain_torch_give_the_same_scores(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(family, hidden_size=128, max_position_embeddings=512)
+    shape, rng = parse_config(config), np.random.default_rng(1)
+    tensors = FAMILIES[shape.family].ours(tensors_of(family, config), shape)
+    pairs = pairs_of(rng, rng.integers(4, 300, 8).tolist())
+    batch, weights = pack(pairs, device=CPU), random_weights(rng, 8, 3, 4)
+    for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 0.1)):
+        ours = build(shape, tensors, device=CPU, dtype=dtype).forward(batch, weights).numpy()
+        with monkeypatch.context() as patched:
+            patched.setattr(kernel_library, "best", lambda: None)
+            plain = build(shape, tensors, device=CPU, dtype=dtype).forward(batch, weights).numpy()
+        assert np.abs(ours - plain).max() <= bound * np.abs(plain).max()
+
+
+@every_family
+def test_a_directory_loads_truncates_and_is_written_back_as_it_was(tmp_path: Path, family: str) -> None:
+    source = write_own_code(tmp_path / "source", family)
+    clf = Classifier.load(source, "cpu", "float32")
+    config = json.loads((source / "config.json").read_text())
+    whole = load_file(source / "model.safetensors")
+    long = [*PAIRS, ("angle " * 80, "bracket " * 80)]
+    encoded = clf.tokenizer.encode(long)
+    assert clf.max_tokens == len(encoded[-1]) == 64
+    exact = [own_code.logits_of(family, config, whole, pair, np.ones((3, 4))) for pair in encoded]
+    np.testing.assert_allclose(clf.score(long).logits, exact, atol=2e-5)
+
+    write_tensors(tmp_path / "written.safetensors", read_tensors(source, clf.config), clf.config)
+    written = load_file(tmp_path / "written.safetensors")
+    assert written.keys() == whole.keys()
+    for name, tensor in whole.items():
+        skipped = clf.config.skipped_positions if "position_embeddings" in name else 0
+        torch.testing.assert_close(written[name][skipped:], tensor[skipped:], rtol=0, atol=0)
+
+    mask = HeadMask.parse("0.1,1.*", layers=3, heads=4)
+    prune(source, tmp_path / "pruned", mask)
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32").score(PAIRS).logits
+    np.testing.assert_allclose(pruned, clf.score(PAIRS, mask).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("new", {"logn_attention_scale": True}, "logn_attention_scale is True"),
+        ("new", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "only type 'ntk'"),
+        ("jina-bert", {"feed_forward_type": "original"}, "feed_forward_type is 'original'"),
+        ("jina-bert", {"auto_map": {"AutoModel": "mine.Model"}}, "names no JinaBertConfig"),
+        ("jina-bert", {"position_embedding_type": None}, "brings the code of its own network"),
+        ("xlm-roberta-flash", {"position_embedding_type": "rotary"}, "position_embedding_type is 'rotary'"),
+        ("xlm-roberta-flash", {"lora_adaptations": ["a"]}, "lora_adaptations"),
+    ],
+)
+def test_other_layouts_are_refused_by_name(
+    tmp_path: Path, family: str, change: dict[str, Any], message: str
+) -> None:
+    directory = write_own_code(tmp_path, family)
+    edit_config(directory, **change)
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        Classifier.load(directory)
+
+
+@every_family
+def test_training_says_that_it_does_not_know_the_family(tmp_path: Path, family: str) -> None:
+    data = tmp_path / "pairs.csv"
+    data.write_text("query,title,grade\n" + "".join(f"q{i},t{j},{j}\n" for i in range(9) for j in (0, 1)))
+    directory = write_own_code(tmp_path / "base", family)
+    with pytest.raises(ModelError, match="training needs a network of transformers"):
+        prepare(Options(data=data, out=tmp_path / "out", base=str(directory), labels=("no", "yes")))
