@@ -95,7 +95,7 @@ def test_a_pickle_that_would_run_code_is_refused(checkpoint: Path, tmp_path: Pat
     ("changes", "message"),
     [
         ({"model_type": "roberta"}, r"roberta\.embeddings\.word_embeddings\.weight is missing"),
-        ({"model_type": "deberta-v2"}, "model_type is 'deberta-v2'"),
+        ({"model_type": "mpnet"}, "model_type is 'mpnet'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder"),
         ({"hidden_act": "laplace"}, "hidden_act is 'laplace'"),
