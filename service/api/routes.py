@@ -17,7 +17,7 @@ from service.api.keys import charged
 from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from service.api.post import Post, PostRoute, backend_of, check_ready
 from service.errors import Unavailable
-from service.experiments import report_page, steering
+from service.experiments import admin, report_page
 from service.experiments.events import OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
@@ -64,22 +64,21 @@ async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> O
 
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
-    """Change the traffic, resume a stopped experiment, or take rolled back arms in again. Admin."""
-    decide = partial(steering.ramp, traffic=body.traffic, reinstate=body.reinstate)
-    return await _act(request, name, decide, body.reason)
+    """Change the share of each arm's units that take part. Admin."""
+    return await _act(request, name, partial(admin.ramp, traffic=body.traffic), body.reason)
 
 
 async def stop(request: Post, name: _Name, body: Annotated[StopRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody gets the default. Takes back a `ship`, too. Admin."""
-    return await _act(request, name, steering.stop, body.reason)
+    return await _act(request, name, admin.stop, body.reason)
 
 
 async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()]) -> ExperimentDetail:
     """End the experiment: everybody but the holdout gets this arm's variant. Admin."""
-    return await _act(request, name, partial(steering.ship, arm=body.arm), body.reason)
+    return await _act(request, name, partial(admin.ship, arm=body.arm), body.reason)
 
 
-async def _act(request: Post, name: str, decide: steering.Decide, reason: str) -> ExperimentDetail:
+async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> ExperimentDetail:
     actor = request.admin()
     return await request.backend.experiments.act(name, decide, reason=reason, actor=actor)
 

@@ -61,7 +61,7 @@ def _resolve(network: Network) -> Any:
 
 
 def _sides(*arguments: Any) -> Any:
-    from service.cli.evaluate_variant import sides
+    from service.cli.choice import sides
 
     return sides(*arguments)
 

@@ -156,10 +156,8 @@ def only_one(option: str, values: list[str] | None) -> str | None:
 def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """Yield (query, title) of each line `query<TAB>title` of UTF-8 text; skip empty lines.
 
-    A first line with the names `query` and `title` says which columns to read; the others are ignored.
     Raises ValueError that names the first line that is not such a pair.
     """
-    columns: tuple[int, int] | None = None
     for number, raw in enumerate(stream, start=1):
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -167,20 +165,10 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
             raise ValueError(f"standard input, line {number}: not UTF-8 text") from None
         if not line:
             continue
-        if number == 1:
-            names = [name.strip().lower() for name in line.split("\t")]
-            if "query" in names and "title" in names:
-                columns = names.index("query"), names.index("title")
-                continue
-        # Without a header the title is all that follows the first tab.
-        cells = line.split("\t") if columns else line.split("\t", 1)
-        query_at, title_at = columns or (0, 1)
-        if len(cells) <= max(query_at, title_at) or not cells[query_at].strip():
-            raise ValueError(
-                f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}, "
-                + ("which has too few columns" if cells[0].strip() else "which has no query")
-            )
-        yield cells[query_at], cells[title_at]
+        query, tab, title = line.partition("\t")  # the title may hold further tabs
+        if not tab or not query.strip():
+            raise ValueError(f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}")
+        yield query, title
 
 
 def lines(

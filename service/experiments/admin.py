@@ -1,17 +1,20 @@
-"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, ramp, stop, ship."""
+"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, ramp, stop, ship.
+
+An operator's action is decided in the transaction that records it, so that two operators, or an operator and
+a guardrail, cannot act on a state that is no longer there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from service.errors import DatabaseUnavailable, NotFound
-from service.experiments import steering
+from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from service.experiments.analysis import analyse, course, look_times
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Outcome, OutcomeReceipt, values_of
+from service.experiments.events import Action, Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
 from service.experiments.live import LiveExperiments
 from service.experiments.report import (
@@ -24,6 +27,7 @@ from service.experiments.report import (
     Look,
     Report,
 )
+from service.experiments.state import Standing, fold
 
 REPORT_SECONDS = 5.0
 """An analysis that is younger than this is shown again."""
@@ -35,6 +39,55 @@ MAX_RECORDING_CALLS = 32
 """Calls with outcomes that may wait for the database at once; further ones are told to come again."""
 
 T = TypeVar("T")
+
+Decide = Callable[[ExperimentConfig, Standing], dict[str, Any]]
+"""Returns the fields of the action to record. Raises Conflict or InvalidRequest if the state forbids it."""
+
+
+def ramp(config: ExperimentConfig, standing: Standing, *, traffic: float | None) -> dict[str, Any]:
+    """Set the traffic. None takes the schedule's next step."""
+    if standing.status != "running":
+        raise _over(config, standing)
+    if traffic is None:
+        steps = (*(step for step, _ in config.ramp), config.traffic)
+        traffic = min((step for step in steps if step > standing.traffic), default=None)
+    if traffic is None:
+        raise InvalidRequest(f"{config.name!r} has no next step; give the traffic", param="traffic")
+    if (reason := config.uneven(traffic, standing.rolled_back)) is not None:
+        raise InvalidRequest(reason, param="traffic")
+    return {"kind": "ramp", "traffic": traffic}
+
+
+def stop(config: ExperimentConfig, standing: Standing) -> dict[str, Any]:
+    """End the experiment. This also undoes a `ship`."""
+    if standing.status == "stopped":
+        raise _over(config, standing)
+    return {"kind": "stop"}
+
+
+def ship(config: ExperimentConfig, standing: Standing, *, arm: str) -> dict[str, Any]:
+    """End the experiment and give everybody an arm's variant."""
+    names = [candidate.name for candidate in config.arms]
+    if arm not in names:
+        raise InvalidRequest(f"there is no arm {arm!r}; there are {', '.join(names)}", param="arm")
+    if arm in standing.rolled_back:
+        raise Conflict(f"A guardrail rolled back the arm {arm!r}; its variant can only become the `default`.")
+    if standing.status in ("shipped", "changed"):
+        raise _over(config, standing)
+    return {"kind": "ship", "arm": arm}
+
+
+def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
+    """Say why an action is refused: where the experiment stands."""
+    if standing.status == "shipped":
+        why = f"has shipped arm {standing.shipped!r}; stop it to take that back."
+    elif standing.status == "pending":
+        why = "has not started yet; try again in a moment."
+    else:
+        states = {"stopped": "is stopped already", "rolled_back": "is rolled back"}
+        state = states.get(standing.status, "began with another salt or other arms than the config's")
+        why = f"{state}; to go on, give a new experiment another name and salt."
+    return Conflict(f"The experiment {config.name!r} {why}")
 
 
 class ExperimentAdmin:
@@ -101,12 +154,16 @@ class ExperimentAdmin:
                 lambda: course(self._ledger.store, config, history, times, looks, seconds=COURSE_SECONDS)
             )
 
-    async def act(self, name: str, decide: steering.Decide, *, reason: str, actor: str) -> ExperimentDetail:
-        """Do what `decide` makes of an operator's request: `steering.ramp`, `stop` or `ship`."""
+    async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
+        """Do what an operator asks for: `ramp`, `stop` or `ship`."""
         ledger, config = self._ledger, self._config(name)
-        known = len(ledger.history(name))
-        request = steering.OperatorRequest(config, known, ledger.clock(), actor, reason)
-        await self._in_thread(lambda: ledger.act(name, lambda log: decide(request, log)))
+
+        def action(log: Sequence[Action]) -> Action:
+            now = ledger.clock()
+            fields = decide(config, fold(config, log, now))
+            return Action(experiment=name, time=now, actor=actor, reason=reason, **fields)
+
+        await self._in_thread(lambda: ledger.act(name, action))
         return await self.show(name, report=False)
 
     def _config(self, name: str) -> ExperimentConfig:
@@ -156,10 +213,11 @@ class ExperimentAdmin:
         shift = None
         if config.guardrails.score_shift is not None and arm != config.control:
             shift = population_stability(counts.scores, control.scores)
-        p99 = counts.p99_seconds
-        return GuardrailView(
-            arm, counts.requests, counts.error_rate, None if p99 is None else p99 * 1000, shift
+        errors, slow = (
+            part / counts.requests if counts.requests else None for part in (counts.errors, counts.slow)
         )
+        has_limit = config.guardrails.p99_ms is not None
+        return GuardrailView(arm, counts.requests, errors, slow if has_limit else None, shift)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, estimate, finite
+from service.experiments.estimates import NOBODY, Boundary, contrast, estimate, finite
 from service.experiments.events import Action, values_of
 from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
@@ -23,19 +21,16 @@ from service.experiments.report import (
     SampleRatio,
 )
 from service.experiments.sample_ratio import check
-from service.experiments.sequences import Boundary, Contrast, contrast
 from service.experiments.shadow_report import shadow_reports
-from service.experiments.state import changed_since_start, fold, runs
+from service.experiments.state import fold, logged_at, losses
 from service.experiments.store import Store
-from service.experiments.verdicts import BAD, GOOD, Verdict, judge
+from service.experiments.verdicts import BAD, GOOD, verdict
 
 ALPHA = 0.05
 """The chance that any interval of a metric is ever wrong, over all looks and arms."""
 
 MAX_LOOKS = 30
 """Past times at which an experiment's intervals are computed, at most."""
-
-STEPS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 7 * 86_400, 28 * 86_400)
 
 
 def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], now: float) -> Report:
@@ -50,12 +45,15 @@ def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], n
             exposures[arm] = exposures.get(arm, 0) + units
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
-    changed = changed_since_start(config, actions)
-    if changed is not None:
+    standing = fold(config, actions, now)
+    if standing.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", [])
-        text = changed
+        text = (
+            f"{config.name!r} began with other arms or another salt than this config has, so its units "
+            "cannot be analysed with it. Give the changed experiment another name and salt."
+        )
     else:
-        rolled_back = fold(config, actions, now).rolled_back
+        rolled_back = standing.rolled_back
         ratio = check(config, counts, rolled_back)
         compared = compare_all(store, config, actions, now)
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
@@ -88,7 +86,7 @@ def compare_all(
 
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     """
-    by_arm = comparisons(config.control, config.treatments, runs(config, actions, now))
+    by_arm = comparisons(config, losses(config, actions))
     measured = {
         (metric.name, during): measure(store, config.name, metric, now, during, until)
         for metric in config.metrics
@@ -101,19 +99,19 @@ def compare_all(
 
 
 def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[float]:
-    """Return evenly spaced times from the start until now, or until the end of the last run.
+    """Return evenly spaced times from the start until now, or until the end.
 
     They stay the same from one call to the next, so that a past look is computed once.
     """
-    ran = runs(config, actions, now)
-    if not ran:
+    standing = fold(config, actions, now)
+    start = standing.started
+    if start is None or standing.status == "changed":
         return []
-    start, end = ran[0].start, min(now, ran[-1].end)
-    step = next((step for step in STEPS if (end - start) / step <= MAX_LOOKS), None)
-    if step is None:
-        step = STEPS[-1] * (1 + int((end - start) / STEPS[-1] / MAX_LOOKS))
-    count = int((end - start) / step)
-    return [start + step * number for number in range(1, count + 1)]
+    ends = [loss.time for loss in losses(config, actions) if not loss.limits]
+    seconds, step = min([now, *ends]) - start, 60.0
+    while seconds / step > MAX_LOOKS:
+        step *= 1.25
+    return [start + step * number for number in range(1, int(seconds / step) + 1)]
 
 
 def course(
@@ -141,8 +139,7 @@ def course(
 
 
 def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
-    logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
-    so_far = actions[: bisect_right(logged_at, moment)]
+    so_far = actions[: bisect_right(logged_at(actions), moment)]
     reports = compare_all(store, config, so_far, moment, until=moment)
     return Look(moment, [report for of_arm in reports.values() for report in of_arm])
 
@@ -160,7 +157,7 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
     if metric.relative and metric.margin is not None:
         share = 1 - metric.sign * metric.margin
         gap = contrast(control, treated, pooled, _boundary(config, arm), ratio=share)
-    decision, text = _verdict(metric, arm, found, gap)
+    decision, text = verdict(metric, arm, found, gap)
     early, control_early = measured.early.get(arm, 0), measured.early.get(config.control, 0)
     if early + control_early:
         text += (
@@ -232,28 +229,6 @@ def _boundary(config: ExperimentConfig, arm: str) -> Boundary:
     widths = config.exposed(1.0)
     share = (widths[arm] + widths[config.control]) / sum(widths.values())
     return Boundary(_alpha(config), config.planned_units * share)
-
-
-def _verdict(metric: Metric, arm: str, found: Contrast, gap: Contrast | None) -> Verdict:
-    """Return the verdict on one metric of one arm.
-
-    gap: the contrast arm − (1 ∓ margin) · control, which judges a margin that is a share of control's value.
-    Where Fieller's interval exists, it says the same.
-    """
-    subject, margin, sign = f"{arm} on {metric.name}", metric.margin, metric.sign
-    low, high = float(found.low), float(found.high)
-    if gap is None or not math.isfinite(low):
-        return judge(subject, low, high, margin=margin, sign=sign)
-    if math.isfinite(float(found.relative_low)):
-        low, high = float(found.relative_low), float(found.relative_high)
-        return judge(subject, low, high, margin=margin, sign=sign, relative=True)
-    if not math.isfinite(float(gap.low)):
-        return (
-            "undecided",
-            f"{subject}: control's value is below 0, so a margin relative to it says nothing; give the "
-            f"metric {metric.name!r} a margin in its own unit with `relative: false`.",
-        )
-    return judge(subject, low, high, margin=margin, sign=sign, gap=(float(gap.low), float(gap.high)))
 
 
 def _beyond_margin(arm: ArmReport) -> str:

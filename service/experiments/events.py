@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ MAX_TEXT = 256
 MAX_VALUE = 1e15
 """Largest absolute value of an outcome, so that sums of squares stay exact enough."""
 
-ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
+ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
 
 
 def says(description: str) -> Any:
@@ -53,15 +53,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingOutcome:
-    """An outcome that is stored, and counts once an exposure of its unit is stored too."""
-
-    index: Annotated[int, says("Position in the request.")]
-    id: Annotated[str, says("The outcome's id.")]
-    message: Annotated[str, says("One sentence; for people.")]
-
-
-@dataclass(frozen=True, slots=True)
 class UnknownOutcome:
     """An outcome that is not stored."""
 
@@ -94,9 +85,6 @@ class OutcomeReceipt:
     unknown_outcomes: Annotated[
         Sequence[UnknownOutcome], says("One entry each, in the request's order.")
     ] = ()
-    pending_outcomes: Annotated[
-        Sequence[PendingOutcome], says("One entry each, in the request's order.")
-    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ class ShadowResult:
     """One request scored under control and under another arm, pair by pair.
 
     mean_delta: mean over the pairs of the arm's score minus control's.
-    mean_abs_delta: mean of |difference|. bins: the number of pairs by the bin of theirs (shadow_report.py).
+    mean_abs_delta: mean of |difference|.
     rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
     ndcg_delta: the arm's NDCG@10 minus control's, if the request brought grades.
@@ -117,8 +105,6 @@ class ShadowResult:
     time: float
     mean_delta: float
     mean_abs_delta: float
-    pairs: int
-    bins: Mapping[int, int]
     rank_correlation: float | None = None
     top10_overlap: float | None = None
     ndcg_delta: float | None = None
@@ -134,10 +120,7 @@ class Action:
     kind: Annotated[ActionKind, says("What was done.")]
     time: Annotated[float, says("Seconds since the epoch, UTC.")]
     actor: Annotated[str, says("The key's name, `guardrail` or `schedule`.")]
-    arm: Annotated[str | None, says("The arm that was shipped, rolled back or reinstated.")] = None
+    arm: Annotated[str | None, says("The arm that was shipped or rolled back.")] = None
     traffic: Annotated[float | None, says("The traffic after a ramp.")] = None
     reason: Annotated[str, says("The guardrail's name, or the person's words.")] = ""
     detail: Annotated[str, says("The guardrail's figures, or the arms and salt at the start.")] = ""
-    seen: Annotated[
-        int | None, says("Length of the log that a replica knew when its guardrail rolled back.")
-    ] = None

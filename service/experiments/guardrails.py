@@ -85,27 +85,16 @@ class Guard:
             what = (experiment, breach.arm, breach.guardrail, breach.detail)
             logger.error("experiment %s: arm %s rolled back (%s): %s", *what)
             self._metrics.rollbacks.labels(experiment, breach.guardrail).inc()
-        now, seen = self._ledger.clock(), len(self._ledger.history(experiment))
+        now = self._ledger.clock()
         self._ledger.add(
             [
-                Action(
-                    experiment,
-                    "rollback",
-                    now,
-                    "guardrail",
-                    breach.arm,
-                    reason=breach.guardrail,
-                    detail=breach.detail,
-                    seen=seen,
-                )
-                for breach in breaches
+                Action(experiment, "rollback", now, "guardrail", each.arm, None, each.guardrail, each.detail)
+                for each in breaches
             ]
         )
 
     def _watch(self, config: ExperimentConfig) -> None:
         standing = self._ledger.standing(config.name)
-        for arm in standing.rolled_back:  # so that a reinstated arm is not judged by what it did before
-            self._windows.forget(config.name, arm)
         if not standing.is_running:
             return
         self._running.add(config.name)

@@ -21,7 +21,6 @@ from service.experiments.metrics import ExperimentMetrics
 from service.experiments.report import EpochRatio
 from service.experiments.sample_ratio import epoch_ratio
 from service.experiments.state import IDLE, Standing, fold, identity
-from service.experiments.steering import Log
 from service.experiments.store import Store
 
 logger = logging.getLogger("headroom.experiments")
@@ -160,12 +159,12 @@ class Ledger:
         self._has_unrecorded.set()
         self._fold()
 
-    def act(self, name: str, decide: Callable[[Log], Log]) -> None:
+    def act(self, name: str, decide: Callable[[Sequence[Action]], Action]) -> None:
         """Record what `decide` makes of an experiment's log, and put it in force. Blocks.
 
         Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
         """
-        self.flush()  # a reinstatement must come after the roll-back that it takes back
+        self.flush()  # so that `decide` knows of a roll-back of the last second
         self.store.act(name, decide)
         self.refresh()
 

@@ -1,17 +1,15 @@
 """Sums over units, computed in the database, so that an analysis reads a few rows for any number of units.
 
-Only the times in which the compared arms ran count. An arm that was rolled back is compared with control's
-units of the same time, so that changes in the world before or after do not look like the arm's effect. An
-outcome from after the end (a stop, a ship, a rollback, less traffic) comes from the default in every arm, and
-would hide the arm's effect.
+An arm that was rolled back is compared with control's units of the same time, so that changes in the world
+after it do not look like the arm's effect. An outcome of a unit that has lost its arm (a stop, a ship, a
+rollback, less traffic) comes from the default, and would hide the arm's effect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,17 +20,17 @@ from sqlalchemy import (
     Subquery,
     and_,
     case,
-    false,
     func,
     literal,
     not_,
     or_,
     select,
+    true,
 )
 
-from service.experiments.definition import Metric
+from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import Moments
-from service.experiments.state import Run
+from service.experiments.state import Loss
 from service.experiments.store import Store
 from service.experiments.tables import exposures, outcomes
 
@@ -50,63 +48,42 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Arms that ran at the same times, control among them, and those times: runs without a loss of units."""
+    """Control and the arms that ran as long as each other: until `end`, with `losses` of units until then."""
 
     arms: tuple[str, ...]
-    runs: tuple[Run, ...]
-
-    @classmethod
-    def of(cls, arms: Iterable[str], runs: Sequence[Run]) -> Comparison:
-        """Compare arms, control among them, while all of them are exposed. runs: the experiment's."""
-        arms = tuple(arms)
-        joined: list[Run] = []
-        highest = dict.fromkeys(arms, 0)
-        for index, run in enumerate(runs):
-            if not run.limits.keys() >= set(arms):
-                continue
-            limits = {arm: run.limits[arm] for arm in arms}
-            # The buckets from these limits up to `highest` were exposed before, and are not now.
-            is_lower = any(limits[arm] < highest[arm] for arm in arms)
-            if joined and joined[-1].end == run.start and joined[-1].limits == highest and not is_lower:
-                joined[-1] = replace(joined[-1], end=run.end, limits=limits)
-            else:
-                start = run.start if index else -math.inf  # nobody was exposed before
-                joined.append(Run(start, run.end, run.traffic, limits))
-            highest = {arm: max(highest[arm], limits[arm]) for arm in arms}
-        return cls(arms, tuple(joined))
+    losses: tuple[Loss, ...] = ()
+    end: float = math.inf
 
     def had_arm(self, units: FromClause, time: ColumnElement[Any]) -> Condition:
-        """Return the condition that a unit has its arm at a time after its exposure."""
-        return or_(false(), *(and_(_inside(time, run), _below(units, run.limits)) for run in self.runs))
-
-    def lasted(self, units: FromClause, seconds: float) -> Condition:
-        """Return the condition that a unit kept its arm for so long after its exposure, without a break."""
-        breaks = []
-        for run, later in pairwise([*self.runs, None]):
-            assert run is not None
-            if run.end < math.inf:
-                goes_on = later is not None and later.start == run.end
-                keeps = _below(units, later.limits) if later is not None and goes_on else false()
-                breaks.append(and_(units.c.time < run.end, units.c.time + seconds > run.end, not_(keeps)))
-        return not_(or_(false(), *breaks))
+        """Return the condition that a unit still has its arm at a time after its exposure."""
+        kept = (
+            not_(and_(units.c.time < loss.time, time >= loss.time, _is_lost(units, loss)))
+            for loss in self.losses
+        )
+        return and_(true(), *kept)
 
     def units(self, experiment: str) -> Subquery:
-        """Return the exposures of the arms that were first while all of them ran."""
-        during = or_(false(), *(_inside(exposures.c.time, run) for run in self.runs))
+        """Return the exposures of the arms while all of them ran."""
         theirs = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
+        during = exposures.c.time < self.end if self.end < math.inf else true()
         return select(exposures).where(theirs, during).subquery()
 
 
-def comparisons(control: str, others: Sequence[str], runs: Sequence[Run]) -> dict[str, Comparison]:
-    """Return each arm's comparison with control. Arms that ran at the same times share one."""
-    together: dict[tuple[int, ...], list[str]] = {}
-    for arm in others:
-        indices = tuple(index for index, run in enumerate(runs) if run.limits.keys() >= {control, arm})
-        together.setdefault(indices, []).append(arm)
-    by_arm: dict[str, Comparison] = {}
-    for arms in together.values():
-        by_arm.update(dict.fromkeys(arms, Comparison.of([control, *arms], runs)))
-    return by_arm
+def comparisons(config: ExperimentConfig, losses: Sequence[Loss]) -> dict[str, Comparison]:
+    """Return each arm's comparison with control. Arms that ran as long as each other share one."""
+    ends = {
+        arm: next((loss.time for loss in losses if arm not in loss.limits), math.inf)
+        for arm in config.treatments
+    }
+    by_end = {
+        end: Comparison(
+            (config.control, *(arm for arm in ends if ends[arm] == end)),
+            tuple(loss for loss in losses if loss.time <= end),
+            end,
+        )
+        for end in ends.values()
+    }
+    return {arm: by_end[end] for arm, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +193,11 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     if until is not None:
         query = query.where(exposed.c.time <= until)
     if window_s is not None:
-        query = query.where(exposed.c.time <= now - window_s, during.lasted(exposed, window_s))
+        query = query.where(
+            exposed.c.time <= now - window_s, during.had_arm(exposed, exposed.c.time + window_s)
+        )
     return query.subquery()
 
 
-def _inside(time: ColumnElement[Any], run: Run) -> Condition:
-    after = [] if run.start == -math.inf else [time >= run.start]
-    return and_(*after, time < run.end) if run.end < math.inf else and_(literal(True), *after)
-
-
-def _below(units: FromClause, limits: Mapping[str, int]) -> Condition:
-    return units.c.bucket < case(dict(limits), value=units.c.arm, else_=0)
+def _is_lost(units: FromClause, loss: Loss) -> Condition:
+    return units.c.bucket >= case(dict(loss.limits), value=units.c.arm, else_=0) if loss.limits else true()

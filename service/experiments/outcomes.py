@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection, delete, exists, select, update
 
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Outcome, PendingOutcome, UnknownOutcome, values_of
+from service.experiments.events import Outcome, UnknownOutcome, values_of
 from service.experiments.tables import exposures, insert_new, outcomes
 
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
-Numbered = tuple[int, Outcome]
-"""An outcome and its index in the request."""
-
 
 def sort_out(
-    rows: Sequence[Outcome], configs: Mapping[str, ExperimentConfig], others: Collection[str]
-) -> tuple[list[Numbered], list[UnknownOutcome]]:
+    rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
+) -> tuple[list[Outcome], list[UnknownOutcome]]:
     """Return the outcomes of known experiments and metrics, and those of unknown ones.
 
-    configs: by name; one without metrics takes any. others: further experiments, which take any metric.
+    configs: the known experiments; one without metrics takes any.
     """
-    known: list[Numbered] = []
+    known: list[Outcome] = []
     unknown: list[UnknownOutcome] = []
     sources = {
-        name: {source for metric in config.metrics for source in metric.sources}
-        for name, config in configs.items()
+        config.name: {source for metric in config.metrics for source in metric.sources} for config in configs
     }
     for index, row in enumerate(rows):
         declared = sources.get(row.experiment)
-        if declared is None and row.experiment not in others:
+        if declared is None:
             message = f"there is no experiment {row.experiment!r}"
             unknown.append(UnknownOutcome(index, row.id, "experiment", message))
         elif declared and row.metric not in declared:
@@ -40,33 +36,27 @@ def sort_out(
             message = f"{row.experiment!r} has no metric {row.metric!r}; it has {names}"
             unknown.append(UnknownOutcome(index, row.id, "metric", message))
         else:
-            known.append((index, row))
+            known.append(row)
     return known, unknown
 
 
 def record(
-    db: Connection, rows: Sequence[Numbered], waits_until: Callable[[Outcome], float]
-) -> tuple[int, list[PendingOutcome]]:
-    """Store outcomes of known experiments. Return how many are new, and those whose unit has no exposure.
+    db: Connection, rows: Sequence[Outcome], waits_until: Callable[[Outcome], float]
+) -> tuple[int, int]:
+    """Store outcomes of known experiments. Return how many are new, and how many of these lack an exposure.
 
     waits_until: returns the time until which an outcome without an exposure is kept.
     """
-    exposed = _exposed_units(db, [row for _, row in rows])
-    values = [
-        values_of(row) | {"waits_until": None if (row.experiment, row.unit) in exposed else waits_until(row)}
-        for _, row in rows
-    ]
-    values.sort(key=lambda value: (value["experiment"], value["id"]))  # so that two calls cannot deadlock
-    statement = insert_new(db, outcomes).returning(outcomes.c.experiment, outcomes.c.id)
-    new = {(row.experiment, row.id) for row in db.execute(statement, values)}
-    stored, pending = len(new), []
-    for index, row in rows:
-        key = (row.experiment, row.id)
-        if key in new and (row.experiment, row.unit) not in exposed:
-            message = f"no exposure of this unit to {row.experiment!r} is stored so far"
-            pending.append(PendingOutcome(index, row.id, message))
-        new.discard(key)  # the same id again in this batch is a duplicate
-    return stored, pending
+    exposed = _exposed_units(db, rows)
+    values = {
+        (row.experiment, row.id): values_of(row)
+        | {"waits_until": None if (row.experiment, row.unit) in exposed else waits_until(row)}
+        for row in reversed(rows)  # of two with one id, the first counts
+    }
+    statement = insert_new(db, outcomes).returning(outcomes.c.waits_until)
+    # Sorted, so that two calls cannot deadlock.
+    new = db.scalars(statement, [values[key] for key in sorted(values)]).all()
+    return len(new), sum(until is not None for until in new)
 
 
 def settle(db: Connection, now: float, limit: int) -> int:

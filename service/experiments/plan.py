@@ -8,21 +8,21 @@ on shift √N / tau.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from service.experiments.estimates import Floats
-from service.experiments.sequences import Boundary
+from service.experiments.estimates import Boundary, Floats
 
-DAYS = (7, 14, 28, 56)
 LOOK_EVERY = 100
 """Units between two looks."""
 
 MAX_LOOKS = 200
 """Looks of a simulated experiment, at most. More hardly change what it needs."""
+
+MIN_SHIFT = 1e-6
+"""The smallest distance to rule out, in standard deviations; some 10^13 units can show it."""
 
 PATHS = 20_000
 """Number of simulated experiments. It makes the power of a plan right to half a percentage point."""
@@ -34,27 +34,25 @@ class Question:
 
     baseline, sd: mean and standard deviation of control's units. arm_sd: that of the arm's if the effect is
     as given; None: as control's. margin: how much worse is good enough; None asks whether there is a
-    difference. effect: the true change, arm minus control. Margin and effect are in the metric's unit.
-    relative: the margin is declared as a share of control's value, which is then estimated too.
+    difference. effect: the true change, arm minus control. Margin and effect are in the metric's unit; the
+    margin is a share of control's value, which is estimated too.
     weights: those of the arms, control's first; the plan is for the arm with the fewest units.
-    correlation: that of the metric with its covariate (CUPED). sign: 1 if more is better, else -1.
+    sign: 1 if more is better, else -1.
     """
 
     baseline: float
     sd: float
     margin: float | None = None
     effect: float = 0.0
-    relative: bool = True
     weights: tuple[float, ...] = (1.0, 1.0)
-    correlation: float = 0.0
     sign: int = 1
     arm_sd: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.weights) < 2 or not all(math.isfinite(w) and w > 0 for w in self.weights):
             raise ValueError("weights: give two or more numbers above 0, the control's first: 50,50")
-        if self.shift <= 0:
-            raise ValueError("an arm that is worse by the margin or more cannot be shown to be good enough")
+        if self.shift < MIN_SHIFT * self.tau:
+            raise ValueError("no number of units shows this: margin and effect leave nothing to rule out")
 
     @property
     def pair_share(self) -> float:
@@ -92,14 +90,13 @@ class Question:
 
     @property
     def _variances(self) -> tuple[float, float]:
-        """The variances of the arm's and of control's units, less what the covariate explains."""
-        unexplained = 1 - self.correlation**2
-        return unexplained * (self.arm_sd or self.sd) ** 2, unexplained * self.sd**2
+        """The variances of the arm's and of control's units."""
+        return (self.arm_sd or self.sd) ** 2, self.sd**2
 
     def _variance(self, of_arm: float, of_control: float) -> float:
         """Return the variance of arm − weight · control after one unit of both together."""
         weight = 1.0
-        if self.relative and self.margin is not None and self.baseline > 0:
+        if self.margin is not None:
             weight = 1 - self.sign * self.margin / self.baseline
         return of_arm / self._share + weight**2 * of_control / (1 - self._share)
 
@@ -113,14 +110,6 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Provable:
-    """The smallest margin or difference that the test can show after some days, looking at any time."""
-
-    days: int
-    shift: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The needs of an experiment.
 
@@ -129,7 +118,6 @@ class Plan:
 
     one_look: Need
     any_time: Need
-    provable: Sequence[Provable]
 
 
 def make_plan(question: Question, *, alpha: float, power: float, units_per_day: float | None = None) -> Plan:
@@ -157,13 +145,7 @@ def make_plan(question: Question, *, alpha: float, power: float, units_per_day: 
     sequential = 100 * LOOK_EVERY
     for _ in range(3):  # the number of looks matters little, so this settles at once
         sequential = pair_units(any_time(sequential))
-
-    known = 0.0 if question.margin is None else question.sign * question.effect
-    provable = []
-    for days in DAYS if units_per_day is not None else ():
-        pair = max(int(days * (units_per_day or 0) * question.pair_share), 1)
-        provable.append(Provable(days, any_time(pair) * question.tau / math.sqrt(pair) - known))
-    return Plan(need(pair_units(once)), need(sequential), provable)
+    return Plan(need(pair_units(once)), need(sequential))
 
 
 @lru_cache(maxsize=32)

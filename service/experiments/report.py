@@ -92,9 +92,6 @@ class ShadowMeasure:
 class ShadowReport:
     """Requests scored under both arms. Score differences are arm minus control, of scores from 0 to 1."""
 
-    pairs: Annotated[int, says("Pairs that were scored under both arms.")]
-    abs_delta_p50: Annotated[float | None, says("Median of |score difference|.")]
-    abs_delta_p99: Annotated[float | None, says("99th percentile of |score difference|.")]
     measures: Annotated[
         Mapping[str, ShadowMeasure], says("By name. `ndcg_loss` is control's NDCG@10 minus the arm's.")
     ]
@@ -168,7 +165,7 @@ class GuardrailView:
     arm: Annotated[str, says("The arm's name.")]
     requests: Annotated[int, says("Requests in the window.")]
     error_rate: Annotated[float | None, says("Share of the requests that the arm's variant failed.")]
-    p99_ms: Annotated[float | None, says("99th percentile of the time from admission to result.")]
+    slow_rate: Annotated[float | None, says("Share of the requests that took longer than `p99_ms`.")]
     score_shift: Annotated[float | None, says("Population stability index against control.")]
 
 

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from sqlalchemy import case, func, literal, select
 
 from models.numbers import number
-from service.experiments.estimates import DENOMINATOR, Floats, Moments, estimate, finite
+from service.experiments.estimates import DENOMINATOR, Boundary, Floats, Moments, estimate, finite, one_sample
 from service.experiments.measure import SECONDS, moments_by_arm
 from service.experiments.report import ShadowMeasure, ShadowReport
-from service.experiments.sequences import Boundary, one_sample
 from service.experiments.store import Store
-from service.experiments.tables import shadow_histograms, shadow_results
+from service.experiments.tables import shadow_results
 
 CUTOFF = 10
 PLANNED_UNITS = 1000
@@ -31,14 +30,6 @@ RANGES = {
     "seconds_delta": (-math.inf, math.inf),
 }
 """The values that a measure can have. Without bounds it gets no interval: a rare large one may be missing."""
-
-BINS_PER_DECADE = 20
-SMALLEST = 1e-6
-LAST_BIN = BINS_PER_DECADE * 6
-"""|Score differences| are counted in logarithmic bins from SMALLEST to 1, and a smaller one in bin 0.
-
-So a quantile over any number of pairs is right to within 6 %, and counts of replicas and days can be added.
-"""
 
 
 def paired(
@@ -60,31 +51,11 @@ def paired(
         before, after = (np.asarray(values, np.float64) for values in raw_scores)
     return {
         "mean_delta": float(deltas.mean()),
-        "pairs": len(deltas),
         "mean_abs_delta": float(np.abs(deltas).mean()),
-        "bins": histogram(np.abs(deltas)),
         "rank_correlation": _spearman(before, after),
         "top10_overlap": _overlap(before, after),
         "ndcg_delta": None if grades is None else _ndcg_delta(before, after, grades),
     }
-
-
-def histogram(differences: Floats) -> dict[int, int]:
-    """Return the number of |differences| in each bin that has any."""
-    decades = np.log10(np.maximum(differences, SMALLEST / 2) / SMALLEST)
-    bins = np.clip(1 + np.floor(decades * BINS_PER_DECADE), 0, LAST_BIN).astype(np.int64)
-    numbers, counts = np.unique(bins, return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-
-
-def quantile(counts: Mapping[int, int], fraction: float) -> float | None:
-    """Return the |difference| below which a fraction lies (its bin's geometric middle), or None."""
-    rank, seen = fraction * sum(counts.values()), 0
-    for index in sorted(counts):
-        seen += counts[index]
-        if seen >= rank:
-            return 0.0 if index == 0 else SMALLEST * 10 ** ((index - 0.5) / BINS_PER_DECADE)
-    return None
 
 
 def shadow_reports(
@@ -93,15 +64,12 @@ def shadow_reports(
     """Return the shadow reports by arm, without the arms that have no shadow results.
 
     alpha: the error rate of each arm's intervals.
-    Results are deleted by the second and histograms by the day, so an old arm may have only the latter.
     """
-    moments, histograms = _moments(store, experiment), _histograms(store, experiment)
+    moments = _moments(store, experiment)
     return {
-        arm: _report(
-            arm, {name: of[arm] for name, of in moments.items() if arm in of}, histograms[arm], alpha
-        )
+        arm: _report(arm, {name: of[arm] for name, of in moments.items() if arm in of}, alpha)
         for arm in arms
-        if arm in histograms and arm in moments["mean_delta"]
+        if arm in moments["mean_delta"]
     }
 
 
@@ -127,24 +95,7 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     return moments
 
 
-def _histograms(store: Store, experiment: str) -> dict[str, dict[int, int]]:
-    """Return the pairs by arm and by the bin of their |score difference|."""
-    table = shadow_histograms
-    query = (
-        select(table.c.arm, table.c.bin, func.sum(table.c.pairs).label("pairs"))
-        .where(table.c.experiment == experiment)
-        .group_by(table.c.arm, table.c.bin)
-    )
-    histograms: dict[str, dict[int, int]] = {}
-    with store.read(seconds=SECONDS) as db:
-        for row in db.execute(query):
-            histograms.setdefault(row.arm, {})[row.bin] = int(row.pairs)
-    return histograms
-
-
-def _report(
-    arm: str, moments: Mapping[str, Moments], histogram: Mapping[int, int], alpha: float
-) -> ShadowReport:
+def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowReport:
     boundary = Boundary(alpha, PLANNED_UNITS)
     measures = {}
     for name, of_units in moments.items():
@@ -160,7 +111,6 @@ def _report(
             low=finite(low),
             high=finite(high),
         )
-    p99 = quantile(histogram, 0.99)
     delta = measures["mean_delta"]
     text = (
         f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both; scores move by "
@@ -169,18 +119,12 @@ def _report(
     if delta.low is not None and delta.high is not None:
         low_text, high_text = (number(end, digits=2, sign=True) for end in (delta.low, delta.high))
         text += f" ({low_text} to {high_text})"
-    text += f", 99 % of pairs by less than {number(p99 or 0.0)}"
+    text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
     if (ranks := measures.get("rank_correlation")) is not None:
         text += f"; rank correlation {number(ranks.mean)}"
     if (loss := measures.get("ndcg_loss")) is not None:
         text += f"; NDCG@10 loss {number(loss.mean, digits=2, sign=True)}"
-    return ShadowReport(
-        pairs=sum(histogram.values()),
-        abs_delta_p50=quantile(histogram, 0.5),
-        abs_delta_p99=p99,
-        measures=measures,
-        text=text + ".",
-    )
+    return ShadowReport(measures, text + ".")
 
 
 def _spearman(before: Floats, after: Floats) -> float | None:

@@ -6,11 +6,9 @@ written: every replica computes the schedule's step from the time of the `start`
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Literal
 
 from service.experiments.definition import ExperimentConfig
@@ -88,25 +86,18 @@ def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Sta
     shipped: str | None = None
     is_stopped = False
     rolled_back: set[str] = set()
-    reinstated: dict[str, int] = {}  # by arm, the log's length before that
-    for number, action in enumerate(actions):
+    for action in actions:
         match action.kind:
             case "start":
                 start = start or action
             case "ramp":
-                traffic, is_stopped = action.traffic, False
+                traffic = action.traffic
             case "stop":
                 shipped, is_stopped = None, True
             case "ship" if action.arm in arms:
                 shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
-                # A replica that was cut off from the database may have seen what came before a reinstatement.
-                # The order of the log says so; the replicas' clocks differ.
-                if action.seen is None or action.seen > reinstated.get(action.arm, -1):
-                    rolled_back.add(action.arm)
-            case "reinstate" if action.arm in arms:
-                rolled_back.discard(action.arm)
-                reinstated[action.arm] = number
+                rolled_back.add(action.arm)
             case _:
                 pass  # the action is about an arm that the config no longer has
     if start is None:
@@ -138,51 +129,34 @@ def _scheduled(config: ExperimentConfig, start: float, now: float) -> tuple[floa
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A time in which the same buckets were exposed: from `start` until before `end`, in Unix seconds.
+class Loss:
+    """A time at which units lost their arm: those of the buckets that were exposed before and are not after.
 
-    end: infinite if it still runs. traffic: the exposed share of each arm's range.
-    limits: for each exposed arm, the bucket after its last exposed one.
+    time: Unix seconds. limits: the bucket after the last exposed one, by arm; empty after the end.
     """
 
-    start: float
-    end: float
-    traffic: float
+    time: float
     limits: Mapping[str, int]
 
 
-def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[Run]:
-    """Return the runs of an experiment in order, as if the config had always had its present schedule.
+def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
+    """Return the losses in order: rollbacks, less traffic, and the end. The schedule only raises traffic."""
 
-    There are none of an experiment that began with another salt or other arms.
-    """
-    logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
-    started = next((action.time for action in actions if action.kind == "start"), now)
-    steps = list(accumulate((seconds(hold) for _, hold in config.ramp), initial=started))[1:]
-    ran: list[Run] = []
-    times = sorted({*logged_at, *(step for step in steps if step <= now)})
-    for start, end in pairwise([*times, math.inf]):
-        standing = fold(config, actions[: bisect_right(logged_at, start)], start)
+    def limits(log: Sequence[Action], time: float) -> dict[str, int]:
+        standing = fold(config, log, time)
         if not standing.is_running:
-            continue
-        spans = config.spans
+            return {}
         exposed = config.exposed(standing.traffic, standing.rolled_back)
-        limits = {arm: spans[arm][0] + buckets for arm, buckets in exposed.items() if buckets}
-        if ran and ran[-1].end == start and ran[-1].limits == limits:
-            ran[-1] = replace(ran[-1], end=end)
-        elif limits:
-            ran.append(Run(start, end, standing.traffic, limits))
-    return ran
+        return {arm: config.spans[arm][0] + buckets for arm, buckets in exposed.items()}
+
+    found = []
+    for number, time in enumerate(logged_at(actions)):
+        before, after = limits(actions[:number], time), limits(actions[: number + 1], time)
+        if any(after.get(arm, 0) < limit for arm, limit in before.items()):
+            found.append(Loss(time, after))
+    return found
 
 
-def changed_since_start(config: ExperimentConfig, actions: Sequence[Action]) -> str | None:
-    """Return a sentence if the experiment began with another salt or other arms than the config's."""
-    start = next((action for action in actions if action.kind == "start"), None)
-    if start is None or start.detail == identity(config):
-        return None
-    return (
-        f"{config.name!r} began with other arms or another salt than those in this config, so its units "
-        f"cannot be analysed with it. It began with {start.detail}; this config has {identity(config)}. Pass "
-        "the config that it began with: "
-        f"`headroom experiment report {config.name} --database URL --config FILE`."
-    )
+def logged_at(actions: Sequence[Action]) -> list[float]:
+    """Return the times of the actions in the order of the log, made to rise: replicas' clocks differ."""
+    return list(accumulate((action.time for action in actions), max))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -28,7 +27,7 @@ from service.experiments.events import (
     ShadowResult,
     values_of,
 )
-from service.experiments.tables import actions, epoch_counts, exposures, shadow_histograms, shadow_results
+from service.experiments.tables import actions, epoch_counts, exposures, shadow_results
 
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
@@ -112,38 +111,24 @@ class Store:
                 for (e, label, a), since in sorted(times.items())
             ]
             for chunk in _chunks(counts):
-                db.execute(tables.add_counts(db, epoch_counts, "units"), chunk)
+                db.execute(tables.add_units(db), chunk)
         return sum(map(len, times.values()))
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Store shadow results."""
-        pairs: Counter[tuple[str, str, int, int]] = Counter()
-        for row in rows:
-            for number, count in row.bins.items():
-                pairs[row.experiment, row.arm, int(row.time // _DAY_S), number] += count
-        counts = [
-            {"experiment": e, "arm": a, "day": d, "bin": b, "pairs": n}
-            for (e, a, d, b), n in sorted(pairs.items())
-        ]
         with self._write() as db:
-            columns = [values_of(row) for row in rows]
-            for values in columns:
-                del values["bins"]
-            for chunk in _chunks(columns):
+            for chunk in _chunks([values_of(row) for row in rows]):
                 db.execute(insert(shadow_results), chunk)
-            for chunk in _chunks(counts):
-                db.execute(tables.add_counts(db, shadow_histograms, "pairs"), chunk)
 
     def record_outcomes(
         self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig] = ()
     ) -> OutcomeReceipt:
         """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 
-        configs: the experiments of the live config. An outcome is unknown and not stored if its experiment
-        is neither among them nor in the database, or declares other metrics.
+        configs: the experiments of the live config. An outcome of another experiment, or of a metric that its
+        experiment does not declare, is unknown and not stored.
         """
-        by_name = {config.name: config for config in configs}
-        kept, unknown = outcomes.sort_out(rows, by_name, self._others(rows, by_name))
+        kept, unknown = outcomes.sort_out(rows, configs)
         history = {(config.name, metric.covariate) for config in configs for metric in config.metrics}
         now = self._clock()
 
@@ -151,31 +136,29 @@ class Store:
             is_history = (row.experiment, row.metric) in history
             return row.time + self._retention_s if is_history else now + GRACE_S
 
-        stored, pending = 0, []
+        stored = pending = 0
         for chunk in _chunks(kept):
             with self._write() as db:
                 new, without_exposure = outcomes.record(db, chunk, waits_until)
-            stored += new
-            pending += without_exposure
+            stored, pending = stored + new, pending + without_exposure
         return OutcomeReceipt(
-            accepted=stored - len(pending),
+            accepted=stored - pending,
             duplicates=len(kept) - stored,
             unknown=len(unknown),
-            pending=len(pending),
+            pending=pending,
             unknown_outcomes=unknown,
-            pending_outcomes=pending,
         )
 
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
-        def decide(log: Sequence[Action]) -> Sequence[Action]:
+        def decide(log: Sequence[Action]) -> Action | None:
             has_started = any(before.kind == "start" for before in log)
-            return [] if action.kind == "start" and has_started else [action]
+            return None if action.kind == "start" and has_started else action
 
         self.act(action.experiment, decide)
 
-    def act(self, experiment: str, decide: Callable[[Sequence[Action]], Sequence[Action]]) -> None:
+    def act(self, experiment: str, decide: Callable[[Sequence[Action]], Action | None]) -> None:
         """Append what `decide` makes of the experiment's log; nothing comes in between.
 
         If `decide` raises, nothing is recorded.
@@ -183,7 +166,8 @@ class Store:
         with self._write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-            for action in decide([action for _, action in _read_log(db, [experiment])]):
+            action = decide([action for _, action in _read_log(db, [experiment])])
+            if action is not None:
                 db.execute(insert(actions).values(values_of(action)))
 
     def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
@@ -222,9 +206,7 @@ class Store:
             for table in (tables.outcomes, exposures):
                 old = (table.c.time < cutoff) & table.c.experiment.not_in(kept)
                 number += _delete(db, table, old, limit)
-            number += _delete(db, shadow_results, shadow_results.c.time < cutoff, limit)
-            old_days = shadow_histograms.c.day < int(cutoff // _DAY_S)
-            return number + _delete(db, shadow_histograms, old_days, limit)
+            return number + _delete(db, shadow_results, shadow_results.c.time < cutoff, limit)
 
     def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
@@ -243,15 +225,6 @@ class Store:
         except DatabaseUnavailable as error:
             self.on_failure(database.reason_of(error))
             raise
-
-    def _others(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
-        """Return the experiments of the rows that are not among the known ones, but had an exposure."""
-        others = {row.experiment for row in rows}.difference(known)
-        if not others:
-            return others
-        query = select(epoch_counts.c.experiment).where(epoch_counts.c.experiment.in_(sorted(others)))
-        with self.read() as db:
-            return set(db.scalars(query.distinct()))
 
 
 def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:

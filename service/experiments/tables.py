@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -78,22 +78,10 @@ shadow_results = Table(
     _number(),
     *_columns(Text, "experiment", "arm"),
     *_columns(Double, "time", "mean_delta", "mean_abs_delta"),
-    *_columns(Integer, "pairs"),
     *_columns(Double, "rank_correlation", "top10_overlap", "ndcg_delta", "seconds_delta", nullable=True),
     *_columns(Text, "unit", nullable=True),
     Index("shadow_results_experiment", "experiment", "arm"),
     Index("shadow_results_time", "time"),
-)
-
-shadow_histograms = Table(
-    "shadow_histograms",
-    metadata,
-    *_keys("experiment", "arm"),
-    Column("day", Integer, primary_key=True),
-    Column("bin", Integer, primary_key=True),
-    *_columns(BigInteger, "pairs"),
-    sqlite_with_rowid=False,
-    comment="|Score difference| by logarithmic bin (shadow_report.py) and day since the epoch.",
 )
 
 actions = Table(
@@ -104,7 +92,6 @@ actions = Table(
     *_columns(Double, "time"),
     *_columns(Text, "arm", nullable=True),
     *_columns(Double, "traffic", nullable=True),
-    *_columns(Integer, "seen", nullable=True),
     Index("actions_experiment", "experiment", "number"),
 )
 
@@ -119,10 +106,10 @@ def insert_new(db: Connection, table: Table) -> Any:
     return insert(db, table).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
 
-def add_counts(db: Connection, table: Table, column: str) -> Any:
-    """Return an INSERT that adds a row's count to that of the row with the same primary key, if it exists."""
-    statement = insert(db, table)
+def add_units(db: Connection) -> Any:
+    """Return an INSERT into the counts of epochs that adds its units to those of the same epoch and arm."""
+    statement = insert(db, epoch_counts)
     return statement.on_conflict_do_update(
-        index_elements=list(table.primary_key),
-        set_={column: table.c[column] + statement.excluded[column]},
+        index_elements=list(epoch_counts.primary_key),
+        set_={"units": epoch_counts.c.units + statement.excluded.units},
     )

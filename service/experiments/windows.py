@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,9 +27,6 @@ MAX_FAILING_UNITS = 100
 MAX_SCORED_UNITS = 1000
 """Units whose scores one slot counts, so that a long window does not fill the memory."""
 
-# 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
-LATENCY_BOUNDS = tuple(0.0005 * 1.1**step for step in range(124))
-
 
 @dataclass(slots=True)
 class Counts:
@@ -38,16 +34,13 @@ class Counts:
 
     errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
     errors_by_unit, slow_by_unit: the same for each of the first MAX_FAILING_UNITS units of a slot that had
-    any. latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1,
+    any. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1,
     because neither the requests of a unit nor the titles of a request are an independent sample.
     """
 
     requests: int = 0
     errors: int = 0
     slow: int = 0
-    latencies: NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(len(LATENCY_BOUNDS) + 1, dtype=np.int64)
-    )
     scores: NDArray[np.float64] = field(default_factory=lambda: np.zeros(SCORE_BINS))
     errors_by_unit: Counter[str] = field(default_factory=Counter)
     slow_by_unit: Counter[str] = field(default_factory=Counter)
@@ -57,25 +50,9 @@ class Counts:
         self.requests += other.requests
         self.errors += other.errors
         self.slow += other.slow
-        self.latencies += other.latencies
         self.scores += other.scores
         self.errors_by_unit.update(other.errors_by_unit)
         self.slow_by_unit.update(other.slow_by_unit)
-
-    @property
-    def error_rate(self) -> float | None:
-        """The share of requests that failed; None without requests."""
-        return self.errors / self.requests if self.requests else None
-
-    @property
-    def p99_seconds(self) -> float | None:
-        """The upper bound of the bin that holds the 99th percentile; None without requests."""
-        total = int(self.latencies.sum())
-        if not total:
-            return None
-        rank = -(-99 * total // 100)
-        index = int(np.searchsorted(np.cumsum(self.latencies), rank))
-        return LATENCY_BOUNDS[min(index, len(LATENCY_BOUNDS) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +102,6 @@ class SlidingWindow:
         if elapsed > self._slow_s:
             counts.slow += 1
             _count(counts.slow_by_unit, unit)
-        counts.latencies[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
         if scores is None or not self._counts_scores or unit in self._scored:
             return
         if len(slot.scored) < MAX_SCORED_UNITS and len(values := scores()):
@@ -176,10 +152,6 @@ class ArmWindows:
         if key not in windows:
             windows[key] = SlidingWindow(config.guardrails)
         windows[key].record(self._ledger.monotonic(), elapsed, unit=unit, scores=scores, is_error=is_error)
-
-    def forget(self, experiment: str, arm: str) -> None:
-        """Drop one arm's window."""
-        self._windows.pop((experiment, arm), None)
 
     def counts(self, experiment: str, arm: str) -> Counts:
         """Return the counts of one arm's window now."""

@@ -59,7 +59,6 @@ class Writer:
         # Never taken by the writer's thread, so that no request waits for a transaction.
         self._admission = threading.Lock()
         self._records: deque[Record] = deque()
-        self._size = BATCH
         self._next_sweep = time.monotonic()
         self._closing = threading.Event()
         self._given_up = threading.Event()
@@ -139,21 +138,19 @@ class Writer:
     def _empty(self) -> None:
         """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
         while self._records and not self._given_up.is_set():
-            batch = [self._records[i] for i in range(min(self._size, len(self._records)))]
+            batch = [self._records[i] for i in range(min(BATCH, len(self._records)))]
             try:
                 self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
             except DatabaseUnavailable:
                 raise
-            except Exception as error:  # the database refuses a record: halve the batch until it is found
-                if len(batch) > 1:
-                    self._size = len(batch) // 2
-                    continue
-                logger.warning("a row for the experiments' database is dropped: %s", reason_of(error))
+            except Exception as error:  # the database refuses a row, which no request can bring about
+                logger.warning(
+                    "%d exposures and shadow results are dropped: %s", len(batch), reason_of(error)
+                )
                 self._settle(batch, self._metrics.lost)
             else:
                 self._settle(batch, self._metrics.written)
-            self._size = min(self._size * 2, BATCH)
 
     def _settle(self, records: list[Record], count: Callable[[RecordKind, int], None]) -> None:
         with self._settled:

@@ -116,12 +116,7 @@ class RampRequest(Request):
     model_config = example(traffic=0.5, reason="no harm in the first week")
 
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None,
-        description="The share, 0 to 1; null: the next step of the config's ramp, or with `reinstate` the "
-        "traffic stays.",
-    )
-    reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
-        default_factory=list, description="Rolled-back arms that take part again."
+        None, description="The share, 0 to 1; null: the next step of the config's ramp."
     )
     reason: Reason = ""
 

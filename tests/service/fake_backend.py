@@ -10,9 +10,9 @@ import numpy as np
 from models.masks.head_mask import HeadMask
 from service.engine.request import Deadline
 from service.errors import InvalidRequest, NotFound
+from service.experiments.admin import Decide
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
-from service.experiments.steering import Decide
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
     HeadsResponse,

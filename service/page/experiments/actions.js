@@ -8,23 +8,15 @@ import { current, update } from "../lib/store.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
+/** @typedef {string | null} Traffic What a person typed, in per cent; null: the standing traffic. */
 /** @typedef {{by: HTMLElement, verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes, and its button. */
-/**
- * @typedef {object} Edits What a person changed before a ramp.
- * @property {string | null} traffic in per cent; null: it stays what it is, or is what the service chooses
- * @property {string[]} back the arms whose boxes are ticked
- */
-
-/** @type {Edits} */
-const NONE = { traffic: null, back: [] };
-
 /** @param {{one: Experiment, path: string, done: () => void}} props */
 export function Actions({ one, path, done }) {
   const [reason, setReason] = useState("");
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [said, setSaid] = useState("");
   const [asked, setAsked] = useState(/** @type {Asked | null} */ (null));
-  const [edits, edit] = useState(NONE);
+  const [traffic, setTraffic] = useState(/** @type {Traffic} */ (null));
   const no = useRef(/** @type {HTMLButtonElement | null} */ (null));
   useEffect(() => no.current?.focus(), [asked]);
   const close = (/** @type {Asked} */ { by }) => {
@@ -39,7 +31,7 @@ export function Actions({ one, path, done }) {
       await call(`${path}/${verb}`, { body: { ...body, reason } });
       setProblem(null);
       setReason("");
-      edit(NONE);
+      setTraffic(null);
       setSaid(text);
       done();
     } catch (error) {
@@ -59,7 +51,7 @@ export function Actions({ one, path, done }) {
       <div class="field reason"><label for="reason">Reason, for the log</label>
         <input id="reason" maxlength="500" value=${reason}
           onInput=${(/** @type {Event} */ event) => setReason(/** @type {HTMLInputElement} */ (event.target).value)} /></div>
-      <${Ramp} one=${one} ask=${ask} edits=${edits} edit=${edit}
+      <${Ramp} one=${one} ask=${ask} traffic=${traffic} set=${setTraffic}
         wrong=${problem?.param === "traffic" ? problem.message : ""} />
       <${Ship} one=${one} ask=${ask} />
       <div class="action"><button class="danger" onClick=${(/** @type {Event} */ event) =>
@@ -76,31 +68,18 @@ export function Actions({ one, path, done }) {
 
 /** @typedef {(event: Event, verb: string, body: object, question: string, text: string) => void} Ask */
 
-/** @param {{one: Experiment, ask: Ask, edits: Edits, edit: (edits: Edits) => void, wrong: string}} props */
-function Ramp({ one, ask, edits, edit, wrong }) {
-  const { traffic, back } = edits;
-  const standing = one.status === "running" ? one.traffic : null; // 0 if it does not run: no share to go on with
-  const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
-  // Any traffic, also the standing one, ends the config's schedule. A reinstatement needs none.
-  const share = traffic ? Number(traffic) / 100 : traffic === "" || reinstate.length ? null : standing;
-  const stays = share === null && standing !== null;
-  const unnamed = reinstate.length ? "the share of each arm's units at which it last ran" : "the share of each arm's units that comes next in the config's ramp";
-  const exposed = share === null ? unnamed : `${exact(share)} of each arm's units`;
-  const arms = reinstate.join(", ");
-  const again = arms && ` and take ${arms} in again`;
-  const question = stays ? `Take ${arms} in again? The traffic and its schedule stay as they are.` : `Expose ${exposed}${again}?`;
-  const flip = (/** @type {string} */ arm) =>
-    edit({ ...edits, back: back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm] });
-  const type = (/** @type {Event} */ event) => edit({ ...edits, traffic: /** @type {HTMLInputElement} */ (event.target).value });
+/** @param {{one: Experiment, ask: Ask, traffic: Traffic, set: (traffic: Traffic) => void, wrong: string}} props */
+function Ramp({ one, ask, traffic, set, wrong }) {
+  const standing = one.status === "running" ? one.traffic : null;
+  const share = traffic ? Number(traffic) / 100 : traffic === "" ? null : standing;
+  const exposed = share === null ? "the share of each arm's units that comes next in the config's ramp" : `${exact(share)} of each arm's units`;
   return html`
     <div class="action">
       <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
-        value=${traffic ?? (standing === null ? "" : percentage(standing))}
-        placeholder=${reinstate.length ? "last share" : standing === null ? "next step" : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
-      ${one.rolled_back.map((arm) => html`
-        <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button disabled=${stays && !arms} onClick=${(/** @type {Event} */ event) =>
-        ask(event, "ramp", { traffic: share, reinstate }, question, stays ? "Taken in again." : "Ramped.")}>Ramp</button>
+        value=${traffic ?? (standing === null ? "" : percentage(standing))} placeholder="next step" aria-invalid=${wrong ? "true" : null}
+        onInput=${(/** @type {Event} */ event) => set(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
+      <button onClick=${(/** @type {Event} */ event) =>
+        ask(event, "ramp", { traffic: share }, `Expose ${exposed}?`, "Ramped.")}>Ramp</button>
       <span class="soft">More or fewer units take part. Nobody changes arms.</span>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;

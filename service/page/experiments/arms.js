@@ -64,8 +64,7 @@ function ShadowOf({ arm, shadow }) {
     <p>${shadow.text}</p>
     <div class="scroll" tabindex="0" role="region" aria-label=${`Shadow of ${arm}`}>
       <table class="plain">
-        <caption>${arm}, ${count(shadow.pairs)} pairs; |difference| of a pair: median ${short(shadow.abs_delta_p50, 2)},
-          99 % below ${short(shadow.abs_delta_p99, 2)}</caption>
+        <caption>${arm} against control</caption>
         <thead><tr><th scope="col">measure</th><th scope="col">mean</th><th scope="col">interval</th><th scope="col">units</th><th scope="col">requests</th></tr></thead>
         <tbody>${Object.entries(shadow.measures).map(([name, one]) => html`
           <tr><th scope="row">${MEASURES[name] ?? name}</th><td>${short(one.mean)}</td>
@@ -88,11 +87,11 @@ export function Guardrails({ one, history }) {
       <div class="scroll" tabindex="0" role="region" aria-label="Guardrail windows">
         <table class="plain">
           <caption>The present window on the replica that answered.${trips.length ? "" : " No guardrail has tripped."}</caption>
-          <thead><tr><th scope="col">arm</th><th scope="col">requests</th><th scope="col">errors</th><th scope="col">p99</th>
+          <thead><tr><th scope="col">arm</th><th scope="col">requests</th><th scope="col">errors</th><th scope="col">too slow</th>
             <th scope="col">score shift</th></tr></thead>
           <tbody>${one.guardrails.map((row) => html`
             <tr><th scope="row">${row.arm}</th><td>${count(row.requests)}</td><td>${number(row.error_rate, (v) => percent(v, 1))}</td>
-              <td>${number(row.p99_ms, (v) => `${short(v)} ms`)}</td><td>${number(row.score_shift, (v) => short(v, 2))}</td></tr>`)}</tbody>
+              <td>${number(row.slow_rate, (v) => percent(v, 1))}</td><td>${number(row.score_shift, (v) => short(v, 2))}</td></tr>`)}</tbody>
         </table>
       </div>
     </section>`;

@@ -118,7 +118,7 @@
 // What /v1/experiments answers, as far as the page shows it.
 
 /** @typedef {{name: string, variant: string, weight: number, control: boolean, exposures: number}} Arm */
-/** @typedef {{arm: string, requests: number, error_rate: number | null, p99_ms: number | null, score_shift: number | null}} Guardrail */
+/** @typedef {{arm: string, requests: number, error_rate: number | null, slow_rate: number | null, score_shift: number | null}} Guardrail */
 /**
  * @typedef {{time: number, kind: string, arm: string | null, traffic: number | null, actor: string, reason: string,
  *   detail: string}} Action
@@ -146,7 +146,7 @@
  */
 
 /** @typedef {{requests: number, units: number, mean: number, low: number | null, high: number | null}} Measure */
-/** @typedef {{pairs: number, abs_delta_p50: number | null, abs_delta_p99: number | null, measures: Record<string, Measure>, text: string}} Shadow */
+/** @typedef {{measures: Record<string, Measure>, text: string}} Shadow */
 
 /**
  * @typedef {object} Report

@@ -14,10 +14,9 @@ import pytest
 
 from service.experiments.analysis import analyse
 from service.experiments.events import Action, Exposure, Outcome
-from service.experiments.state import identity
 from service.experiments.store import Store
 from tests.prompt import Run
-from tests.service.experiments.making import experiment
+from tests.service.experiments.making import experiment, start
 
 
 def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
@@ -28,23 +27,21 @@ def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
     assert plan["one_look"]["units"] < plan["any_time"]["units"] < 2 * plan["one_look"]["units"]
     assert plan["any_time"]["days"] == -(-plan["any_time"]["units"] // 8000)
     assert plan["planned_units"] == plan["any_time"]["units"]
-    shifts = [found["shift"] for found in plan["provable"]]
-    assert shifts == sorted(shifts, reverse=True)
-
     shown = run("experiment", "plan", *options)
     assert f"planned_units: {plan['planned_units']}" in shown.out
     assert "2 % of control's 0.31" in shown.out
 
 
-def test_more_arms_and_a_covariate_change_the_plan(run: Run) -> None:
+def test_more_arms_and_more_power_change_the_plan(run: Run) -> None:
     def units(*more: str) -> int:
-        output = run("experiment", "plan", "--baseline", "5", "--sd", "7", "--effect", "0.1", *more, "--json")
+        output = run(
+            "experiment", "plan", "--baseline", "5", "--sd", "7", "--effect", "0.02", *more, "--json"
+        )
         return int(json.loads(output.out)["any_time"]["units"])
 
     two = units()
     assert units("--weights", "50,50,50") > 1.5 * two
     assert units("--weights", "90,10") > 2 * two
-    assert units("--correlation", "0.8") == pytest.approx(0.36 * two, rel=0.02)
     assert units("--power", "0.9") > two
 
 
@@ -58,12 +55,12 @@ def test_more_arms_and_a_covariate_change_the_plan(run: Run) -> None:
             ["--baseline", "0.3", "--margin", "2"],
             "below 1, because it is a share of the baseline: 0.02 is 2 %",
         ),
-        (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "cannot be shown"),
+        (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "leave nothing to rule out"),
         (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more numbers"),
         (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0"], "--traffic"),
-        (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "--absolute"),
-        (["--baseline", "0.3", "--margin", "1e-300"], "--margin: is too small"),
-        (["--baseline", "0.3", "--effect", "1e-300"], "--effect: is too small"),
+        (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "above 0"),
+        (["--baseline", "0.3", "--margin", "1e-300"], "leave nothing to rule out"),
+        (["--baseline", "0.3", "--effect", "1e-300"], "leave nothing to rule out"),
         (["--baseline", "0.3", "--margin", "0.02", "--units-per-day", "inf"], "--units-per-day"),
     ],
 )
@@ -107,23 +104,16 @@ class Service(BaseHTTPRequestHandler):
 CONFIG = experiment(metrics=[{"name": "clicked", "kind": "proportion", "margin": 0.5}], planned_units=100)
 
 
-def fill(store: Store, began: str) -> None:
-    """40 units of each of two arms with clicks, and a log. began: what the log says of the start."""
-    arms = ["control", "pruned"]
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
+    """A service whose database has 40 units of each of two arms, with clicks, and a log."""
+    store, arms = Store(f"sqlite:///{tmp_path / 'x.db'}"), ["control", "pruned"]
     store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
     store.record_outcomes(
         [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], [CONFIG]
     )
-    early = [Outcome("prune20", f"e{i}", f"u{i}", "clicked", 1.0, 95.0) for i in range(3)]
-    store.record_outcomes(early, [CONFIG])
-    store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2, detail=began))
+    store.record_action(start(CONFIG, 90.0))
     store.record_action(Action("prune20", "rollback", 300.0, "guardrail", arm="pruned", reason="p99"))
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
-    store = Store(f"sqlite:///{tmp_path / 'x.db'}")
-    fill(store, identity(CONFIG))
     report = analyse(store, CONFIG, [action for _, action in store.actions(["prune20"])], 1000.0)
     handler = type("Handler", (Service,), {"asked": []})
     handler.detail = {
@@ -131,6 +121,7 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         "status": "running",
         "traffic": 0.2,
         "rolled_back": ["pruned"],
+        "shipped": None,
         "history": [asdict(action) for _, action in store.actions(["prune20"])],
         "report": asdict(report),
     }
@@ -146,16 +137,19 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         server.server_close()
 
 
-def test_a_report_for_people_and_for_programs(run: Run, service: tuple[str, type[Service]]) -> None:
+def test_a_report_for_people_and_for_programs(
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path
+) -> None:
     url, handler = service
-    shown = run("experiment", "report", "prune20", "--url", url)
+    shared = tmp_path / "shared.html"
+    shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert shown.status == 0, shown.err
+    assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
         "control 40, pruned 40",
         "clicked",
         "p99",
-        "pruned on clicked: 1 of the arm, 2 of control",
     ):
         assert part in shown.out
     assert handler.asked[0][:2] == ("GET", "/v1/experiments/prune20")
@@ -168,9 +162,7 @@ def test_changes_carry_their_reason_and_the_key(
     url, handler = service
     monkeypatch.setenv("HEADROOM_API_KEY", "secret")
     why = ["--url", url, "--reason", "looks fine"]
-    assert (
-        run("experiment", "ramp", "prune20", "--traffic", "0.25", "--reinstate", "pruned", *why).status == 0
-    )
+    assert run("experiment", "ramp", "prune20", "--traffic", "0.25", *why).status == 0
     assert run("experiment", "ramp", "prune20", *why).status == 0
     handler.detail["report"] = None  # as the service answers to a change
     stopped = run("experiment", "stop", "prune20", *why)
@@ -184,8 +176,8 @@ def test_changes_carry_their_reason_and_the_key(
         if method == "POST"
     ]
     assert bodies == [
-        ("/ramp", {"traffic": 0.25, "reinstate": ["pruned"], "reason": "looks fine"}),
-        ("/ramp", {"traffic": None, "reinstate": [], "reason": "looks fine"}),
+        ("/ramp", {"traffic": 0.25, "reason": "looks fine"}),
+        ("/ramp", {"traffic": None, "reason": "looks fine"}),
         ("/stop", {"reason": "looks fine"}),
         ("/ship", {"arm": "pruned", "reason": "looks fine"}),
     ]
@@ -201,46 +193,3 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
     assert nobody.err.startswith("headroom: no answer from http://127.0.0.1:1: ")
     assert run("experiment", "stop", "prune20", "--url", "localhost:8000").status == 2
     assert run("experiment", "ramp", "prune20", "--traffic", "1.5").status == 2
-    assert run("experiment", "report", "prune20", "--database", "sqlite:////x.db").status == 2
-
-
-def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    store = Store(url)
-    began = "salt s; arms control=full:50, pruned=masked:50"
-    fill(store, began)
-    store.close()
-    deploy = (Path(__file__).parents[3] / "deploy" / "serve.yaml").read_text()
-    start = deploy.index("        user_config:")
-    config = tmp_path / "old.yaml"
-    config.write_text(
-        deploy[:start]
-        + """        user_config:
-          variants: [{name: full}, {name: masked, head_mask: "0.*"}]
-          experiments:
-            - name: prune20
-              salt: s
-              arms: [{name: control, variant: full, weight: 50}, {name: pruned, variant: masked, weight: 50}]
-              metrics: [{name: clicked, kind: proportion, margin: 0.5}]
-"""
-    )
-    options = ["--database", url, "--config", str(config)]
-    shared = tmp_path / "shared.html"
-    shown = run("experiment", "report", "prune20", *options, "--out", str(shared))
-    assert shown.status == 0, shown.err
-    assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
-    assert "control 40, pruned 40" in shown.out
-    assert "STOP: Every arm was rolled back to control." in shown.out
-    config.write_text(config.read_text().replace("weight: 50}, {", "weight: 450}, {"))
-    another = run("experiment", "report", "prune20", *options).out
-    assert "INVALID: 'prune20' began with other arms or another salt than those in this config" in another
-    assert f"It began with {began}; this config has salt s; arms control=full:450" in another
-    assert "control 40, pruned 40. Sample ratio: not checked." in another
-    assert "clicked" not in another
-    gone = tmp_path / "new" / "gone.db"
-    missing = run("experiment", "report", "prune20", "--database", f"sqlite:///{gone}", *options[2:])
-    assert (missing.status, missing.err) == (1, f"headroom: --database: {gone} does not exist\n")
-    assert not gone.parent.exists()
-    other = run("experiment", "report", "other", *options)
-    assert other.status == 1
-    assert "declares no experiment 'other'; there are: prune20" in other.err

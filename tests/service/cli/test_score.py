@@ -72,18 +72,6 @@ def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
     assert rows[0][0] == run("score", QUERY, TITLES[0], *options).out.split("\t")[0]
 
 
-def test_a_header_names_the_columns(run: Run, options: list[str]) -> None:
-    plain = run("score", "-", *options, stdin=f"{QUERY}\t{TITLES[0]}\n".encode())
-    for header, row in (
-        ("query\ttitle", f"{QUERY}\t{TITLES[0]}"),
-        ("Title\tid\tQuery", f"{TITLES[0]}\t7\t{QUERY}"),
-    ):
-        assert run("score", "-", *options, stdin=f"{header}\n{row}\n".encode()) == plain
-    wrong = run("score", "-", *options, stdin=b"query,title\na,b\n")
-    assert wrong.status == 1
-    assert "line 1: expected a query, a tab and a title; found 'query,title'" in wrong.err
-
-
 def test_the_version(run: Run) -> None:
     assert run("--version").out.startswith("headroom 0.")
 

@@ -44,7 +44,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> None:
         assert "the same command goes on from there" in run(*arguments).err
 
 
-@pytest.mark.parametrize("source", ["data", "./data", "data//", "../work/./data", "."])
+@pytest.mark.parametrize("source", ["../work/./data//", "."])
 def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
     run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
@@ -116,82 +116,40 @@ def test_a_directory_of_somebody_else_is_not_taken_for_parts(
     assert foreign.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("options_then", "reason"),
-    [
-        ({}, "run with another input, {input}; repeat that run"),
-        ({"--mask": "0.*"}, "run with another mask or variant; repeat that run"),
-        ({"--overflow": "chunks"}, "run with another --overflow; repeat that run"),
-        ({"--dtype": "bfloat16"}, "another device or number format; repeat that run"),
-        ({"--prefix": "my_"}, "run with another choice of columns; repeat that run"),
-        ({"--query-column": "other"}, "another choice of columns; repeat that run"),
-        ({"--mask-column": "other"}, "run with another choice of columns; repeat that run"),
-    ],
-)
 def test_parts_are_used_again_only_if_nothing_has_changed(
-    run: Run,
-    tiny_checkpoint: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options_then: dict[str, str],
-    reason: str,
-) -> None:
-    source = tmp_path / "a.csv"
-    source.write_text("query,title,other\nwood lamp,red lamp,0.*\n")
-    options = {
-        "--input": str(source),
-        "--output": str(tmp_path / "out.csv"),
-        "--model": str(tiny_checkpoint),
-        "--device": "cpu",
-        "--dtype": "float32",
-    }
-
-    def command(options: dict[str, str]) -> list[str]:
-        return ["score", *(word for option in options.items() for word in option)]
-
-    stopped(monkeypatch, run, *command(options))
-    if not options_then:
-        source.write_text("query,title,other\nwood lamp,red lamp and more,0.*\n")
-    other = run(*command(options | options_then))
-    assert other.status == 1
-    assert reason.format(input=source) in other.err
-    assert run(*command(options | options_then), "--overwrite").status == 0
-
-
-def test_parts_of_another_release_are_not_used(
     run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "a.csv").write_text(ROWS)
-    command = ["score", "--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / "out.csv"), *options]
+    source, plan = tmp_path / "a.csv", tmp_path / "out.csv.parts" / "plan.json"
+    text = "query,title,other\nwood lamp,red lamp,0.*\n"
+    source.write_text(text)
+    command = ["score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options]
     stopped(monkeypatch, run, *command)
-    plan = tmp_path / "out.csv.parts" / "plan.json"
-    release = json.loads(plan.read_text())["version of headroom"][0]
+    for change, reason in (
+        (["--mask", "0.*"], "run with another mask or variant; repeat that run"),
+        (["--overflow", "chunks"], "run with another --overflow; repeat that run"),
+        (["--dtype", "bfloat16"], "another device or number format; repeat that run"),
+        (["--prefix", "my_"], "run with another choice of columns; repeat that run"),
+        (["--query-column", "other"], "another choice of columns; repeat that run"),
+        (["--mask-column", "other"], "run with another choice of columns; repeat that run"),
+    ):
+        other = run(*command, *change)
+        assert (other.status, reason in other.err) == (1, True), other.err
+    kept = plan.read_text()
+    release = json.loads(kept)["version of headroom"][0]
     assert release == importlib.metadata.version("headroom")
-    plan.write_text(plan.read_text().replace(f'"{release}"', '"0.0.1"'))
+    plan.write_text(kept.replace(f'"{release}"', '"0.0.1"'))
     other = run(*command)
     assert (other.status, "another version of headroom" in other.err) == (1, True)
+    plan.write_text(kept)
+    source.write_text(text.replace("red", "green"))
+    other = run(*command)
+    assert other.status == 1
+    assert f"run with another input, {source}; repeat that run" in other.err
+    assert run(*command, "--overwrite").status == 0
 
 
-@pytest.mark.parametrize(
-    ("source", "output"),
-    [
-        ("a.csv", "./a.csv"),
-        ("data/in", "data"),
-        ("data/in", "link"),
-        ("data", "./data/in"),
-        ("data", "data/scored"),
-        ("a.csv", "{uri}/a.csv"),
-        ("{uri}/data/in", "data"),
-        ("b.csv.rejects.jsonl", "b.csv"),
-    ],
-)
 def test_an_output_that_would_replace_the_input_is_refused(
-    run: Run,
-    options: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    output: str,
+    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data" / "in").mkdir(parents=True)
     (tmp_path / "link").symlink_to("data")
@@ -200,12 +158,20 @@ def test_an_output_that_would_replace_the_input_is_refused(
     (tmp_path / "b.csv.rejects.jsonl").write_text('{"query": "wood", "title": "lamp"}\n')
     before = names(tmp_path)
     monkeypatch.chdir(tmp_path)
-    given = [place.format(uri=tmp_path.as_uri()) for place in (source, output)]
-    result = run("score", "--input", given[0], "--output", given[1], "--overwrite", *options)
-    assert result.status == 1
-    assert "--input" in result.err
-    assert names(tmp_path) == before
-    assert (tmp_path / "a.csv").read_text() == (tmp_path / "data/in/b.csv").read_text() == ROWS
+    for source, output in (
+        ("a.csv", "./a.csv"),
+        ("data/in", "data"),
+        ("data/in", "link"),
+        ("data", "./data/in"),
+        ("data", "data/scored"),
+        ("a.csv", f"{tmp_path.as_uri()}/a.csv"),
+        (f"{tmp_path.as_uri()}/data/in", "data"),
+        ("b.csv.rejects.jsonl", "b.csv"),
+    ):
+        result = run("score", "--input", source, "--output", output, "--overwrite", *options)
+        assert (result.status, "--input" in result.err) == (1, True), (source, output)
+        assert names(tmp_path) == before
+        assert (tmp_path / "a.csv").read_text() == (tmp_path / "data/in/b.csv").read_text() == ROWS
 
 
 def test_a_stored_mask_or_a_module_that_changes_is_another_job(

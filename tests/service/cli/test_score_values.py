@@ -12,7 +12,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from service.files.running import Summary
 from tests.prompt import Output, Run
 from tests.service.files.killed import arguments, score_all
 
@@ -30,14 +29,17 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in file.read_bytes().splitlines()]
 
 
-def written(file: Path, values: list[Any]) -> Path:
-    """Write a row of jsonl with each value."""
-    file.write_text("".join(json.dumps({"query": "wood", "title": "lamp", "x": x}) + "\n" for x in values))
+def written(file: Path, columns: list[list[Any]]) -> Path:
+    """Write rows of jsonl with these further columns: x0, x1, …"""
+    rows = [
+        {"query": "wood", "title": "lamp"} | {f"x{number}": x for number, x in enumerate(values)}
+        for values in zip(*columns, strict=True)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
 
-@pytest.mark.parametrize("source", ["a.jsonl", "a.parquet"])
-@pytest.mark.parametrize("target", ["b.csv", "b.tsv"])
+@pytest.mark.parametrize(("source", "target"), [("a.jsonl", "b.tsv"), ("a.parquet", "b.csv")])
 def test_line_ends_quotes_and_delimiters_survive_csv(
     run: Run, options: list[str], tmp_path: Path, source: str, target: str
 ) -> None:
@@ -60,57 +62,43 @@ def test_line_ends_quotes_and_delimiters_survive_csv(
     assert [{name: row[name] for name in rows[0]} for row in lines(end)] == rows
 
 
-@pytest.mark.parametrize(
-    ("values", "texts"),
-    [
-        ([2**63 + 5, -1], ["9223372036854775813", "-1"]),
-        ([-1, 2**63 + 5], ["-1", "9223372036854775813"]),
-        ([[2**63 + 5], [-1]], ["[9223372036854775813]", "[-1]"]),
-        ([{"id": 2**63}, {"id": 1}], ['{"id":9223372036854775808}', '{"id":1}']),
-        ([{}, None], ["{}", None]),
-        ([{"a": {}}, {"a": {}}], ['{"a":{}}', '{"a":{}}']),
-        ([[{}], []], ["[{}]", "[]"]),
-        ([[], None], ["[]", None]),
-        ([{"a": []}, {"a": None}], ['{"a":[]}', '{"a":null}']),
-        ([[1.5], None], ["[1.5]", None]),
-        ([1.5, True], ["1.5", "true"]),
-        ([1, True], ["1", "true"]),
-    ],
-)
+TEXTS: list[tuple[list[Any], list[str | None]]] = [
+    ([2**63 + 5, -1], ["9223372036854775813", "-1"]),
+    ([-1, 2**63 + 5], ["-1", "9223372036854775813"]),
+    ([[2**63 + 5], [-1]], ["[9223372036854775813]", "[-1]"]),
+    ([{"id": 2**63}, {"id": 1}], ['{"id":9223372036854775808}', '{"id":1}']),
+    ([{}, None], ["{}", None]),
+    ([{"a": {}}, {"a": {}}], ['{"a":{}}', '{"a":{}}']),
+    ([[{}], []], ["[{}]", "[]"]),
+    ([[], None], ["[]", None]),
+    ([{"a": []}, {"a": None}], ['{"a":[]}', '{"a":null}']),
+    ([[1.5], None], ["[1.5]", None]),
+    ([1.5, True], ["1.5", "true"]),
+    ([1, True], ["1", "true"]),
+]
+
+
 def test_values_that_no_type_of_parquet_holds_become_text(
-    run: Run, options: list[str], tmp_path: Path, values: list[Any], texts: list[str]
+    run: Run, options: list[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "b.parquet"
-    score(run, written(tmp_path / "a.jsonl", values), output, options)
-    assert parquet.read_table(output)["x"].to_pylist() == texts
+    score(run, written(tmp_path / "a.jsonl", [values for values, _ in TEXTS]), output, options)
+    table = parquet.read_table(output)
+    assert [table[f"x{number}"].to_pylist() for number in range(len(TEXTS))] == [texts for _, texts in TEXTS]
 
 
-def scored(directory: Path, model: Path, values: list[Any]) -> tuple[Summary, Path]:
-    """Score rows with these values in a column; the first two say its type. Returns the output too."""
-    source, output = written(directory / "a.jsonl", values), directory / "b.parquet"
-    return score_all(arguments(source, output, model), lambda *_: None, window_rows=2), output
-
-
-@pytest.mark.parametrize(
-    ("first", "late"),
-    [
-        (1, True),
-        (1.5, False),
-        (True, 1),
-        (1, 2.5),
-        (1, "b"),
-        (1, 2**63),
-        (1.5, 2**53),
-    ],
-)
-def test_a_later_value_that_would_be_changed_is_set_aside(
-    tiny_checkpoint: Path, tmp_path: Path, first: Any, late: Any
-) -> None:
-    summary, output = scored(tmp_path, tiny_checkpoint, [first, first, late, first])
-    assert (summary.rows, summary.rejects) == (3, 1)
-    assert parquet.read_table(output)["x"].to_pylist() == [first] * 3
-    (reject,) = lines(Path(summary.rejects_file))
-    assert (reject["line"], reject["reason"][:2]) == (3, "x ")
+def test_a_later_value_that_would_be_changed_is_set_aside(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    changes = [(1, True), (1.5, False), (True, 1), (1, 2.5), (1, "b"), (1, 2**63), (1.5, 2**53)]
+    # The first two rows say the types; then each row has one value of another.
+    columns = [
+        [first, first, *(late if number == row else first for row in range(len(changes)))]
+        for number, (first, late) in enumerate(changes)
+    ]
+    source, output = written(tmp_path / "a.jsonl", columns), tmp_path / "b.parquet"
+    summary = score_all(arguments(source, output, tiny_checkpoint), lambda *_: None, window_rows=2)
+    assert (summary.rows, summary.rejects) == (2, len(changes))
+    rejects = [(reject["line"], reject["reason"][:3]) for reject in lines(Path(summary.rejects_file))]
+    assert rejects == [(number + 3, f"x{number} ") for number in range(len(changes))]
 
 
 def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_path: Path) -> None:

@@ -133,15 +133,28 @@ def test_unasked_each_core_has_a_replica_and_the_second_ctrl_c_stops_them_at_onc
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_takes_everything_with_it(own_server: Server) -> None:
+def test_a_driver_that_is_killed_takes_everything_with_it_and_leaves_its_directory_to_the_next_start(
+    own_server: Server, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    """Open to others and without keys, which is said."""
     assert own_server.wait_until_ready(), own_server.stderr
-    processes = own_server.family()
+    warning = f"warning: everybody who can reach http://0.0.0.0:{own_server.port} may use it: no API keys"
+    assert warning in own_server.stderr
+    processes, (run,) = own_server.family(), own_server.run_directories()
     agents = [process for process in processes if "Agent" in " ".join(process.cmdline())]
     own_server.process.kill()
     # Ray's two agents try to tell their dead head for up to a minute, then end as well.
     assert still_there([process for process in processes if process not in agents]) == []
     for agent in agents:
         agent.kill()
+    assert run.is_dir()
+    again = Server(tmp_path, tiny_checkpoint)
+    try:
+        again.wait_for_line("starting Ray")
+        assert not run.exists()
+    finally:
+        again.kill()
+        sweep()
 
 
 @pytest.mark.slow
@@ -174,25 +187,3 @@ async def test_without_haproxy_serves_own_proxy_does(
         assert (json.loads(line)["path"], json.loads(line)["trace_id"]) == ("/v1/models", "ab" * 16)
     finally:
         server.kill()
-
-
-@pytest.mark.slow
-def test_a_killed_run_leaves_its_directory_to_the_next_start(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    """Open to others and without keys, which is said."""
-    directories = []
-    try:
-        for number in range(2):
-            server = Server(tmp_path, tiny_checkpoint, host="0.0.0.0")
-            try:
-                server.wait_for_line("starting Ray")
-                (run,) = server.run_directories()
-                directories.append(run)
-                assert run.is_dir()
-                assert not number or not directories[0].exists()
-            finally:
-                server.kill()
-        warning = f"warning: everybody who can reach http://0.0.0.0:{server.port} may use it: no API keys"
-        assert warning in server.wait_for_line("warning")
-    finally:
-        sweep()
-    assert not any(directory.exists() for directory in directories)

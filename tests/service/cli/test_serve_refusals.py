@@ -113,8 +113,6 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path, run: Run) -
     ("old", "new", "reason"),
     [
         ("masks: {}", "masks: {a: 2026-11-31}", ": nested too deeply, or a value that JSON does not have"),
-        ("masks: {}", f"masks: {'[' * 5000}", ": nested too deeply"),
-        ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
         (
             "args: {}",
             "args: {dtype: float8}",
@@ -135,24 +133,16 @@ def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
     assert line.startswith(f"headroom: {path}{reason}")
 
 
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [
-        ("max_ongoing_requests", "max_ongoing_requests: many"),
-        ("autoscaling_config.max_replicas", "autoscaling_config: {max_replicas: many}"),
-    ],
-)
-def test_what_serve_itself_would_refuse_is_named_before_ray_starts(
-    field: str, text: str, tmp_path: Path
-) -> None:
+def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Path) -> None:
     path = tmp_path / "serve.yaml"
-    path.write_text(DEPLOY.read_text().replace("max_ongoing_requests: 20000", text))
+    wrong = "autoscaling_config: {max_replicas: many}"
+    path.write_text(DEPLOY.read_text().replace("max_ongoing_requests: 20000", wrong))
     failed = headroom("serve", "--config", path, "--port", str(free_port()))
     assert failed.returncode == 1
     assert failed.stderr.splitlines() == [
         "headroom: starting Ray",
-        f"headroom: {path}: applications[0].deployments[0].{field}: Input should be a valid "
-        "integer, unable to parse string as an integer",
+        f"headroom: {path}: applications[0].deployments[0].autoscaling_config.max_replicas: "
+        "Input should be a valid integer, unable to parse string as an integer",
     ]
 
 

@@ -1,15 +1,17 @@
-"""Databases for the tests: a fresh SQLite file, and a fresh database of a real PostgreSQL."""
+"""What the tests share: databases of SQLite and of a real PostgreSQL, and a service with an experiment."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from service.experiments.store import Store
+from tests.service.experimenting import KEYS, USER, config
 from tests.service.experiments.postgres import Cluster
+from tests.service.in_process import Service, serve
 
 _numbers = itertools.count()
 
@@ -40,3 +42,17 @@ def store(url: str) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    """An empty SQLite database."""
+    return f"sqlite:///{tmp_path / 'experiments.db'}"
+
+
+@pytest.fixture
+async def service(tiny_checkpoint: Path, file_url: str) -> AsyncIterator[Service]:
+    """A service with an experiment, in this process."""
+    async with serve(tiny_checkpoint, config(), database_url=file_url, api_keys=KEYS) as running:
+        running.http.headers.update(USER)
+        yield running

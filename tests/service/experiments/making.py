@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,10 @@ from service.experiments.events import Action, ShadowResult
 from service.experiments.live import LiveExperiments
 from service.experiments.measure import Comparison
 from service.experiments.metrics import ExperimentMetrics
-from service.experiments.shadow_report import histogram
-from service.experiments.state import Run, identity
+from service.experiments.state import identity
 from service.experiments.store import Store
 
-ALWAYS = Comparison(
-    ("control", "pruned"), (Run(-math.inf, math.inf, 1.0, dict.fromkeys(("control", "pruned"), 10_000)),)
-)
+ALWAYS = Comparison(("control", "pruned"))
 """A comparison of two arms that run all the time."""
 
 
@@ -41,15 +36,14 @@ def start(config: ExperimentConfig, time: float = 0.0) -> Action:
 
 def shadowed(
     mean_delta: float,
-    deltas: Sequence[float] = (0.1,),
+    mean_abs_delta: float = 0.1,
     *,
     experiment: str = "prune20",
     time: float = 1.0,
     **more: Any,
 ) -> ShadowResult:
     """A request whose scores under `pruned` differ from those under control by so much."""
-    mean, bins = float(np.mean(deltas)), histogram(np.array(deltas))
-    return ShadowResult(experiment, "pruned", time, mean_delta, mean, len(deltas), bins, **more)
+    return ShadowResult(experiment, "pruned", time, mean_delta, mean_abs_delta, **more)
 
 
 def live_of(store: Store, **more: Any) -> LiveExperiments:

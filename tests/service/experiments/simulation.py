@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.estimates import Floats, Moments, estimate
-from service.experiments.sequences import Boundary, contrast
+from service.experiments.estimates import Boundary, Floats, Moments, contrast, estimate
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""
@@ -36,8 +35,8 @@ class Design:
     """The design of an experiment with control and one arm.
 
     units: units of both arms. every: units between two looks. share: the arm's share of the units.
-    margin: how much worse is good enough, as a share of control's value if `relative`; None asks whether
-        there is a difference.
+    margin: how much worse is good enough, as a share of control's value; None asks whether there is a
+        difference.
     """
 
     units: int
@@ -45,7 +44,6 @@ class Design:
     share: float = 0.5
     alpha: float = 0.05
     margin: float | None = None
-    relative: bool = True
     sign: int = 1
     ratio: bool = False
     adjusted: bool = False
@@ -99,10 +97,10 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     )
     boundary = Boundary(design.alpha, design.units)
     at_looks = contrast(control, arm, overall, boundary)
-    low, high, bar = at_looks.low, at_looks.high, 0.0 if design.margin is None else -design.margin
-    if design.relative and design.margin is not None:
+    low, high = at_looks.low, at_looks.high
+    if design.margin is not None:
         gap = contrast(control, arm, overall, boundary, ratio=1 - design.sign * design.margin)
-        low, high, bar = gap.low, gap.high, 0.0
+        low, high = gap.low, gap.high
     worst, best = (low, high) if design.sign > 0 else (-high, -low)
     units = (np.arange(looks) + 1) * design.every
 
@@ -110,8 +108,8 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
         return np.where(condition.any(1), units[condition.argmax(1)], NEVER)
 
     return Conclusions(
-        good=first(worst > bar),
-        bad=first(best < bar),
+        good=first(worst > 0),
+        bad=first(best < 0),
         different=first((at_looks.low > 0) | (at_looks.high < 0)),
         missed=first((at_looks.low > truth) | (at_looks.high < truth)),
         low=at_looks.low[:, -1],

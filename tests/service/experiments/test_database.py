@@ -14,6 +14,7 @@ from service.errors import DatabaseUnavailable
 from service.experiments.database import default_url
 from service.experiments.events import Exposure, Outcome
 from service.experiments.store import Store
+from tests.service.experiments.making import experiment
 from tests.service.experiments.postgres import Cluster
 
 
@@ -106,7 +107,7 @@ def test_what_a_damaged_file_cannot_keep_is_not_accepted(tmp_path: Path, how: st
     else:
         path.write_bytes(b"" if how == "emptied" else os.urandom(path.stat().st_size))
     with pytest.raises(DatabaseUnavailable):
-        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)])
+        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)], [experiment()])
     assert [str(path) in reason for reason in failures] == [True]
 
 

@@ -87,6 +87,11 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"guardrails": {"latency": 5}}, r"\.guardrails\.latency"),
         ({"shadow": -0.1}, r"\.shadow"),
         ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
+        ({"metrics": [{"name": "a", "kind": "ratio"}]}, "a ratio needs one"),
+        ({"metrics": [{"name": "a", "denominator": "b"}]}, "belongs to kind: ratio"),
+        ({"metrics": [{"name": "a", "kind": "ratio", "denominator": "a"}]}, "another metric"),
+        ({"metrics": [{"name": "a", "margin": 2.0}]}, "below 1"),
+        ({"metrics": [{"name": "a", "window_hours": 0.0}]}, r"\.metrics\[0\]\.window_hours"),
         ({"oops": 1}, r"\.oops"),
     ],
 )  # fmt: skip

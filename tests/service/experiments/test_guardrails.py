@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from service.config.settings import LiveConfig
 from service.experiments.definition import Guardrails
 from service.experiments.guardrails import Breach, exceeds, find_breach, population_stability
-from service.experiments.windows import LATENCY_BOUNDS, MAX_SCORED_UNITS, SCORE_BINS, Counts, SlidingWindow
+from service.experiments.store import Store
+from service.experiments.windows import MAX_SCORED_UNITS, SCORE_BINS, Counts, SlidingWindow
+from tests.service.experimenting import config
+from tests.service.experiments.making import live_of
 
 ALL_OFF = Guardrails(error_rate=None, srm=None)
 
@@ -212,18 +217,6 @@ def test_a_slot_remembers_so_many_units_and_no_more() -> None:
     assert made.total(30.0).scores.sum() == 2 * MAX_SCORED_UNITS
 
 
-def test_the_window_knows_the_99th_percentile_to_a_tenth() -> None:
-    made = window([])
-    latencies = np.random.default_rng(3).lognormal(-3, 0.7, 5000)
-    for latency in latencies:
-        made.record(0.0, float(latency))
-    assert made.total(0.0).p99_seconds == pytest.approx(float(np.quantile(latencies, 0.99)), rel=0.1)
-    assert Counts().p99_seconds is None
-    made.record(0.0, 1e9)
-    assert made.total(0.0).latencies.sum() == 5001
-    assert LATENCY_BOUNDS[-1] > 55
-
-
 def test_scores_at_the_ends_of_the_range_have_a_bin() -> None:
     made = window(["u"], scores=score(0.0, 1.0, 0.5))
     made.record(0.0, 0.1, scores=score())
@@ -242,3 +235,18 @@ def test_a_request_of_a_thousand_titles_weighs_as_much_as_one_of_one() -> None:
     pruned.record(0.0, 0.1, unit="shop", scores=score(*[0.01] * 1000))
     limits = Guardrails(error_rate=None, score_shift=0.25)
     assert find_breach("pruned", pruned.total(0.0), control.total(0.0), limits) is None
+
+
+async def test_the_windows_start_anew_with_each_config(tmp_path: Path) -> None:
+    live = live_of(Store(f"sqlite:///{tmp_path / 'experiments.db'}"))
+    scored = np.array([0.5], dtype=np.float32)
+    for version, p99_ms in (("first", 100.0), ("second", 300.0)):
+        edited = LiveConfig.model_validate(config(guardrails={"p99_ms": p99_ms}))
+        live.apply(edited.assigner, version)
+        assert live.windows.counts("prune20", "pruned").requests == 0
+        live.windows.record("prune20", "pruned", 0.2, scores=lambda: scored)
+        counts = live.windows.counts("prune20", "pruned")
+        assert (counts.requests, counts.slow, counts.scores.sum()) == (1, int(p99_ms == 100.0), 0)
+    live.windows.record("removed", "pruned", 0.2)
+    assert live.windows.counts("removed", "pruned").requests == 0
+    await live.close(1)

@@ -1,19 +1,23 @@
-"""Arms are compared by the units of the same time, and by what these did while they had their arm."""
+"""Our estimates beside tea-tasting's, the database's sums beside numpy's, and which units count."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import tea_tasting as tt
+from scipy import stats
 from sqlalchemy import text
 
 from service.experiments.analysis import analyse
 from service.experiments.definition import ExperimentConfig, Metric
+from service.experiments.estimates import NOBODY, Estimate, Moments, estimate
 from service.experiments.events import Action, Exposure, Outcome
 from service.experiments.measure import comparisons, measure
 from service.experiments.report import Report
-from service.experiments.state import identity, runs
+from service.experiments.state import identity, losses
 from service.experiments.store import Store
 from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
 
@@ -84,7 +88,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
 
     # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
     log = [*(action for _, action in store.actions(["e"])), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
-    during = comparisons("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
+    during = comparisons(config, losses(config, log))["pruned"]
     sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
     moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
@@ -93,7 +97,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
     # A window has to be over before the end: the units of the last hours do not count.
     windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
     log = [*(action for _, action in store.actions(["e"])), Action("e", "stop", PERIOD, "test")]
-    during = comparisons("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
+    during = comparisons(config, losses(config, log))["pruned"]
     moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
         through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
@@ -146,60 +150,165 @@ def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(
     assert list(found.mean) == [10, 0, 1]
 
 
-def test_an_a_a_test_with_a_pause_sees_no_difference_in_who_returns(store: Store) -> None:
-    """Busy users spend more. In the pause after a rollback nobody is exposed; the busy ones return."""
-    config = experiment(name="e", planned_units=2000, metrics=[SPENT])
-    log: list[tuple[float, Any, dict[str, Any]]] = [
-        (0.0, "start", {}),
-        (10.0, "rollback", {"arm": "pruned"}),
-        (30.0, "reinstate", {"arm": "pruned"}),
-        (30.0, "ramp", {"traffic": 1.0}),
+@pytest.fixture(scope="module")
+def users() -> pd.DataFrame:
+    """2,000 users with skewed values, a denominator and a covariate; unequal arms with an effect."""
+    rng = np.random.default_rng(11)
+    n = 2000
+    variant = (rng.random(n) < 0.3).astype(int)
+    before = rng.lognormal(1, 0.8, n)
+    sessions = 1 + rng.poisson(3, n)
+    spent = before * rng.lognormal(0, 0.5, n) + 0.5 * sessions + 0.3 * variant
+    return pd.DataFrame(
+        {
+            "variant": variant,
+            "spent": spent,
+            "sessions": sessions.astype(float),
+            "before": before,
+            "ordered": (spent > 6).astype(float),
+        }
+    )
+
+
+def both(
+    users: pd.DataFrame, value: str, denominator: str | None = None, covariate: str | None = None
+) -> list[Moments]:
+    def columns(arm: pd.DataFrame) -> Moments:
+        return moments_of(
+            arm[value].to_numpy(),
+            arm[denominator].to_numpy() if denominator else 0.0,
+            arm[covariate].to_numpy() if covariate else 0.0,
+        )
+
+    return [columns(users[users["variant"] == arm]) for arm in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "denominator", "covariate"),
+    [
+        ("spent", None, None),
+        ("ordered", None, None),
+        ("spent", "sessions", None),
+        ("spent", None, "before"),
+        ("spent", "sessions", "before"),
+    ],
+    ids=["mean", "proportion", "ratio", "mean with CUPED", "ratio with CUPED"],
+)
+def test_estimates_are_those_of_tea_tasting(
+    users: pd.DataFrame, value: str, denominator: str | None, covariate: str | None
+) -> None:
+    if denominator is None:
+        theirs = tt.Mean(value, covariate, use_t=False, equal_var=False)
+    else:
+        theirs = tt.RatioOfMeans(value, denominator, covariate, use_t=False, equal_var=False)
+    expected = tt.Experiment(metric=theirs).analyze(users)["metric"]
+
+    parts = both(users, value, denominator, covariate)
+    control, treated = (
+        estimate(part, sum(parts, NOBODY), ratio=denominator is not None, adjusted=covariate is not None)
+        for part in parts
+    )
+    difference = treated.value - control.value
+    error = np.sqrt(control.variance + treated.variance)
+    assert control.value == pytest.approx(expected.control)
+    assert treated.value == pytest.approx(expected.treatment)
+    assert difference == pytest.approx(expected.effect_size)
+    assert 2 * stats.norm.sf(abs(difference / error)) == pytest.approx(expected.pvalue, rel=1e-6)
+    assert difference - stats.norm.isf(0.025) * error == pytest.approx(expected.effect_size_ci_lower)
+
+
+def test_cuped_narrows_by_the_correlation_and_moves_no_mean(users: pd.DataFrame) -> None:
+    parts = both(users, "spent", covariate="before")
+    plain = estimate(parts[0], sum(parts, NOBODY))
+    adjusted = estimate(parts[0], sum(parts, NOBODY), adjusted=True)
+    slope = np.polyfit(users["before"], users["spent"], 1)[0]
+    control = users[users["variant"] == 0]
+    left = np.var(control["spent"] - slope * control["before"], ddof=1)
+    assert adjusted.variance / plain.variance == pytest.approx(left / control["spent"].var())
+    assert adjusted.variance < 0.5 * plain.variance
+    assert abs(adjusted.value - plain.value) < 2 * np.sqrt(plain.variance)
+
+
+def test_a_covariate_that_never_varies_changes_nothing(users: pd.DataFrame) -> None:
+    parts = both(users, "spent")
+    constant = [moments_of(users["spent"][users["variant"] == arm].to_numpy(), 0.0, 5.0) for arm in (0, 1)]
+    plain, adjusted = (
+        estimate(parts[0], sum(parts, NOBODY)),
+        estimate(constant[0], sum(constant, NOBODY), adjusted=True),
+    )
+    assert float(plain.value) == float(adjusted.value)
+    assert float(plain.variance) == pytest.approx(float(adjusted.variance))
+
+
+def test_parts_add_up_to_the_whole_even_far_from_zero() -> None:
+    rng = np.random.default_rng(5)
+    values = 1e9 + rng.normal(size=(3, 1000))
+    whole = moments_of(*values)
+    added = sum((moments_of(*values[:, start : start + 100]) for start in range(0, 1000, 100)), NOBODY)
+    assert added.mean == pytest.approx(whole.mean)
+    assert added.covariance == pytest.approx(np.cov(values), abs=1e-7)
+    assert whole.covariance == pytest.approx(np.cov(values), abs=1e-7)
+
+
+def fill(store: Store, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Exposures and outcomes of 300 units; returns what each column of a unit is by the metric's rules."""
+    n = 300
+    arms = np.where(rng.random(n) < 0.5, "control", "pruned")
+    exposed = rng.uniform(1000, 2000, n)
+    store.add_exposures([Exposure("e", f"u{i}", str(arms[i]), 0, exposed[i], "v") for i in range(n)])
+    columns = {name: np.zeros(n) for name in ("clicks", "views", "before", "in_window")}
+    outcomes = []
+    for i in range(n):
+        for k in range(rng.integers(0, 6)):
+            at = exposed[i] + rng.uniform(-4000, 4000)
+            metric = ["clicks", "views"][k % 2]
+            value = float(rng.integers(1, 9))
+            outcomes.append(Outcome("e", f"{i}-{k}", f"u{i}", metric, value, at))
+            if metric == "clicks" and at < exposed[i]:
+                columns["before"][i] += value
+            elif at >= exposed[i]:
+                columns[metric][i] += value
+                if metric == "clicks" and at < exposed[i] + 3600:
+                    columns["in_window"][i] += value
+    store.record_outcomes(outcomes + outcomes[:50], [experiment(name="e")])
+    store.record_outcomes([Outcome("other", "x", "u1", "clicks", 1e6, 3000.0)], [experiment(name="other")])
+    return columns | {"arm": arms, "exposed": exposed}
+
+
+def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:
+    c = fill(store, np.random.default_rng(3))
+    now = 1e6
+    cases = [
+        (Metric(name="clicks", covariate="clicks"), (c["clicks"], 0.0, c["before"])),
+        (Metric(name="clicks", kind="proportion"), ((c["clicks"] > 0).astype(float),)),
+        (Metric(name="clicks", kind="ratio", denominator="views"), (c["clicks"], c["views"])),
+        (Metric(name="clicks", window_hours=1.0), (c["in_window"],)),
+        (Metric(name="nobody"), (np.zeros(300),)),
     ]
-    for time, kind, more in log:
-        act(store, config, time, kind, **more)
-    rng = np.random.default_rng(4)
-    exposures, outcomes = [], []
-    for i in range(3000):
-        visits = np.cumsum(rng.exponential(1 / rng.gamma(1.0, 0.2), 60))
-        visits = visits[visits < 40]
-        exposed = visits[(visits < 10) | (visits >= 30)]
-        if len(exposed):
-            arm = ("control", "pruned")[i % 2]
-            exposures.append(Exposure("e", f"u{i}", arm, 5000 * (i % 2) + 1, float(exposed[0]), "v", "1.0 "))
-        outcomes += [Outcome("e", f"{i}-{k}", f"u{i}", "spent", 1.0, at) for k, at in enumerate(visits)]
-    store.add_exposures(exposures)
-    record(store, outcomes)
-    report = report_of(store, config, 40.0)
-    assert not report.sample_ratio.alarm
-    found = report.arms[0].metrics[0]
-    assert found.units + found.control_units == len(exposures)
-    assert found.relative == pytest.approx(0, abs=0.1)
-    assert found.relative_low is not None
-    assert found.relative_low < 0 < found.relative_high  # type: ignore[operator]
+    for metric, columns in cases:
+        found = measure(store, "e", metric, now, ALWAYS).moments
+        assert set(found) == {"control", "pruned"}
+        for arm, moments in found.items():
+            chosen = c["arm"] == arm
+            assert_alike(moments, moments_of(*(v[chosen] if np.ndim(v) else v for v in columns)))
 
 
-def test_a_stop_and_a_resumption_lose_only_what_happened_between(store: Store) -> None:
-    config = experiment("control", "b", name="e", planned_units=2000)
-    for time, kind, more in (
-        (0.0, "start", {}),
-        (100.0, "stop", {}),
-        (200.0, "ramp", {"traffic": 0.5}),
-        (300.0, "ramp", {"traffic": 1.0}),
-    ):
-        act(store, config, time, kind, **more)
-    store.add_exposures(
-        [Exposure("e", "low", "control", 10, 50.0, "v"), Exposure("e", "high", "control", 4000, 60.0, "v")]
-    )
-    record(
-        store,
-        [
-            Outcome("e", f"{unit} {time}", unit, "clicks", value, time)
-            for unit in ("low", "high")
-            for time, value in ((90.0, 1.0), (190.0, 10.0), (290.0, 100.0), (390.0, 1000.0))
-        ],
-    )
-    log = [action for _, action in store.actions(["e"])]
-    during = comparisons("control", ["b"], runs(config, log, 400.0))["b"]
-    found = measure(store, "e", Metric(name="clicks"), 400.0, during).moments["control"]
-    assert found.units == 2
-    assert float(found.mean[0] * 2) == pytest.approx(1101 + 1001)  # the high one was off until 300
+def test_units_count_only_once_their_window_is_over(store: Store) -> None:
+    c = fill(store, np.random.default_rng(4))
+    now = 1500.0 + 3600
+    found = measure(store, "e", Metric(name="clicks", window_hours=1.0), now, ALWAYS).moments
+    for arm, moments in found.items():
+        chosen = (c["arm"] == arm) & (c["exposed"] <= 1500)
+        assert_alike(moments, moments_of(c["in_window"][chosen]))
+
+
+def test_an_experiment_without_units_has_no_moments(store: Store) -> None:
+    assert measure(store, "empty", Metric(name="clicks"), 0.0, ALWAYS).moments == {}
+
+
+def test_one_unit_has_a_value_and_no_variance() -> None:
+    one = moments_of(np.array([2.0]))
+    found = estimate(one, one)
+    assert isinstance(found, Estimate)
+    assert found.value == 2.0
+    assert np.isnan(found.variance)

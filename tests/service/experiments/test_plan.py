@@ -53,24 +53,15 @@ def spending(treated: np.ndarray, rng: np.random.Generator) -> Units:
     return Units(rng.gamma(4.0, 2.5, treated.shape) + 0.9 * treated)
 
 
-def spending_with_past(treated: np.ndarray, rng: np.random.Generator) -> Units:
-    past = rng.normal(0, 4, treated.shape)
-    return Units(10 + past + rng.normal(0, 3, treated.shape) + 0.9 * treated, covariate=past)
-
-
 SD = (0.3 * 0.7) ** 0.5
 CASES: dict[str, tuple[Question, Draw]] = {
     "non-inferior, no effect": (Question(0.3, SD, margin=0.08), clicks),
-    "non-inferior, a little worse": (
-        Question(0.3, SD, margin=0.09, effect=-0.016, relative=False),
-        worse_clicks,
-    ),
+    "non-inferior, a little worse": (Question(0.3, SD, margin=0.09, effect=-0.016), worse_clicks),
     "difference of rare clicks": (
         Question(0.05, (0.05 * 0.95) ** 0.5, effect=0.03, weights=(0.7, 0.3), arm_sd=(0.08 * 0.92) ** 0.5),
         many_more_clicks,
     ),
     "difference, unequal arms": (Question(10, 5, effect=0.9, weights=(0.7, 0.3)), spending),
-    "difference with CUPED": (Question(10, 5, effect=0.9, correlation=0.8), spending_with_past),
 }
 
 
@@ -84,11 +75,7 @@ def test_experiments_conclude_as_often_as_planned(case: str) -> None:
         units,
         every=units // looks,
         share=question.weights[1] / sum(question.weights),
-        margin=None
-        if question.margin is None
-        else question.margin / (question.baseline if question.relative else 1),
-        relative=question.relative and question.margin is not None,
-        adjusted=question.correlation > 0,
+        margin=None if question.margin is None else question.margin / question.baseline,
     )
     found = simulate(design, draw, experiments=EXPERIMENTS, truth=question.effect, seed=8)
     assert (found.good > 0).mean() == pytest.approx(0.8, abs=0.03)
@@ -102,10 +89,9 @@ def test_looking_at_any_time_costs_units_but_fewer_than_twice() -> None:
     assert units_of(question, power=0.9)[1] > sequence
     plan = make_plan(question, alpha=0.05, power=0.8, units_per_day=sequence / 14)
     assert plan.any_time.days == 14
-    assert {found.days: found.shift for found in plan.provable}[14] == pytest.approx(0.006, rel=0.01)
 
 
 def test_a_question_without_an_answer_is_refused() -> None:
-    with pytest.raises(ValueError, match="worse by the margin or more"):
+    with pytest.raises(ValueError, match="leave nothing to rule out"):
         Question(0.3, SD, margin=0.01, effect=-0.01)
     assert Question(0.3, SD, margin=0.01, effect=-0.01, sign=-1).shift == pytest.approx(0.02)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from service.experiments.estimates import NOBODY, Moments, estimate
+from service.experiments.estimates import MIN_UNITS, NOBODY, Boundary, Moments, contrast, estimate, one_sample
 from service.experiments.sample_ratio import sequential_p
-from service.experiments.sequences import MIN_UNITS, Boundary, contrast, one_sample
 from tests.service.experiments.making import moments_of
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 

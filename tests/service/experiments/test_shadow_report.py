@@ -1,13 +1,18 @@
-"""One request under two arms."""
+"""One request under two arms, and what many of them say together."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from service.experiments.shadow_report import paired
+from service.experiments.estimates import Boundary
+from service.experiments.shadow_report import paired, shadow_reports
+from service.experiments.store import Store
+from tests.service.experiments.making import shadowed
 
 
 def test_differences_are_those_of_scipy_and_scikit_learn() -> None:
@@ -18,7 +23,6 @@ def test_differences_are_those_of_scipy_and_scikit_learn() -> None:
     found = paired(control, arm, grades.tolist())
     assert found["mean_delta"] == pytest.approx((arm - control).mean())
     assert found["mean_abs_delta"] == pytest.approx(np.abs(arm - control).mean())
-    assert found["pairs"] == sum(found["bins"].values()) == 25
     assert found["rank_correlation"] == pytest.approx(stats.spearmanr(control, arm).statistic)
     gains = (2.0**grades - 1)[None]
     without_ties = paired(np.arange(25.0), arm, grades.tolist())
@@ -38,3 +42,49 @@ def test_what_cannot_be_said_is_none() -> None:
     assert one["mean_delta"] == pytest.approx(0.2)
     assert (one["rank_correlation"], one["ndcg_delta"]) == (None, None)
     assert paired(np.array([0.3, 0.3]), np.array([0.2, 0.5]))["rank_correlation"] is None
+
+
+def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:
+    """30 requests that did not change showed a loss of exactly 0."""
+    store.add_shadow([shadowed(0.0, 0.0, ndcg_delta=0.0)] * 30)
+    loss = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures["ndcg_loss"]
+    assert (loss.mean, loss.low, loss.high) == (0, None, None)
+
+
+def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Path) -> None:
+    """Sessions of 4 to 10 like requests: intervals missed the truth in 13 to 42 % of experiments."""
+    store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)
+    experiments, number = 120, 40
+    means = rng.normal(0.0, 0.3, (experiments, number))
+    rows = [
+        shadowed(float(rng.normal(means[e, u], 0.05)), experiment=f"e{e}", unit=f"u{u}")
+        for e in range(experiments)
+        for u in range(number)
+        for _ in range(rng.integers(4, 11))
+    ]
+    store.add_shadow(rows)
+    found = [
+        shadow_reports(store, f"e{e}", ["pruned"], 0.05)["pruned"].measures["mean_delta"]
+        for e in range(experiments)
+    ]
+    assert {delta.units for delta in found} == {number}
+    assert sum(delta.requests for delta in found) == len(rows)
+    ends = [(delta.low, delta.high) for delta in found if delta.low is not None and delta.high is not None]
+    assert len(ends) > 0.8 * experiments  # the others are too skewed so far
+    assert sum(not low < 0 < high for low, high in ends) <= 0.05 * len(ends)
+    first: dict[str, list[float]] = {}
+    for row in rows:
+        if row.experiment == "e0":
+            first.setdefault(str(row.unit), []).append(row.mean_delta)
+    by_unit = [np.mean(values) for values in first.values()]
+    assert found[0].mean == pytest.approx(np.mean(by_unit))
+    width = float(Boundary(0.05, 1000).multiplier(number) * stats.sem(by_unit))
+    rare = -np.log(0.05) / number * (1 + abs(np.mean(by_unit)))
+    assert found[0].high == pytest.approx(np.mean(by_unit) + width + rare)
+
+
+def test_a_correlation_is_never_above_1(tmp_path: Path) -> None:
+    store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)
+    store.add_shadow([shadowed(0.1, experiment="e", rank_correlation=c) for c in rng.uniform(0.9, 1, 60)])
+    found = shadow_reports(store, "e", ["pruned"], 0.05)["pruned"].measures["rank_correlation"]
+    assert (found.units, found.requests, found.high) == (60, 60, 1.0)

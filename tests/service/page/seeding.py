@@ -153,7 +153,7 @@ def _fill(
 def _shadow(experiment: str, moment: float, rng: np.random.Generator) -> ShadowResult:
     return shadowed(
         float(rng.normal(0.002, 0.01)),
-        rng.exponential(0.012, 20).tolist(),
+        float(rng.exponential(0.012)),
         experiment=experiment,
         time=moment,
         rank_correlation=float(rng.normal(0.97, 0.01)),

@@ -199,7 +199,7 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     page.write(".actions [type=number]", "100")
     page.button("Ramp").click()
     page.button("Yes", ".confirm").click()
-    page.until(lambda: page.one(".experiment .status").text == "running")
+    page.until(lambda: "give a new experiment another name and salt" in page.one(".actions").text)
 
 
 def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
@@ -240,7 +240,7 @@ def test_the_admin_key_dialog_can_be_left_and_the_key_stays(page: Page) -> None:
     assert page.one(".trip")
 
 
-def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> None:
+def test_an_action_sends_the_reason_as_it_stands(page: Page) -> None:
     page.open("#experiments?experiment=deeper")
     page.one(".trip")
     page.run("""
@@ -261,13 +261,6 @@ def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> 
     page.one("#reason").send_keys("too slow")
     page.button("Yes", ".confirm").click()
     page.until(lambda: page.run("return sent") == [{"reason": "too slow"}])
-    page.one(".actions [type=checkbox]").click()
-    for number, arms in ((2, ["pruned30"]), (3, [])):
-        page.button("Ramp").click()
-        page.button("Yes", ".confirm").click()
-        page.until(lambda number=number: len(page.run("return sent")) == number)
-        assert page.run("return sent.at(-1).reinstate") == arms
-        page.until(lambda: "Ramped." in page.one(".actions").text)
 
 
 def pretend_running(page: Page) -> None:
@@ -291,13 +284,13 @@ def pretend_running(page: Page) -> None:
     page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
 
 
-def ramp(page: Page, question: str, done: str = "Ramped.") -> dict[str, Any]:
+def ramp(page: Page, question: str) -> dict[str, Any]:
     """Ramp, and return what the page sent."""
     page.button("Ramp").click()
     assert page.one(".confirm span").text == question
     page.button("Yes", ".confirm").click()
     page.until(lambda: not page.all(".confirm"))
-    page.until(lambda: done in page.one(".actions").text)
+    page.until(lambda: "Ramped." in page.one(".actions").text)
     sent: dict[str, Any] = page.run("return sent.pop()")
     return sent
 
@@ -312,29 +305,8 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     assert ramp(page, "Expose 0.04 % of each arm's units?")["traffic"] == pytest.approx(0.0004)
     page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
     page.write(".actions [type=number]", "")
-    assert not page.button("Ramp").is_enabled()
-    page.write(".actions [type=number]", "50")
-
-    page.one(".actions [type=checkbox]").click()
-    page.run("changes.rolled_back = []")  # another admin was faster
-    page.hurry()
-    page.until(lambda: not page.all(".actions [type=checkbox]"))
-    assert ramp(page, "Expose 50 % of each arm's units?")["reinstate"] == []
-
-
-def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page: Page) -> None:
-    pretend_running(page)
-    keep = {"traffic": None, "reinstate": ["pruned30"], "reason": ""}
-    question = "Take pruned30 in again? The traffic and its schedule stay as they are."
-    page.one(".actions [type=checkbox]").click()
-    assert ramp(page, question, "Taken in again.") == keep
-    page.one(".actions [type=checkbox]").click()
-    page.write(".actions [type=number]", "")
-    assert ramp(page, question, "Taken in again.") == keep
-    page.one(".actions [type=checkbox]").click()
-    page.write(".actions [type=number]", "5")
-    question = "Expose 5 % of each arm's units and take pruned30 in again?"
-    assert ramp(page, question) == {**keep, "traffic": 0.05}
+    question = "Expose the share of each arm's units that comes next in the config's ramp?"
+    assert ramp(page, question) == {"traffic": None, "reason": ""}
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:

@@ -45,7 +45,6 @@ def test_a_wrong_outcome_is_refused_with_its_place(change: dict[str, Any], said:
     [
         (StopRequest, {"reason": "a\0b"}),
         (RampRequest, {"reason": "a\0b"}),
-        (RampRequest, {"reinstate": ["a\0b"]}),
         (ShipRequest, {"arm": "b", "reason": "a\0b"}),
         (ShipRequest, {"arm": "a\0b"}),
         (ScoreRequest, SCORE | {"unit": "a\0b"}),

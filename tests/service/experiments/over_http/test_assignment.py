@@ -24,7 +24,7 @@ from tests.service.in_process import LIMITS, QUERY, TITLES, Service, long_queue,
 
 
 async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(
-    service: Service, url: str
+    service: Service, file_url: str
 ) -> None:
     answers = [await score(service, f"user-{number}") for number in range(20) for _ in range(2)]
     variants = {"control": "full", "pruned": "cut"}
@@ -35,7 +35,7 @@ async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(
         assert arms.setdefault(f"user-{number // 2}", assignment["arm"]) == assignment["arm"]
         assert (assignment["experiment"], assignment["fallback"]) == ("prune20", False)
     assert set(arms.values()) == {"control", "pruned"}
-    await eventually(lambda: exposed(url) == arms)
+    await eventually(lambda: exposed(file_url) == arms)
     counts = Counter(arms.values())
     for arm in variants:
         series = f'headroom_exposures_total{{arm="{arm}",experiment="prune20"}}'
@@ -54,9 +54,9 @@ async def test_who_names_a_variant_or_a_mask_or_no_unit_is_in_no_experiment(
     assert service.metric("headroom_exposures_total") == 0
 
 
-async def test_targeting_takes_who_has_the_attributes(tiny_checkpoint: Path, url: str) -> None:
+async def test_targeting_takes_who_has_the_attributes(tiny_checkpoint: Path, file_url: str) -> None:
     live = config(where={"locale": ["en", "de"], "premium": True})
-    async with serve(tiny_checkpoint, live, database_url=url) as service:
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
         inside = {"locale": "de", "premium": True, "more": 1.5}
         assert (await score(service, "u1", attributes=inside))["assignment"]["experiment"] == "prune20"
         for other in (None, {}, {"locale": "fr", "premium": True}, {"locale": "de", "premium": 1}):
@@ -70,8 +70,8 @@ async def test_targeting_takes_who_has_the_attributes(tiny_checkpoint: Path, url
             assert error["param"] == place
 
 
-async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str) -> None:
-    async with serve(tiny_checkpoint, config(), database_url=url, max_queue_tokens=1) as service:
+async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, file_url: str) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=file_url, max_queue_tokens=1) as service:
         # What the tokenizer cannot read is found out after the unit has its arm; so is a full queue.
         await service.refused("/v1/score", 422, query="\ufffd", titles=TITLES, unit="unreadable")
         requests = [{"query": QUERY, "titles": TITLES, "unit": f"user-{number}"} for number in range(60)]
@@ -81,11 +81,11 @@ async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str)
             body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
         }
         await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        assert exposed(url).keys() == answered
+        assert exposed(file_url).keys() == answered
 
 
 async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
-    tiny_checkpoint: Path, url: str, tmp_path: Path
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
 ) -> None:
     """Without them an arm that fails would lose the units that it harmed."""
     broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
@@ -94,7 +94,7 @@ async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
         ([{"name": "full"}, broken], {200}),  # control answers in the arm's place
         ([broken, {"name": "full"}], {200, 500}),  # nothing answers in control's
     ):
-        database = f"{url}-{variants[0]['name']}"
+        database = f"{file_url}-{variants[0]['name']}"
         async with serve(tiny_checkpoint, config(variants), database_url=database) as service:
             seen = {
                 (
@@ -113,10 +113,10 @@ async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
             assert set(found.values()) == {"control", "pruned"}
 
 
-async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Path, url: str) -> None:
+async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Path, file_url: str) -> None:
     live = config(shadow=1.0, traffic=0.0)
     titles = [*TITLES, *(f"steel angle bracket {number}" for number in range(9))]
-    async with serve(tiny_checkpoint, live, database_url=url) as service:
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
         full = await service.post("/v1/score", query=QUERY, titles=titles, variant="full")
         cut = await service.post("/v1/score", query=QUERY, titles=titles, variant="cut")
         grades = [number % 5 for number in range(len(titles))]
@@ -141,12 +141,14 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         assert error["param"] == "grades"
 
 
-async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, url: str) -> None:
+async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, file_url: str) -> None:
     """A client of text-embeddings-inference may send texts alone, and have the ends of long ones read."""
     live = config(shadow=1.0, traffic=0.0)
     inputs = [["wood screws"], ["angle", "steel " * 100 + "lamp"]]
     body = {"inputs": inputs, "truncation_direction": "Left"}
-    async with serve(write_checkpoint(tmp_path / "one", num_labels=1), live, database_url=url) as service:
+    async with serve(
+        write_checkpoint(tmp_path / "one", num_labels=1), live, database_url=file_url
+    ) as service:
         scores = []
         for variant in ("cut", "full"):
             answer = await service.http.post("/predict", json=body | {"variant": variant})
@@ -161,17 +163,17 @@ async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, url: str) -
         assert mean_delta == pytest.approx(np.mean(np.subtract(*scores)), abs=1e-6)
 
 
-async def test_under_load_shadow_work_is_what_is_dropped(tiny_checkpoint: Path, url: str) -> None:
-    async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url) as service:
+async def test_under_load_shadow_work_is_what_is_dropped(tiny_checkpoint: Path, file_url: str) -> None:
+    async with serve(tiny_checkpoint, config(shadow=1.0), database_url=file_url) as service:
         await asyncio.gather(*(score(service, f"user-{number}") for number in range(120)))  # all 200
         assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="dropped"}') > 0
 
 
 async def test_shadow_work_of_an_experiment_that_was_stopped_meanwhile_is_dropped(
-    tiny_checkpoint: Path, url: str
+    tiny_checkpoint: Path, file_url: str
 ) -> None:
     """Else the device would be busy with scores that nobody compares any more."""
-    settings = {**LIMITS, "database_url": url, "api_keys": KEYS}
+    settings = {**LIMITS, "database_url": file_url, "api_keys": KEYS}
     async with serve(tiny_checkpoint, config(shadow=1.0), **settings) as service:
         service.http.headers.update(USER)
         async with long_queue(service):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from service.experiments.events import Action
@@ -27,23 +26,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
     """A service with an experiment. The last test stops it."""
-    server = Server(directory, tiny_checkpoint)
+    server = Server(directory, tiny_checkpoint, live=config())
     try:
         assert server.wait_until_ready(), server.stderr
-        server.write_config(config())
-        server.wait_for_line("config applied")
-        wait_for_experiments(server)
         yield server
     finally:
         server.kill()
-
-
-def wait_for_experiments(server: Server) -> None:
-    """Until the replica has the config that Serve has accepted, and has begun its experiment."""
-    url = f"http://127.0.0.1:{server.port}/v1/experiments"
-    deadline = time.monotonic() + PATIENCE_S
-    while not any(found["started"] for found in httpx.get(url, timeout=PATIENCE_S).json()["experiments"]):
-        assert time.monotonic() < deadline
 
 
 async def metric(server: Server, name: str) -> float:

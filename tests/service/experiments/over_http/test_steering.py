@@ -1,4 +1,4 @@
-"""What operators do to a running experiment, the outcomes that they send, and what the routes say."""
+"""What operators and guardrails do to a running experiment, outcomes, and what the routes say."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.config.settings import InvalidConfig, LiveConfig
-from tests.service.experimenting import BOSS, USER, config, score
+from service.experiments.events import Action
+from service.experiments.state import Epoch
+from service.experiments.store import Store
+from tests.checkpoints import write_checkpoint
+from tests.service.experimenting import BOSS, USER, config, eventually, score, write_broken_checkpoint
+from tests.service.experiments.test_store import exposure
 from tests.service.in_process import Service, serve
 
 
@@ -26,9 +32,6 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     refused = await act("stop", 403, USER)
     assert refused["error"]["type"] == "forbidden"
     assert (await act("ramp", traffic=0.25, reason="careful"))["traffic"] == 0.25
-    assert (await act("stop"))["status"] == "stopped"
-    assert (await act("stop", 409))["error"]["message"] == "The experiment 'prune20' is stopped already."
-    assert (await score(service, "user-1"))["assignment"] is None
     assert (await act("ramp"))["traffic"] == 1.0
     no_step = (await act("ramp", 422))["error"]
     assert no_step["message"] == "traffic: 'prune20' has no next step; give the traffic"
@@ -36,7 +39,6 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     too_little = (await act("ramp", 422, traffic=0.0001))["error"]
     assert too_little["param"] == "traffic"
     assert "0.0002 is the next" in too_little["message"]
-    assert (await act("ramp", 422, traffic=0.5, reinstate=["pruned"]))["error"]["param"] == "reinstate[0]"
     shipped = await act("ship", arm="pruned", reason="as good, 18 % cheaper")
     assert (shipped["status"], shipped["shipped"]) == ("shipped", "pruned")
     for unit in ("user-1", None):
@@ -44,7 +46,11 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
         assert (answer["variant"], answer["assignment"]) == ("cut", None)
     assert (await act("ship", 409, arm="control"))["error"]["type"] == "conflict"
     history = (await act("stop"))["history"]
-    assert [entry["kind"] for entry in history] == ["start", "ramp", "stop", "ramp", "ship", "stop"]
+    assert [entry["kind"] for entry in history] == ["start", "ramp", "ramp", "ship", "stop"]
+    assert (await score(service, "user-1"))["assignment"] is None
+    for verb in ("stop", "ramp"):
+        message = (await act(verb, 409))["error"]["message"]
+        assert message.startswith("The experiment 'prune20' is stopped already; to go on, give a new")
     assert history[1]["reason"] == "careful"
     assert history[1]["actor"].startswith("key ")
     assert all(abs(entry["time"] - time.time()) < 100 for entry in history)
@@ -52,13 +58,13 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert missing.status_code == 404
 
 
-async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, url: str) -> None:
-    async with serve(tiny_checkpoint, config(), database_url=url) as service:
+async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, file_url: str) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=file_url) as service:
         error = await service.refused("/v1/experiments/prune20/stop", 403)
         assert "HEADROOM_API_KEYS" in error["message"]
 
 
-async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: Path, url: str) -> None:
+async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: Path, file_url: str) -> None:
     metrics = [
         {"name": "revenue", "covariate": "past_revenue"},
         {"name": "clicks", "kind": "ratio", "denominator": "impressions"},
@@ -68,7 +74,7 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
         known = {"experiment": "prune20", "unit": "user-1", "time": time.time() + 1, "id": metric}
         return {"metric": metric, "value": 1, **known, **more}
 
-    async with serve(tiny_checkpoint, config(metrics=metrics), database_url=url) as service:
+    async with serve(tiny_checkpoint, config(metrics=metrics), database_url=file_url) as service:
         arms = [(await score(service, f"user-{number}"))["assignment"]["arm"] for number in range(4)]
         await asyncio.to_thread(service.replica.live.writer.flush, 60)
         batch = [outcome(name) for name in ("revenue", "past_revenue", "clicks", "impressions")]
@@ -78,7 +84,6 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
             "unknown": 0,
             "pending": 0,
             "unknown_outcomes": [],
-            "pending_outcomes": [],
         }
         more = [
             *batch[:2],
@@ -89,8 +94,6 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
         ]
         receipt = await service.post("/v1/outcomes", outcomes=more)
         assert [receipt[key] for key in ("accepted", "duplicates", "pending", "unknown")] == [1, 2, 1, 2]
-        (pending,) = receipt["pending_outcomes"]
-        assert (pending["index"], pending["id"]) == (3, "early")
         unknown = receipt["unknown_outcomes"]
         assert [(found["index"], found["id"], found["reason"]) for found in unknown] == [
             (4, "other", "experiment"),
@@ -103,7 +106,6 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
         for found, schema in (
             (receipt, "OutcomeReceipt"),
             (unknown[0], "UnknownOutcome"),
-            (pending, "PendingOutcome"),
         ):
             assert found.keys() == document[schema]["properties"].keys()
 
@@ -147,3 +149,102 @@ async def test_what_the_routes_answer_is_what_the_document_says(service: Service
     assert schemas["EpochRatio"]["properties"].keys() == ratio["epochs"][0].keys()
     properties = document["components"]["schemas"]["ScoreRequest"]["properties"]
     assert {"unit", "attributes", "grades"} <= properties.keys()
+
+
+async def until_rolled_back(service: Service, guardrail: str) -> list[dict[str, Any]]:
+    """The answers to a load that goes on until a guardrail steps in; all of them successes."""
+    series = f'headroom_experiment_rollbacks_total{{experiment="prune20",guardrail="{guardrail}"}}'
+    answers: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 60
+    while not service.metric(series):
+        assert time.monotonic() < deadline, "no roll-back"
+        answers += await asyncio.gather(*(score(service, f"user-{len(answers) + i}") for i in range(10)))
+    return answers
+
+
+async def test_an_arm_that_fails_is_answered_by_control_and_rolled_back_by_itself(
+    tiny_checkpoint: Path, file_url: str, tmp_path: Path
+) -> None:
+    broken = write_broken_checkpoint(tmp_path / "broken")
+    live = config(
+        [{"name": "full"}, {"name": "broken", "checkpoint": str(broken)}], guardrails={"min_requests": 20}
+    )
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        # From 0 on, so that Prometheus sees the first one as an increase.
+        zero = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="error_rate"} 0'
+        await eventually(lambda: zero in service.metrics.render().decode())
+        seen = await until_rolled_back(service, "error_rate")
+        expected = (await score(service, variant="full"))["results"]
+        assert all(answer["results"] == expected for answer in seen)
+        fell_back = [answer for answer in seen if answer["assignment"] and answer["assignment"]["fallback"]]
+        assert len(fell_back) >= 20
+        assert {(a["assignment"]["arm"], a["variant"]) for a in fell_back} == {("pruned", "full")}
+        assert service.metric(
+            'headroom_experiment_fallbacks_total{arm="pruned",experiment="prune20"}'
+        ) == len(fell_back)
+
+        after = [await score(service, f"user-{number}") for number in range(20)]
+        assert {(answer["assignment"], answer["variant"]) for answer in after} == {(None, "full")}
+        shown = (await service.http.get("/v1/experiments/prune20")).json()
+        assert (shown["status"], shown["rolled_back"]) == ("rolled_back", ["pruned"])
+        last = shown["history"][-1]
+        assert (last["kind"], last["arm"], last["actor"], last["reason"]) == (
+            *("rollback", "pruned", "guardrail", "error_rate"),
+        )
+        assert "requests failed" in last["detail"]
+    # A new replica, with the same config and database, does not undo it.
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        assert (await score(service, "user-1"))["assignment"] is None
+
+
+async def test_a_slow_arm_is_rolled_back_under_load_and_nobody_gets_an_error(
+    tiny_checkpoint: Path, file_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "slow", seed=5)
+    live = config(
+        [{"name": "full"}, {"name": "slow", "checkpoint": str(other)}],
+        guardrails={"p99_ms": 200, "min_requests": 20},
+    )
+    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
+        classifier = service.replica.engine.classifiers[str(other)]
+        forward = classifier.forward
+
+        def slow(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+            time.sleep(0.25)
+            return forward(encoded, weights, **how)
+
+        monkeypatch.setattr(classifier, "forward", slow)
+        await until_rolled_back(service, "p99")
+        assert (await score(service, "user-1"))["variant"] == "full"
+
+
+async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Path, file_url: str) -> None:
+    async with (
+        serve(tiny_checkpoint, config(), database_url=file_url) as one,
+        serve(tiny_checkpoint, config(), database_url=file_url) as other,
+    ):
+        assert (await score(other, "user-1"))["assignment"] is not None
+        store = one.replica.live.ledger.store
+        rollback = Action(experiment="prune20", kind="rollback", time=0.0, actor="guardrail", arm="pruned")
+        await asyncio.to_thread(store.record_action, rollback)
+        for service in (one, other):
+            await eventually(
+                lambda s=service: s.replica.live.ledger.standings["prune20"].status == "rolled_back", 5
+            )
+            assert (await score(service, "user-1"))["assignment"] is None
+
+
+async def test_units_of_one_arm_that_get_lost_end_the_experiment(
+    tiny_checkpoint: Path, file_url: str
+) -> None:
+    """The sample ratio: the database has 300 units of control for 100 of the other arm."""
+    store = Store(file_url)
+    epoch = Epoch(traffic=1.0).label
+    rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
+    rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
+    await asyncio.to_thread(store.add_exposures, rows)
+    store.close()
+    async with serve(tiny_checkpoint, config(), database_url=file_url) as service:
+        series = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="srm"}'
+        await eventually(lambda: service.metric(series) == 1)
+        assert service.metric('headroom_sample_ratio_p{experiment="prune20"}') < 0.001

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower"]
 
-MIN_SHIFT = 1e-6
-"""The smallest distance to rule out, in standard deviations; some 10^13 units can show it."""
-
 Baseline = Annotated[float, typer.Option(help="Value of the metric today: a share of units, or a mean.")]
 Sd = Annotated[
     float | None,
@@ -30,9 +27,6 @@ Margin = Annotated[
 Effect = Annotated[
     float, typer.Option(help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline.")
 ]
-Absolute = Annotated[
-    bool, typer.Option("--absolute", help="Give --margin and --effect in the metric's own unit.")
-]
 Power = Annotated[
     float, typer.Option(min=0.5, max=0.99, help="Probability of a conclusion if the effect is as given.")
 ]
@@ -41,9 +35,6 @@ Traffic = Annotated[float, typer.Option(min=1e-4, max=1, help="Share of the unit
 UnitsPerDay = Annotated[
     float | None, typer.Option(min=1, max=1e12, help="New units per day; adds how many days the test takes.")
 ]
-Correlation = Annotated[
-    float, typer.Option(min=-0.999, max=0.999, help="Correlation of the metric with its covariate (CUPED).")
-]
 
 
 def command(
@@ -51,13 +42,11 @@ def command(
     sd: Sd = None,
     margin: Margin = None,
     effect: Effect = 0.0,
-    absolute: Absolute = False,
     better: Annotated[Better, typer.Option(help="Which values of the metric are better.")] = "higher",
     power: Power = 0.8,
     weights: Weights = "50,50",
     traffic: Traffic = 1.0,
     units_per_day: UnitsPerDay = None,
-    correlation: Correlation = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Compute how many units and days an A/B test needs.
@@ -75,7 +64,7 @@ def command(
     from service.experiments.analysis import ALPHA
     from service.experiments.plan import make_plan
 
-    question = ask(baseline, sd, margin, effect, absolute, better, correlation, weights)
+    question = ask(baseline, sd, margin, effect, better, weights)
     daily = None if units_per_day is None else units_per_day * traffic
     plan = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
     if as_json:
@@ -94,72 +83,58 @@ def command(
 
 
 def ask(
-    baseline: float,
-    sd: float | None,
-    margin: float | None,
-    effect: float,
-    absolute: bool,
-    better: Better,
-    correlation: float,
-    weights: str,
+    baseline: float, sd: float | None, margin: float | None, effect: float, better: Better, weights: str
 ) -> Question:
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""
     from service.experiments.plan import Question
 
-    unit = 1.0 if absolute else baseline
-    changed = baseline + effect * unit
+    changed = baseline * (1 + effect)
     is_share = sd is None
-    _need(
-        math.isfinite(baseline) and (0 < baseline < 1 or not is_share),
-        "--baseline",
-        "must be between 0 and 1, unless --sd is given",
-    )
-    _need(is_share or 0 < sd < math.inf, "--sd", "must be above 0")  # type: ignore[operator]
-    _need(margin is None or 0 < margin < math.inf, "--margin", "must be above 0")
-    share = margin or 0.0
-    too_large = f"must be below 1, because it is a share of the baseline: {share / 100:g} is {share:g} %"
-    _need(margin is None or absolute or margin < 1, "--margin", too_large)
-    is_asked = math.isfinite(effect) and (margin is not None or effect != 0)
-    _need(is_asked, "--margin", "give a margin, or the --effect that the test should find")
-    _need(absolute or baseline > 0, "--margin", "needs a --baseline above 0, or --absolute")
-    too_far = f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1"
-    _need(not is_share or 0 < changed < 1, "--effect", too_far)
+    for is_right, option, reason in (
+        (
+            0 < baseline < (1 if is_share else math.inf),
+            "--baseline",
+            "must be above 0; without --sd, below 1",
+        ),
+        (sd is None or 0 < sd < math.inf, "--sd", "must be above 0"),
+        (
+            margin is None or 0 < margin < 1,
+            "--margin",
+            "must be above 0 and below 1, because it is a share of the baseline: 0.02 is 2 %",
+        ),
+        (
+            math.isfinite(effect) and (margin is not None or effect != 0),
+            "--margin",
+            "give a margin, or the --effect that the test should find",
+        ),
+        (
+            not is_share or 0 < changed < 1,
+            "--effect",
+            f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
+        ),
+    ):
+        if not is_right:
+            raise typer.BadParameter(reason, param_hint=option)
     try:
-        question = Question(
+        return Question(
             baseline=baseline,
             sd=sd or math.sqrt(baseline * (1 - baseline)),
-            margin=None if margin is None else margin * unit,
-            effect=effect * unit,
-            relative=not absolute,
+            margin=None if margin is None else margin * baseline,
+            effect=effect * baseline,
             weights=tuple(float(weight) for weight in weights.split(",")),
-            correlation=correlation,
             sign=1 if better == "higher" else -1,
             arm_sd=math.sqrt(changed * (1 - changed)) if is_share else None,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    _need(
-        question.shift >= MIN_SHIFT * question.tau,
-        "--effect" if margin is None else "--margin",
-        "is too small beside the standard deviation: no test has enough units to show it",
-    )
-    return question
-
-
-def _need(is_right: bool, option: str, reason: str) -> None:
-    """Raise BadParameter with the reason unless the option is right."""
-    if not is_right:
-        raise typer.BadParameter(reason, param_hint=option)
 
 
 def text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
     """Return the plan as text for people."""
 
     def size(value: float) -> str:
-        if question.relative:
-            share = percent(value / question.baseline, digits=3)
-            return f"{share} of control's {question.baseline:g} ({number(value)})"
-        return number(value)
+        share = percent(value / question.baseline, digits=3)
+        return f"{share} of control's {question.baseline:g} ({number(value)})"
 
     def row(name: str, need: Need) -> list[str]:
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
@@ -180,8 +155,4 @@ def text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
         "",
         f"For the config: planned_units: {plan.any_time.units}",
     ]
-    if plan.provable:
-        kind = "differences" if question.margin is None else "margins"
-        lines += ["", f"The smallest {kind} that this traffic can show, looking at any time:"]
-        lines += [f"  after {point.days:>2} days   {size(point.shift)}" for point in plan.provable]
     return "\n".join(lines)

@@ -6,16 +6,21 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.experiment import plan
-from service.cli.experiment.tables import describe
+from models.commands.terminal import table
+from models.numbers import number, percent
+from service.cli import plan
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
+
+LATEST = 10
+"""How many entries of the log are shown, newest last."""
 
 Name = Annotated[str, typer.Argument(help="Name of the experiment in the config.")]
 Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
@@ -39,13 +44,6 @@ def report(
     name: Name,
     url: Url = HERE,
     key: Key = None,
-    database: Annotated[
-        str | None,
-        typer.Option(help="Database URL; for an experiment that is no longer in the service's config."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Config file that declares the experiment; needed with --database.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
     ] = None,
@@ -55,12 +53,7 @@ def report(
 
     Example: headroom experiment report prune20 --out prune20.html
     """
-    if (database is None) != (config is None):
-        raise typer.BadParameter("must be given together", param_hint="'--database' / '--config'")
-    if database is not None and config is not None:
-        experiment = from_database(name, database, config)
-    else:
-        experiment = call(url, key, name)
+    experiment = call(url, key, name)
     if out is not None:
         from models.study import page
         from service.experiments import report_page
@@ -74,12 +67,7 @@ def ramp(
     name: Name,
     traffic: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the units to expose.  [default: the next step; with --reinstate, the last traffic]"
-        ),
-    ] = None,
-    reinstate: Annotated[
-        list[str] | None, typer.Option(help="Arm that was rolled back and should get units again.")
+        typer.Option(min=0, max=1, help="Share of the units to expose.  [default: the schedule's next step]"),
     ] = None,
     reason: Reason = "",
     url: Url = HERE,
@@ -90,10 +78,7 @@ def ramp(
 
     Example: headroom experiment ramp prune20 --traffic 0.25 --reason "p99 is fine"
     """
-    if traffic is not None and not 0 <= traffic <= 1:
-        raise typer.BadParameter("must be from 0 to 1", param_hint="--traffic")
-    body = {"traffic": traffic, "reinstate": reinstate or [], "reason": reason}
-    show(call(url, key, name, "ramp", body), as_json)
+    show(call(url, key, name, "ramp", {"traffic": traffic, "reason": reason}), as_json)
 
 
 @app.command()
@@ -149,40 +134,86 @@ def call(
         raise RuntimeError(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
 
 
-def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
-    """Return the analysis and the log of an experiment that no service runs any more."""
-    import dataclasses
-    import time
-
-    from service.config.file import Overrides, load
-    from service.experiments.analysis import analyse
-    from service.experiments.database import parse_url
-    from service.experiments.store import Store
-
-    parsed = parse_url(url)
-    if parsed.drivername.startswith("sqlite") and not Path(str(parsed.database)).is_file():
-        raise RuntimeError(f"--database: {parsed.database} does not exist")  # opening it would create it
-    declared = {config.name: config for config in load(path, Overrides()).live.experiments}
-    if name not in declared:
-        names = ", ".join(declared) or "none"
-        raise RuntimeError(f"{path} declares no experiment {name!r}; there are: {names}")
-    config = declared[name]
-    store = Store(url)
-    try:
-        now = time.time()
-        actions = [action for _, action in store.actions([name])]
-        return {
-            "name": name,
-            "history": [dataclasses.asdict(action) for action in actions],
-            "report": dataclasses.asdict(analyse(store, config, actions, now)),
-        }
-    finally:
-        store.close()
-
-
 def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:
     """Print the answer as JSON, or as text for people."""
     if as_json:
         print(json.dumps(experiment, indent=2, ensure_ascii=False))
     else:
         print(describe(experiment, analysed=analysed))
+
+
+def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
+    """Return an answer of /v1/experiments/{name} as text.
+
+    analysed: whether the request asked for the analysis.
+    """
+    parts = [_heading(experiment)]
+    report = experiment["report"]
+    if report is not None:
+        parts.append(f"{report['recommendation'].upper()}: {report['text']}")
+        parts.append(_exposures(report))
+        if metrics := _metrics(report):
+            parts.append(metrics)
+        if shadows := [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]:
+            parts.append("\n".join(["Scored under both arms (shadow):", *(f"  {text}" for text in shadows)]))
+    elif analysed:
+        parts.append("No analysis at present: the service cannot reach its database.")
+    parts.append("\n".join(["Log:", *(f"  {_entry(entry)}" for entry in experiment["history"][-LATEST:])]))
+    return "\n\n".join(parts)
+
+
+def _heading(experiment: dict[str, Any]) -> str:
+    status = [experiment["status"], f"traffic {experiment['traffic']:.3g}"]
+    if experiment["rolled_back"]:
+        status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
+    if experiment["shipped"]:
+        status.append(f"shipped: {experiment['shipped']}")
+    return f"{experiment['name']}: {', '.join(status)}"
+
+
+def _exposures(report: dict[str, Any]) -> str:
+    counts = ", ".join(f"{arm} {count:,}" for arm, count in report["exposures"].items())
+    ratio = report["sample_ratio"]
+    if not ratio["epochs"]:
+        return f"Exposed units: {counts or 'none'}. Sample ratio: not checked. {ratio['text']}"
+    return f"Exposed units: {counts}. Sample ratio: p = {ratio['sequential_p']:.3g} over all looks."
+
+
+def _metrics(report: dict[str, Any]) -> str:
+    level = f"{100 * (1 - report['alpha']):g} % at any time"
+    rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
+    rows += [
+        [
+            metric["metric"],
+            metric["arm"],
+            _number(metric["control_value"]),
+            _number(metric["value"]),
+            *_change(metric),
+            metric["decision"].replace("_", " "),
+        ]
+        for arm in report["arms"]
+        for metric in arm["metrics"]
+    ]
+    return table(rows) if len(rows) > 1 else ""
+
+
+def _change(metric: dict[str, Any]) -> tuple[str, str]:
+    """Return a change and its interval, in percent if that has one."""
+    has_percent = metric["relative_low"] is not None and metric["relative_high"] is not None
+    keys = ("relative", "relative_low", "relative_high") if has_percent else ("difference", "low", "high")
+    text = percent if has_percent else number
+    change, *ends = (None if metric[key] is None else text(metric[key], digits=3, sign=True) for key in keys)
+    return change or "–", "–" if None in ends else " to ".join(map(str, ends))
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    moment = datetime.fromtimestamp(entry["time"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    what = [str(entry[key]) for key in ("kind", "arm") if entry.get(key)]
+    if entry.get("traffic") is not None:
+        what.append(f"{entry['traffic']:.3g}")
+    why = ", ".join(str(entry[key]) for key in ("reason", "detail") if entry.get(key))
+    return f"{moment}  {' '.join(what)} by {entry['actor']}" + (f": {why}" if why else "")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value, digits=4)

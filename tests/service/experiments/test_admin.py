@@ -1,0 +1,247 @@
+"""Where an experiment stands follows from its log: what one replica does, another does not undo unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from service.config.settings import LiveConfig
+from service.errors import Conflict, DatabaseUnavailable
+from service.experiments.admin import Decide, ExperimentAdmin, ramp, ship, stop
+from service.experiments.assignment import Assigner
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import Action
+from service.experiments.guardrails import Breach
+from service.experiments.state import IDLE, Epoch, Loss, fold, identity, losses
+from service.experiments.store import Store
+from tests.service.experimenting import config
+from tests.service.experiments.making import live_of
+
+ASSIGNER = LiveConfig.model_validate(config()).assigner
+BY = {"reason": "", "actor": "boss"}
+
+
+def ramp_to(traffic: float) -> Decide:
+    return partial(ramp, traffic=traffic)
+
+
+@pytest.fixture
+async def two(url: str) -> AsyncIterator[tuple[ExperimentAdmin, ExperimentAdmin]]:
+    """Two replicas, which read the log only when told to."""
+    lives = [live_of(Store(url)) for _ in range(2)]
+    for live in lives:
+        live.apply(ASSIGNER, "v")
+    first, second = map(ExperimentAdmin, lives)
+    yield first, second
+    for admin, live in zip((first, second), lives, strict=True):
+        admin.close()
+        await live.close(1)
+
+
+def kinds(admin: ExperimentAdmin) -> list[str]:
+    admin._ledger.refresh()
+    return [action.kind for action in admin._ledger.history("prune20")]
+
+
+async def refused(call: Awaitable[Any]) -> str:
+    with pytest.raises(Conflict) as refusal:
+        await call
+    return str(refusal.value)
+
+
+async def test_of_two_ships_at_once_one_is_refused(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
+    first, second = two
+    answers = await asyncio.gather(
+        first.act("prune20", partial(ship, arm="pruned"), **BY),
+        second.act("prune20", partial(ship, arm="control"), **BY),
+        return_exceptions=True,
+    )
+    assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "ExperimentDetail"]
+    assert kinds(first) == kinds(second) == ["start", "ship"]
+
+
+async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_change(
+    two: tuple[ExperimentAdmin, ExperimentAdmin],
+) -> None:
+    first, second = two
+    await second.act("prune20", ramp_to(0.5), **BY)
+    await first.act("prune20", partial(ship, arm="pruned"), **BY)
+    assert "has shipped arm 'pruned'; stop it" in await refused(second.act("prune20", ramp_to(1.0), **BY))
+    assert (await second.show("prune20", report=False)).status == "running"  # as it knows
+    await first.act("prune20", stop, **BY)
+    for act in (ramp_to(1.0), stop):
+        assert "is stopped already; to go on, give a new" in await refused(second.act("prune20", act, **BY))
+    assert kinds(second) == ["start", "ramp", "ship", "stop"]
+
+
+async def test_an_arm_that_was_rolled_back_does_not_come_back(
+    two: tuple[ExperimentAdmin, ExperimentAdmin],
+) -> None:
+    """Its users would have met the default meanwhile, and be unlike control's."""
+    first, second = two
+    first._ledger.add([Action("prune20", "rollback", 1.0, "guardrail", arm="pruned")])
+    first._ledger.flush()
+    assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
+    shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
+    assert "its variant can only become the `default`" in await shipped
+
+
+async def test_an_experiment_starts_once_every_replica_has_its_config(url: str) -> None:
+    """One replica recorded the start, another refused the edit, and the retry began behind the ramp."""
+    now = [0.0]
+    live = live_of(Store(url), monotonic=lambda: now[0])
+    for _ in range(2):
+        live.apply(ASSIGNER, "new", begin=False)
+        live.ledger.refresh()
+        assert live.ledger.standing("prune20").status == "pending"
+        assert live.ledger.store.actions(["prune20"]) == []
+        live.apply(Assigner(), "old")  # undone
+        live.ledger.begin("new")  # too late
+        live.ledger.refresh()
+        assert live.ledger.store.actions(["prune20"]) == []
+    live.apply(ASSIGNER, "new", begin=False)
+    live.ledger.begin("new")
+    assert live.ledger.standing("prune20").is_running
+    await live.close(1)
+
+
+async def test_an_edit_that_nobody_confirms_or_undoes_begins_by_itself(url: str) -> None:
+    now = [0.0]
+    live = live_of(Store(url), monotonic=lambda: now[0])
+    live.apply(ASSIGNER, "new", begin=False)
+    now[0] = 301.0
+    live.ledger.refresh()
+    assert live.ledger.standing("prune20").is_running
+    await live.close(1)
+
+
+class LosesAnAnswer(Store):
+    """The database records a roll-back, and the connection breaks before it says so."""
+
+    def record_action(self, action: Action) -> None:
+        super().record_action(action)
+        if action.kind == "rollback":
+            raise DatabaseUnavailable
+
+
+async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> None:
+    """It was in the log and in the list of unrecorded ones: an epoch that no other replica knows."""
+    live = live_of(LosesAnAnswer(url))
+    live.apply(ASSIGNER, "v")
+    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+    for _ in range(3):
+        live.ledger.refresh()
+    log = [action for _, action in live.ledger.store.actions(["prune20"])]
+    assert [action.kind for action in log] == ["start", "rollback"]
+    assert live.ledger.history("prune20") == log
+    (declared,) = ASSIGNER.experiments
+    assert live.ledger.standing("prune20") == fold(declared, log, live.ledger.clock())
+    await live.close(1)
+
+
+START = 1_000_000.0
+HOUR = 3600.0
+CONFIG = ExperimentConfig.model_validate(
+    {
+        "name": "prune20",
+        "salt": "s",
+        "arms": [{"name": name, "variant": name} for name in ("control", "a", "b")],
+        "traffic": 0.5,
+        "ramp": [[0.01, "1h"], [0.05, "2h"]],
+    }
+)
+
+
+def action(kind: Any, time: float = START, **more: Any) -> Action:
+    return Action(experiment="prune20", kind=kind, time=time, actor="test", **more)
+
+
+STARTED = action("start", detail=identity(CONFIG))
+BACK = {name: action("rollback", arm=name, reason="p99") for name in ("control", "a", "b", "gone")}
+
+
+@pytest.mark.parametrize(
+    ("hours", "traffic", "next_hours"),
+    [(0, 0.01, 1), (0.99, 0.01, 1), (1, 0.05, 3), (2.9, 0.05, 3), (3, 0.5, None), (1000, 0.5, None)],
+)
+def test_a_ramp_follows_its_schedule(hours: float, traffic: float, next_hours: float | None) -> None:
+    standing = fold(CONFIG, [STARTED], START + HOUR * hours)
+    assert standing.traffic == traffic
+    assert standing.next_step == (None if next_hours is None else START + HOUR * next_hours)
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "traffic", "rolled_back"),
+    [
+        ([], "running", 0.01, ""),
+        # What a person set overrides the schedule.
+        ([action("ramp", traffic=0.25)], "running", 0.25, ""),
+        # A rollback and a stop are for good, and a stop takes a shipped arm back.
+        ([BACK["a"]], "running", 0.01, "a"),
+        ([BACK["a"], action("ramp", traffic=0.5)], "running", 0.5, "a"),
+        ([BACK["a"], BACK["b"]], "rolled_back", 0, "ab"),
+        ([action("stop"), action("ramp", traffic=0.1)], "stopped", 0, ""),
+        ([action("ship", arm="a")], "shipped", 0, ""),
+        ([action("ship", arm="a"), action("stop")], "stopped", 0, ""),
+        # A second start, control, and arms that are gone change nothing.
+        ([action("start", START + 9000)], "running", 0.01, ""),
+        ([BACK["control"], BACK["gone"], action("ship", arm="gone")], "running", 0.01, ""),
+    ],
+)
+def test_the_log_says_where_an_experiment_stands(
+    log: list[Action], status: str, traffic: float, rolled_back: str
+) -> None:
+    standing = fold(CONFIG, [STARTED, *log], START)
+    assert (standing.status, standing.traffic, standing.started) == (status, traffic, START)
+    assert standing.rolled_back == set(rolled_back)
+    assert standing.shipped == ("a" if status == "shipped" else None)
+    assert standing.is_running == (status == "running")
+
+
+def test_nothing_runs_before_its_start_is_recorded() -> None:
+    assert fold(CONFIG, [], START) == IDLE
+    assert not IDLE.is_running
+
+
+def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> None:
+    """Its units would move between arms, and what was measured before would be counted for others."""
+    for change in (
+        {"salt": "t"},
+        {"arms": [{"name": n, "variant": n, "weight": 2} for n in ("control", "a")]},
+    ):
+        changed = ExperimentConfig.model_validate(CONFIG.model_dump() | change)
+        standing = fold(changed, [STARTED], START)
+        assert (standing.status, standing.traffic) == ("changed", 0)
+    reslotted = ExperimentConfig.model_validate(CONFIG.model_dump() | {"slots": (0, 10)})
+    assert fold(reslotted, [STARTED], START).is_running
+
+
+def test_when_units_lost_their_arm_follows_from_the_log() -> None:
+    log = [
+        STARTED,
+        action("rollback", START + 2 * HOUR, arm="a"),
+        action("ramp", START + 5 * HOUR, traffic=0.1),
+        action("ramp", START + 6 * HOUR, traffic=0.2),
+        action("ship", START + 6 * HOUR - 60, arm="b"),  # by a replica whose clock is behind
+        action("stop", START + 9 * HOUR),
+    ]
+    assert losses(CONFIG, log) == [
+        Loss(START + 2 * HOUR, {"control": 166, "b": 6667 + 166}),
+        Loss(START + 5 * HOUR, {"control": 333, "b": 6667 + 333}),
+        Loss(START + 6 * HOUR, {}),
+    ]
+    assert losses(CONFIG, [STARTED]) == losses(CONFIG, []) == []
+
+
+def test_an_epoch_is_the_same_in_every_replica_and_says_what_is_exposed() -> None:
+    labels = [fold(CONFIG, [STARTED], START + seconds).epoch for seconds in (0.0, 3599.0, 3600.0)]
+    assert labels[0] == labels[1] != labels[2]
+    log = [STARTED, BACK["b"], BACK["a"], action("ramp", traffic=0.5)]
+    labels = [fold(CONFIG, log[:count], START).epoch for count in (2, 3, 4)]
+    assert labels == ["0.01 b", "", ""]  # no treatment arm is left
+    for epoch in (Epoch(0.01, frozenset("b")), Epoch(0.1 + 0.2, frozenset("ba")), Epoch()):
+        assert Epoch.parse(epoch.label) == epoch
