@@ -161,7 +161,7 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
     early, control_early = measured.early.get(arm, 0), measured.early.get(config.control, 0)
     if early + control_early:
         text += (
-            f" Outcomes from before their unit's exposure do not count: {early:,} of {arm}, "
+            f" Outcomes from the minute before their unit's exposure do not count: {early:,} of {arm}, "
             f"{control_early:,} of control. If they came after it, the sender's clock is behind ours."
         )
     explained = None
@@ -185,8 +185,6 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
         variance_explained=explained,
         decision=decision,
         text=text,
-        early=early,
-        control_early=control_early,
     )
 
 

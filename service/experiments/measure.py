@@ -23,7 +23,6 @@ from sqlalchemy import (
     func,
     literal,
     not_,
-    or_,
     select,
     true,
 )
@@ -90,7 +89,7 @@ def comparisons(config: ExperimentConfig, losses: Sequence[Loss]) -> dict[str, C
 class Measured:
     """The moments of a metric by arm.
 
-    early: outcomes by arm that do not count because they came before their unit's exposure.
+    early: outcomes by arm from the minute before their unit's exposure, which do not count.
     """
 
     moments: Mapping[str, Moments]
@@ -145,10 +144,7 @@ def moments_by_arm(
 
 
 def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
-    """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes.
-
-    If the metric is its own covariate, its early outcomes are its past, but for those of the last minute.
-    """
+    """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = during.units(experiment)
     since = exposed.c.time - WHOLE_SECOND
@@ -168,12 +164,11 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     value = total(metric.name, counts)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
-    is_early: Condition = outcomes.c.metric.in_([metric.name, metric.denominator or metric.name])
-    if metric.covariate is not None:
-        is_early = and_(
-            is_early,
-            or_(outcomes.c.metric != metric.covariate, outcomes.c.time > since - SKEW_SECONDS),
-        )
+    is_early = and_(
+        outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
+        outcomes.c.time <= since,
+        outcomes.c.time > since - SKEW_SECONDS,
+    )
     theirs = and_(
         outcomes.c.experiment == exposed.c.experiment,
         outcomes.c.unit == exposed.c.unit,
@@ -185,7 +180,7 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
             value.label("value"),
             total(metric.denominator, counts).label("denominator"),
             total(metric.covariate, outcomes.c.time <= since).label("covariate"),
-            func.sum(case((and_(is_early, outcomes.c.time <= since), 1), else_=0)).label("early"),
+            func.sum(case((is_early, 1), else_=0)).label("early"),
         )
         .select_from(exposed.outerjoin(outcomes, theirs))
         .group_by(exposed.c.unit, exposed.c.arm)

@@ -70,8 +70,6 @@ class MetricReport:
     variance_explained: Annotated[float | None, says("Share of the variance that the covariate explains.")]
     decision: Annotated[Decision, says("The verdict that follows from the interval and the margin.")]
     text: Annotated[str, says("The result as a sentence.")]
-    early: Annotated[int, says("Outcomes of the arm from before their unit's exposure; they do not count.")]
-    control_early: Annotated[int, says("The same of control.")]
 
 
 @dataclass(frozen=True, slots=True)
