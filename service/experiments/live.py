@@ -220,6 +220,9 @@ class LiveExperiments:
     ) -> None:
         """Log the exposure, and count the request for the guardrails."""
         self._expose(route)
-        if (assigned := route.assigned) is not None:
-            experiment, arm = assigned.experiment, assigned.arm
-            self.windows.record(experiment, arm, elapsed, unit=route.unit, scores=scores, is_error=is_error)
+        if route.assigned is None:
+            return
+        window = self.windows.of(route.assigned.experiment, route.assigned.arm)
+        if window is not None:
+            now = self.ledger.monotonic()
+            window.record(now, elapsed, unit=route.unit, scores=scores, is_error=is_error)

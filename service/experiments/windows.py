@@ -134,36 +134,22 @@ class ArmWindows:
         self._configs: tuple[ExperimentConfig, ...] = ()
         self._windows: dict[tuple[str, str], SlidingWindow] = {}
 
-    def record(
-        self,
-        experiment: str,
-        arm: str,
-        elapsed: float,
-        *,
-        unit: str = "",
-        scores: Callable[[], Scores] | None = None,
-        is_error: bool = False,
-    ) -> None:
-        """Count one request, as `SlidingWindow.record` says."""
-        config = self._ledger.config(experiment)
-        if config is None:
-            return
-        windows, key = self._current(), (experiment, arm)
-        if key not in windows:
-            windows[key] = SlidingWindow(config.guardrails)
-        windows[key].record(self._ledger.monotonic(), elapsed, unit=unit, scores=scores, is_error=is_error)
+    def of(self, experiment: str, arm: str) -> SlidingWindow | None:
+        """Return one arm's window; None if the live config has no such arm."""
+        configs = self._ledger.configs
+        if configs is not self._configs:  # the limits of the last config were others
+            self._configs = configs
+            self._windows = {
+                (config.name, each.name): SlidingWindow(config.guardrails)
+                for config in configs
+                for each in config.arms
+            }
+        return self._windows.get((experiment, arm))
 
     def counts(self, experiment: str, arm: str) -> Counts:
         """Return the counts of one arm's window now."""
-        window = self._current().get((experiment, arm))
+        window = self.of(experiment, arm)
         return Counts() if window is None else window.total(self._ledger.monotonic())
-
-    def _current(self) -> dict[tuple[str, str], SlidingWindow]:
-        """Return the windows of the live config; drop those of the last one, whose limits were others."""
-        configs = self._ledger.configs
-        if configs is not self._configs:
-            self._configs, self._windows = configs, {}
-        return self._windows
 
 
 def _count(by_unit: Counter[str], unit: str) -> None:

@@ -10,6 +10,7 @@ import { current, update } from "../lib/store.js";
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {string | null} Traffic What a person typed, in per cent; null: the standing traffic. */
 /** @typedef {{by: HTMLElement, verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes, and its button. */
+
 /** @param {{one: Experiment, path: string, done: () => void}} props */
 export function Actions({ one, path, done }) {
   const [reason, setReason] = useState("");

@@ -244,9 +244,10 @@ async def test_the_windows_start_anew_with_each_config(tmp_path: Path) -> None:
         edited = LiveConfig.model_validate(config(guardrails={"p99_ms": p99_ms}))
         live.apply(edited.assigner, version)
         assert live.windows.counts("prune20", "pruned").requests == 0
-        live.windows.record("prune20", "pruned", 0.2, scores=lambda: scored)
+        window = live.windows.of("prune20", "pruned")
+        assert window is not None
+        window.record(live.ledger.monotonic(), 0.2, scores=lambda: scored)
         counts = live.windows.counts("prune20", "pruned")
         assert (counts.requests, counts.slow, counts.scores.sum()) == (1, int(p99_ms == 100.0), 0)
-    live.windows.record("removed", "pruned", 0.2)
-    assert live.windows.counts("removed", "pruned").requests == 0
+    assert live.windows.of("removed", "pruned") is None
     await live.close(1)
