@@ -35,7 +35,7 @@ from models.batch import pack
 from models.device import has_native_bfloat16
 from models.network import Network
 from models.ops.integer_products import input_bits
-from models.quality.agreement import agreement
+from models.quality.comparison import agreement
 from models.quality.labelled import LabelledPair, read_labelled
 
 CPU = torch.device("cpu")

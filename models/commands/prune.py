@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -33,7 +32,7 @@ def command(
     config = read_config(source)
     weights = parse_mask(mask, config, read_stored_masks(source, config))
     with new_directory(out) as draft:
-        pruned, dropped = prune(source, draft, weights)
+        pruned = prune(source, draft, weights)
     sizes = {
         "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
         "units": [sum(c.widths) for c in (config, pruned)],
@@ -48,12 +47,9 @@ def command(
             **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
             "transformers": {"loads": refusal is None, "reason": refusal},
             "bytes": {"before": old_bytes, "after": new_bytes},
-            "masks": {"kept": sorted(read_stored_masks(out, pruned)), "dropped": dropped},
         }
         print(json.dumps(document))
         return
-    for name, reason in dropped.items():
-        print(f"headroom: the stored mask {name} is left out: {reason}", file=sys.stderr)
     parts = [
         f"{new:,} of {old:,} {name}" for name, (old, new) in sizes.items() if name == "heads" or new != old
     ]

@@ -16,7 +16,7 @@ from models.numbers import fixed
 
 if TYPE_CHECKING:
     from models import Classifier
-    from models.quality.agreement import Agreement
+    from models.quality.comparison import Agreement
 
 BATCH = 64
 """Pairs whose time is measured."""
@@ -74,7 +74,7 @@ def command(
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.compress import speed as speeds
-    from models.quality.agreement import agreement
+    from models.quality.comparison import agreement
 
     before = Classifier.load(model, "cpu", "float32")
     with new_directory(out) as draft:

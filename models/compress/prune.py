@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
+from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
@@ -26,14 +26,12 @@ if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
 
 
-def prune(source: Path, target: Path, mask: HeadMask) -> tuple[ModelConfig, dict[str, str]]:
+def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
     """Write the checkpoint in `source` to the directory `target` without what a mask switches off.
 
     Weights between 0 and 1 are folded into the map that reads the head, so the result without a mask scores
-    as the source does with it.
-    The source's stored masks are copied, without the removed parts. A mask is dropped if it would switch off
-    none, or all, of the remaining heads.
-    Returns the new configuration, and for each dropped mask the reason.
+    as the source does with it. The source's stored masks, which were measured on the larger model, stay
+    there. Returns the new configuration.
     Raises ModelError if `target` is not empty, if the mask does not fit the checkpoint, or if it keeps no
     head, because every pair would then get the same score.
     """
@@ -45,11 +43,8 @@ def prune(source: Path, target: Path, mask: HeadMask) -> tuple[ModelConfig, dict
     from models.compress.cutting import cut
 
     tensors, smaller = cut(read_tensors(source, config), config, structure)
-    masks, dropped = _mapped(read_stored_masks(source, config), structure, config, smaller)
     write_checkpoint(source, target, tensors, smaller)
-    for name, stored in masks.items():
-        _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", stored)
-    return smaller, dropped
+    return smaller
 
 
 def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
@@ -106,45 +101,6 @@ def structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
             )
     on = np.ones(units, np.float32) if mask.units_off is None else (~mask.units_off).astype(np.float32)
     return Structure(mask.matrix, on, frozenset(mask.skipped))
-
-
-def _mapped(
-    stored: Mapping[str, HeadMask], structure: Structure, source: ModelConfig, smaller: ModelConfig
-) -> tuple[dict[str, HeadMask], dict[str, str]]:
-    """Return the stored masks for the smaller checkpoint, and why others are dropped."""
-    masks: dict[str, HeadMask] = {}
-    dropped: dict[str, str] = {}
-    layers, units = structure.layers, structure.kept_units(source)
-    present = np.zeros((smaller.num_layers, smaller.num_heads), np.float32)
-    for layer, kept in enumerate(smaller.kept_heads):
-        present[layer, list(kept)] = 1
-    for name, mask in stored.items():
-        skipped = tuple(number for number, layer in enumerate(layers) if layer in mask.skipped)
-        units_off = None
-        if mask.units_off is not None:
-            units_off = np.zeros((smaller.num_layers, smaller.intermediate_size), bool)
-            for number, layer in enumerate(layers):
-                units_off[number, : len(units[layer])] = mask.units_off[layer, list(units[layer])]
-        mapped = HeadMask(mask.matrix[list(layers)] * present, skipped, units_off)
-        if mapped.heads_on == 0:
-            dropped[name] = "no head that it keeps is left"
-        elif np.array_equal(mapped.matrix, present) and not mapped.is_structured:
-            dropped[name] = "it switches off nothing that is left"
-        else:
-            masks[name] = mapped
-    return masks, dropped
-
-
-def _write_mask(source: Path, target: Path, mask: HeadMask) -> None:
-    """Write a mask and its origin, without the figures that were measured on the larger model."""
-    original = json.loads(source.read_text(encoding="utf-8"))
-    form = mask.to_json()
-    is_spec = "off" in form and "units" not in form
-    content: dict[str, Any] = {"mask": mask.spec if is_spec else form, "heads_on": mask.heads_on}
-    if "found_by" in original:
-        content["found_by"] = f"{original['found_by']}; mapped by headroom prune"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _pruned_heads(kept: tuple[tuple[int, ...], ...], heads: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Scores, sigmoid
 from models.errors import ModelError
-from models.quality.ndcg import ndcg10
+from models.quality.metrics import ndcg10
 
 Floats = NDArray[np.float64]
 Measure = Literal["jensen_shannon", "ndcg10"]

@@ -118,10 +118,6 @@ class Estimate:
         """Return the p-value of "the truth is at least `bound`" against "it is below"."""
         return self._p(-self.t[::-1], bound - self.value) if self.testable else float("nan")
 
-    def p_changed(self) -> float:
-        """Return the two-sided p-value of "the truth is 0"; below 0.05 if the 95 % interval excludes 0."""
-        return self._p(np.sort(np.abs(self.t)), abs(self.value))
-
     def _p(self, t: Floats, distance: float) -> float:
         """Return how often t, ascending, is at least distance / error. Exactly no error has no chance."""
         if not len(t):

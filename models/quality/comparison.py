@@ -1,17 +1,21 @@
-"""Compares models, masks and lexical baselines on the same labelled pairs, and finds the worst queries."""
+"""Compares models, masks, number formats and lexical baselines on the same pairs; finds the worst queries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.quality.bootstrap import Interval, resample, with_data
-from models.quality.evaluation import Evaluation, changes_of, intervals_of
+from models.quality.evaluation import Evaluation, changes_of, differences, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
+
+if TYPE_CHECKING:
+    from models.classifier import Scores
 
 RANKING = ("ndcg10", "query_spearman", "spearman")
 """The metrics that need an order alone, no grades: those that a lexical baseline has too."""
@@ -145,3 +149,41 @@ def worst_queries(
             )
         )
     return worst
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The distance between the scores of a model and of a faster form of it.
+
+    same_grade: the share of pairs with the same grade in both. largest and mean: of the distance between the
+    two probabilities of a grade. before, after: metrics on labelled pairs by name, empty without labels.
+    change: the second's metrics minus the first's, with paired intervals.
+    """
+
+    pairs: int
+    same_grade: float
+    largest_probability_difference: float
+    mean_probability_difference: float
+    before: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+    change: dict[str, Interval] = field(default_factory=dict)
+
+
+def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None = None) -> Agreement:
+    """Compare two models' scores of the same pairs. labelled: the pairs, if their grades are known."""
+    distance = np.abs(first.probabilities - second.probabilities)
+    found = Agreement(
+        pairs=len(distance),
+        same_grade=float((first.grade == second.grade).mean()),
+        largest_probability_difference=float(distance.max()),
+        mean_probability_difference=float(distance.mean()),
+    )
+    if labelled is None:
+        return found
+    queries, grades = [pair.query for pair in labelled], [pair.grade for pair in labelled]
+    before, after = (
+        Evaluation(queries, grades, scores.probabilities, ranking=scores.raw_score)
+        for scores in (first, second)
+    )
+    change = differences(before, after)
+    return replace(found, before=before.metrics(), after=after.metrics(), change=change)

@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 from models.quality import bootstrap, metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import gaps
-from models.quality.ndcg import CUTOFF, dcg, gain, ndcg10
+from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
 Ints = NDArray[np.int64]
 
@@ -240,14 +240,6 @@ def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> di
         fits = low <= interval.low and interval.high <= high
         kept[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
     return kept
-
-
-def as_json(metrics: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
-    """Return the intervals as plain numbers, for JSON."""
-    return {
-        name: {"value": interval.value, "low": interval.low, "high": interval.high}
-        for name, interval in metrics.items()
-    }
 
 
 def _weighted_ranks(values: NDArray[np.generic], weights: Floats) -> Floats:

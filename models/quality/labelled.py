@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from models.errors import ModelError, how_to_install, reading_problem
+from models.errors import ModelError, reading_problem
 from models.files import check_regular
 from models.quality.formats import csv_problem, format_of
 
@@ -220,10 +220,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parquet(path: Path, columns: Columns) -> Iterator[_Row]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise ModelError(f"{path}: parquet needs pyarrow: {how_to_install('bulk')}") from None
+    import pyarrow.parquet as parquet
+
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names

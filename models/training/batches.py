@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from models.device import autocast
 from models.quality.labelled import LabelledPair
 from models.training.data import graded_target
 from models.training.job import Options
@@ -53,6 +54,20 @@ def logits_of_batch(model: nn.Module, batch: Batch) -> Tensor:
     if getattr(model.config, "type_vocab_size", 0) > 1:
         types["token_type_ids"] = batch.segments
     logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask, **types).logits
+    return logits
+
+
+def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Return the logits of (query, title) pairs without dropout, (n, labels) float64, in their order."""
+    encoded = tokenizer.encode(list(pairs))
+    logits = np.zeros((len(pairs), model.config.num_labels))
+    device = next(model.parameters()).device
+    model.eval()
+    with torch.no_grad(), autocast(device):
+        for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
+            batch = padded_batch([encoded[i] for i in rows], torch.empty(0), torch.empty(0)).to(device)
+            logits[rows] = logits_of_batch(model, batch).double().cpu().numpy()
+    model.train()
     return logits
 
 

@@ -11,13 +11,11 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from models.checkpoint.tokenizer import PairTokenizer
-from models.device import autocast
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
-from models.training.batches import Model, logits_of_batch, padded_batch, targets
+from models.training.batches import Model, logits_of, targets
 from models.training.job import Options
 from models.training.loop import ordinal_loss, read_saved, save
-from models.training.plan import grouped
 
 log = logging.getLogger(__name__)
 
@@ -48,24 +46,14 @@ class Best:
     epoch: int = 0
 
 
-def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> np.ndarray:
+def scored(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> np.ndarray:
     """Return the logits of the pairs, (n, grades) float64, in their order."""
-    encoded = tokenizer.encode([(pair.query, pair.title) for pair in pairs])
-    logits = np.zeros((len(pairs), model.config.num_labels))
-    device = next(model.parameters()).device
-    model.eval()
-    with torch.no_grad(), autocast(device):
-        for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
-            empty = torch.empty(0)
-            batch = padded_batch([encoded[i] for i in rows], empty, empty).to(device)
-            logits[rows] = logits_of_batch(model, batch).double().cpu().numpy()
-    model.train()
-    return logits
+    return logits_of(model, tokenizer, [(pair.query, pair.title) for pair in pairs])
 
 
 def loss_on(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair], options: Options) -> float:
     """Return the training loss on these pairs, without dropout."""
-    return _loss(logits_of(model, tokenizer, pairs), pairs, options)
+    return _loss(scored(model, tokenizer, pairs), pairs, options)
 
 
 def _loss(logits: np.ndarray, pairs: Sequence[LabelledPair], options: Options) -> float:
@@ -78,8 +66,8 @@ def standing(
     model: Model, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], options: Options
 ) -> Standing:
     """Measure the model on the validation pairs."""
-    logits = logits_of(model, tokenizer, validation)
-    metrics = evaluation_of(validation, probabilities_of(logits, 1.0)).metrics()
+    logits = scored(model, tokenizer, validation)
+    metrics = evaluation_of(validation, softmax(logits, axis=1)).metrics()
     return Standing(_loss(logits, validation, options), metrics)
 
 
@@ -115,19 +103,14 @@ def evaluation_of(pairs: Sequence[LabelledPair], probabilities: np.ndarray) -> E
     return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)
 
 
-def probabilities_of(logits: np.ndarray, temperature: float) -> np.ndarray:
-    """Return softmax(logits / temperature), row by row."""
-    return np.asarray(softmax(logits / temperature, axis=1))
-
-
-def fitted_temperature(truth: np.ndarray, logits: np.ndarray, weights: np.ndarray) -> float:
+def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
     """Return the temperature from 0.2 to 5 with the least negative log-likelihood.
 
-    truth: (n,) grades; logits: (n, grades); weights: (n,).
+    truth: (n,) grades; logits: (n, grades).
     """
 
     def loss(log_temperature: float) -> float:
         scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
-        return -float(scaled[np.arange(len(truth)), truth] @ weights)
+        return -float(scaled[np.arange(len(truth)), truth].sum())
 
     return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))

@@ -13,14 +13,20 @@ from typing import Any
 
 import numpy as np
 import orjson
+import torch
 from torch import Tensor
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
+from models.checkpoint.config import read_raw
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import copy_tokenizer, put_in_place, readable_as_usual
+from models.checkpoint.modules import read_head
+from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_files import read_window
 from models.classifier import Classifier
 from models.device import resolve_device
-from models.quality.evaluation import as_json, intervals, within_range
+from models.quality.evaluation import intervals
 from models.training.batches import Batch, Model, epoch_of, logits_of_batch
 from models.training.job import Job, Options, mark_run, prepare
 from models.training.loop import Progress, ordinal_loss, read_saved, train
@@ -31,12 +37,11 @@ from models.training.standing import (
     evaluation_of,
     fitted_temperature,
     keep_if_best,
-    logits_of,
     loss_on,
     report,
+    scored,
     standing,
 )
-from models.training.start import start
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +105,44 @@ def tune(job: Job | Options) -> dict[str, Any]:
     return finish(job, model, tokenizer, tokenizer_files, learnt)
 
 
+def start(job: Job) -> tuple[Model, Path]:
+    """Return the model before training, float32, and the directory of its tokenizer's files.
+
+    The checkpoint's order of labels and its temperature are folded into its last layer, so that training goes
+    on from the probabilities that the checkpoint serves.
+    """
+    options = job.options
+    labels = dict(enumerate(options.labels))
+    torch.manual_seed(options.seed)
+    directory, config = job.base
+    kind = CONFIG_MAPPING[config.family]
+    model = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[kind].from_pretrained(
+        directory,
+        config=kind.from_dict(
+            read_raw(directory)
+            | {
+                "id2label": labels,
+                "label2id": {name: grade for grade, name in labels.items()},
+                "problem_type": None,  # the base may have been a regression
+            }
+        ),
+        ignore_mismatched_sizes=True,  # a new number of grades needs a new last layer
+        dtype=torch.float32,
+        attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
+    )
+    if read_head(directory):  # transformers does not read the classifier of sentence-transformers' modules
+        tensors = FAMILIES[config.family].theirs(read_tensors(directory, config), config)
+        fitting = {name: t for name, t in model.state_dict().items() if t.shape == tensors[name].shape}
+        model.load_state_dict({name: tensors[name] for name in fitting}, strict=False)
+    if len(config.labels) == len(labels):
+        with torch.no_grad():
+            last = getattr(model.classifier, "out_proj", model.classifier)  # RoBERTa's has two layers
+            for part in last.parameters():
+                part.copy_(part[list(config.label_order)])
+                part.div_(config.temperature)
+    return model, directory
+
+
 def _train(
     job: Job,
     model: Model,
@@ -142,7 +185,7 @@ def finish(
     """
     options, validation = job.options, job.validation
     truth = np.array([pair.grade for pair in validation])
-    temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation), np.ones(len(truth)))
+    temperature = fitted_temperature(truth, scored(model, tokenizer, validation))
     model.config.headroom = {"temperature": temperature}
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
@@ -153,7 +196,7 @@ def finish(
     metrics = {
         "schema": 1,
         "validation": evaluation.metrics(),
-        "validation_intervals": as_json(within_range(intervals(evaluation, seed=options.seed))),
+        "validation_intervals": intervals(evaluation, seed=options.seed),
         "validation_queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
         "temperature": temperature,

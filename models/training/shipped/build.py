@@ -26,7 +26,7 @@ from torch import nn
 from models.checkpoint.files import copy_tokenizer, readable_as_usual
 from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError
-from models.training.batches import Model
+from models.training.batches import Model, logits_of
 from models.training.loop import Progress
 from models.training.shipped.judged import (
     FOLDS,
@@ -45,7 +45,6 @@ from models.training.shipped.tune import (
     by_family,
     calibrated,
     left_out,
-    logits_of,
     tuned,
     untuned,
 )
@@ -169,13 +168,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--base", type=Path, default=Path("runs/base"), help="made if it is not there")
     parser.add_argument("--without", default="", help="judged sources to leave out, comma-separated")
     parser.add_argument("--steps", type=int, help="train only so many steps of the first phase")
-    parser.add_argument("--threads", type=int, help="default: one per core")
     options = parser.parse_args(arguments)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    if options.threads:
-        torch.set_num_threads(options.threads)
     recipe = Recipe()
     if options.steps is not None:
         if options.steps < 1:

@@ -12,16 +12,14 @@ import gzip
 import hashlib
 import logging
 import sys
-import time
 import zlib
-from collections.abc import Sequence
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import ModelError
 from models.training.shipped.sources import prepare, write_whole
@@ -31,55 +29,30 @@ log = logging.getLogger(__name__)
 PUBLIC = Path(__file__).with_name("public.yaml")
 GITHUB = "https://raw.githubusercontent.com"
 TIMEOUT_SECONDS = 30
-PAUSES_SECONDS = (1, 4, 15)  # before the second, third and fourth attempt
 
 
 class FetchFailed(ModelError):
     """A raw file cannot be fetched unchanged, or the prepared data differ from the list."""
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def read_public() -> dict[str, Any]:
+    """Return the committed list: the raw files by repository, and the SHA-256 of each prepared file."""
+    public: dict[str, Any] = yaml.safe_load(PUBLIC.read_text(encoding="utf-8"))
+    return public
 
 
-class RawFile(_Row):
-    """A file of a repository."""
-
-    path: str
-    size_bytes: int
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-
-
-class Repository(_Row):
-    """Files of one public repository at one commit; `source` is the folder they are kept in."""
-
-    source: str
-    repository: str
-    commit: str = Field(pattern="^[0-9a-f]{40}$")
-    licence: str
-    files: tuple[RawFile, ...]
-
-
-class Public(_Row):
-    """The content of public.yaml: where the raw files are, and the SHA-256 of each prepared file."""
-
-    repositories: tuple[Repository, ...]
-    prepared: dict[str, str]
-
-
-def read_public(path: Path = PUBLIC) -> Public:
-    """Read the committed list of raw and prepared files."""
-    return Public.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-
-
-def fetch(
-    public: Public, out: Path, *, server: str = GITHUB, pauses: Sequence[float] = PAUSES_SECONDS
-) -> None:
+def fetch(public: dict[str, Any], out: Path, *, server: str = GITHUB) -> None:
     """Put into `out` exactly the data that the shipped model was trained on.
 
     Raises FetchFailed at the first file that cannot be fetched or that differs. Finished files stay.
     """
-    download_all(public, out / "raw", server=server, pauses=pauses)
+    for repository in public["repositories"]:
+        for file in repository["files"]:
+            path = out / "raw" / repository["source"] / Path(file["path"]).name
+            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != file["sha256"]:
+                url = f"{server}/{repository['repository']}/{repository['commit']}/{file['path']}"
+                write_whole(path, download(url, file["sha256"]))
+                log.info("%s (%s)", url, repository["licence"])
     if differing(public, out):
         log.info("preparing %s", out)
         prepare(out / "raw", out)
@@ -87,56 +60,24 @@ def fetch(
         raise FetchFailed(f"{out}: not what the shipped model was trained on: {', '.join(names)}")
 
 
-def download_all(public: Public, raw: Path, *, server: str, pauses: Sequence[float]) -> None:
-    """Download missing files to raw/SOURCE/NAME. Raises FetchFailed at the first failure."""
-    for repository in public.repositories:
-        for file in repository.files:
-            path = raw / repository.source / Path(file.path).name
-            if path.exists() and difference(path.read_bytes(), file) is None:
-                continue
-            url = f"{server}/{repository.repository}/{repository.commit}/{file.path}"
-            content = download(url, pauses)
-            if wrong := difference(content, file):
-                raise FetchFailed(f"{url}: {wrong}")
-            write_whole(path, content)
-            log.info("%s: %d bytes, %s", url, len(content), repository.licence)
-
-
-def download(url: str, pauses: Sequence[float]) -> bytes:
-    """Return the content of a URL; retry after each pause (seconds) if the failure may be temporary."""
-    try:
-        return _read(url)
-    except (OSError, HTTPException) as error:
-        refused = isinstance(error, HTTPError) and error.code < 500 and error.code != 429
-        if refused or not pauses:
-            raise FetchFailed(f"{url}: {error}") from error
-        log.info("%s: %s; again in %g s", url, error, pauses[0])
-    time.sleep(pauses[0])
-    return download(url, pauses[1:])
-
-
-def _read(url: str) -> bytes:
+def download(url: str, sha256: str) -> bytes:
+    """Return the content of a URL. Raises FetchFailed if it cannot be read, or has another SHA-256."""
     try:
         with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             content: bytes = response.read()
-            return content
-    except HTTPError as error:
-        error.close()
-        raise
+    except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError):
+            error.close()
+        raise FetchFailed(f"{url}: {error}; the same command goes on with this file") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise FetchFailed(f"{url}: expected SHA-256 {sha256}, got {found}")
+    return content
 
 
-def difference(content: bytes, file: RawFile) -> str | None:
-    """Return how the content differs from the list; None if it does not."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 == file.sha256 and len(content) == file.size_bytes:
-        return None
-    expected = f"{file.size_bytes} bytes with SHA-256 {file.sha256}"
-    return f"expected {expected}, got {len(content)} bytes with SHA-256 {sha256}"
-
-
-def differing(public: Public, out: Path) -> list[str]:
+def differing(public: dict[str, Any], out: Path) -> list[str]:
     """Return the prepared files that are missing or differ."""
-    return [name for name, sha256 in public.prepared.items() if _unpacked_sha256(out / name) != sha256]
+    return [name for name, sha256 in public["prepared"].items() if _unpacked_sha256(out / name) != sha256]
 
 
 def _unpacked_sha256(path: Path) -> str | None:

@@ -17,9 +17,8 @@ from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from models.checkpoint.tokenizer import PairTokenizer
-from models.device import autocast
 from models.quality.evaluation import Evaluation
-from models.training.batches import Batch, Model, logits_of_batch, padded_batch
+from models.training.batches import Batch, Model, logits_of, logits_of_batch, padded_batch
 from models.training.data import GRADES
 from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.plan import grouped
@@ -167,19 +166,6 @@ def batches_of(
             padded_batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows])
         )
     return [batches[index] for index in np.random.default_rng(seed).permutation(len(batches))]
-
-
-def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]]) -> Floats:
-    """Return the model's logits, (pairs, grades), in the pairs' order."""
-    encoded = tokenizer.encode(list(pairs))
-    result = np.zeros((len(pairs), len(GRADES)))
-    model.eval()
-    with torch.no_grad(), autocast(torch.device("cpu")):
-        for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
-            batch = padded_batch([encoded[row] for row in rows], torch.empty(0), torch.empty(0))
-            result[rows] = logits_of_batch(model, batch).double().numpy()
-    model.train()
-    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,34 +13,6 @@ from models import Classifier, HeadMask
 from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
-
-
-def test_stored_masks_come_along_unless_the_smaller_model_has_no_use_for_them(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    source = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
-    (source / "masks").mkdir()
-    for name, spec in {"same": "0.0-1", "none_left": "keep:0.1", "more": "0.0,2.*"}.items():
-        content = {"mask": spec, "heads_on": 1, "found_by": "a study", "held_out": {"qwk": {"delta": 0.1}}}
-        (source / "masks" / f"{name}.json").write_text(json.dumps(content))
-    command = ("prune", "--model", str(source), "--mask", "0.0-1", "--out")
-
-    output = run(*command, str(tmp_path / "pruned"))
-
-    assert output.status == 0, output.err
-    assert "mask same is left out: it switches off nothing that is left" in output.err
-    assert "mask none_left is left out: no head that it keeps is left" in output.err
-    assert "more" not in output.err
-    kept = json.loads((tmp_path / "pruned" / "masks" / "more.json").read_text())
-    assert kept == {"mask": "0.0-1,2.*", "heads_on": 6, "found_by": "a study; mapped by headroom prune"}
-    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (source, tmp_path / "pruned"))
-    assert set(pruned.stored_masks) == {"more"}
-    expected = whole.score(PAIRS, HeadMask.parse("0.0-1,2.*", layers=3, heads=4)).logits
-    np.testing.assert_allclose(pruned.score(PAIRS, pruned.stored_masks["more"]).logits, expected, atol=1e-5)
-
-    masks = json.loads(run(*command, str(tmp_path / "again"), "--json").out)["masks"]
-    assert masks["kept"] == ["more"]
-    assert set(masks["dropped"]) == {"same", "none_left"}
 
 
 def test_units_and_layers_go_too_and_the_output_says_who_can_load_the_rest(

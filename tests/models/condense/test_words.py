@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.condense import particles, words
-from models.condense.particles import strip_particle
-from models.condense.words import count_words, join, read_words
+from models.condense import words
+from models.condense.words import count_words, join, read_words, strip_particle
 
 
 def forms(query: str) -> list[str]:
@@ -66,8 +65,8 @@ def test_words_that_only_look_like_a_noun_with_a_particle_stay(word: str) -> Non
 
 
 def test_every_listed_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = particles.WHOLE
-    monkeypatch.setattr(particles, "WHOLE", frozenset())
+    listed = words.WHOLE
+    monkeypatch.setattr(words, "WHOLE", frozenset())
     assert [word for word in sorted(listed) if strip_particle(word) == word] == []
 
 

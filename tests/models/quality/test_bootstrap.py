@@ -91,7 +91,6 @@ def test_p_and_interval_tell_the_same() -> None:
         assert found.p_above(interval.low + 1e-3) > 0.05
         assert found.p_below(interval.high + 1e-6) <= 0.055
         assert found.p_above(found.value - 1) < 0.01 < 0.9 < found.p_above(found.value + 1)
-        assert (found.p_changed() < 0.05) == (not found.interval().low <= 0 <= found.interval().high)
 
 
 def test_an_effect_on_two_queries_still_has_a_finite_interval() -> None:

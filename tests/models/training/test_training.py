@@ -1,7 +1,9 @@
-"""The training loop: a kill costs nothing, targets keep their mean, batches keep their budget."""
+"""The training loop: a kill costs nothing, targets keep their mean, batches keep their budget and never part
+the titles of a query, whose order the ranking loss looks at."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +15,7 @@ from transformers import BertForSequenceClassification
 from models.checkpoint.tokenizer import PairTokenizer
 from models.training.batches import Batch, Model
 from models.training.data import Example, graded_target
-from models.training.loop import Schedule, ordinal_loss, train
+from models.training.loop import Schedule, ordinal_loss, ranking_loss, train
 from models.training.plan import grouped
 from models.training.shipped.tune import batches_of
 from tests.checkpoints import write_checkpoint
@@ -28,13 +30,14 @@ def test_a_target_keeps_its_mean_and_its_mass() -> None:
         assert sum(at * share for at, share in enumerate(target)) == pytest.approx(grade)
 
 
-def test_every_sequence_is_in_one_batch_and_batches_keep_their_budget() -> None:
+@pytest.mark.parametrize("sizes", [None, [2, 5, 1, 3, 1, 2, 1, 4]])
+def test_every_item_is_in_one_batch_and_batches_keep_their_budget(sizes: list[int] | None) -> None:
     lengths = [7, 31, 8, 8, 30, 5, 64, 6]
-    groups = grouped(lengths, batch_tokens=32)
+    groups = grouped(lengths, batch_tokens=32, sizes=sizes)
     assert sorted(index for group in groups for index in group) == list(range(8))
-    assert all(
-        max(lengths[index] for index in group) * len(group) <= 32 or len(group) == 1 for group in groups
-    )
+    for group in groups:
+        sequences = sum(1 if sizes is None else sizes[index] for index in group)
+        assert max(lengths[index] for index in group) * sequences <= 32 or len(group) == 1
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +101,44 @@ def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
     assert rates[850] == pytest.approx(3e-4 / 2)
     assert rates[999] < 0.05 * 3e-4
     assert all(after <= before for before, after in pairwise(rates[50:]))
+
+
+TARGETS = torch.eye(5)
+
+
+def logits(*grades: float) -> torch.Tensor:
+    """Return logits whose expected grades are nearly these whole ones."""
+    return 50 * TARGETS[[int(grade) for grade in grades]]
+
+
+def test_the_right_order_within_a_query_costs_least() -> None:
+    targets, groups = TARGETS[[4, 1]], torch.tensor([0, 0])
+    right, wrong, equal = (ranking_loss(logits(*pair), targets, groups) for pair in ((4, 1), (1, 4), (2, 2)))
+    assert right < equal < wrong
+    assert float(equal) == pytest.approx(math.log(2))
+
+
+def test_titles_of_other_queries_are_not_compared() -> None:
+    loss = ranking_loss(logits(0, 4), TARGETS[[4, 0]], torch.tensor([0, 1]))
+    assert float(loss) == 0
+
+
+def test_a_greater_difference_weighs_more() -> None:
+    groups = torch.tensor([0, 0, 1, 1])
+    targets = TARGETS[[4, 0, 2, 1]]
+    far_wrong = ranking_loss(logits(0, 1, 2, 1), targets, groups)
+    near_wrong = ranking_loss(logits(1, 0, 1, 2), targets, groups)
+    assert far_wrong > near_wrong
+
+
+def test_a_batch_numbers_the_titles_of_one_query_alike(tiny_checkpoint: Path) -> None:
+    tokenizer = PairTokenizer.load(tiny_checkpoint, max_tokens=32, vocab_size=1 << 20)
+    groups = [
+        [Example(query, f"{query} {'lamp ' * n}", graded_target(n % 5)) for n in range(1 + number % 4)]
+        for number, query in enumerate(["red", "sofa", "drill", "towel"] * 5)
+    ]
+    batches = batches_of(groups, tokenizer, batch_tokens=200, seed=0)
+    assert sum(len(batch.weights) for batch in batches) == sum(map(len, groups))
+    numbers = [set(batch.groups.tolist()) for batch in batches if batch.groups is not None]
+    assert len(numbers) == len(batches) > 1
+    assert sum(map(len, numbers)) == len(set().union(*numbers)) == len(groups)

@@ -25,9 +25,8 @@ from models.training.batches import grade_weights
 from models.training.job import Options, mark_run, prepare, read_split
 from models.training.loop import read_saved
 from models.training.plan import plan_for
-from models.training.standing import logits_of
-from models.training.start import start
-from models.training.tuning import tune
+from models.training.standing import scored
+from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -211,27 +210,15 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     job = prepare(replace(options, base=str(base)))
     model, files = start(job)
     tokenizer = PairTokenizer.load(files, max_tokens=64, vocab_size=model.config.vocab_size)
-    logits = torch.from_numpy(logits_of(model, tokenizer, job.validation))
+    logits = torch.from_numpy(scored(model, tokenizer, job.validation))
     served = Classifier.load(base, "cpu", "float32").score([(p.query, p.title) for p in job.validation])
     np.testing.assert_allclose(logits.softmax(-1).numpy(), served.probabilities, atol=1e-5)
 
 
-def test_no_query_is_both_trained_on_and_validated_on(options: Options, tmp_path: Path) -> None:
-    training, validation = read_split(options)
-    assert not {p.query for p in training} & {p.query for p in validation}
-    assert len(training) + len(validation) == 360
-
-    own = tmp_path / "validation.csv"
-    own.write_text("query,title,grade\nlamp 4,red lamp,2\n" + f"{training[0].query},x,0\n")
-    training, validation = read_split(replace(options, validation=own))
-    assert not {p.query for p in training} & {p.query for p in validation}
-    assert len(validation) == 2
-
-
-def test_a_query_written_in_two_ways_is_not_both_trained_on_and_validated_on(
+def test_no_query_is_both_trained_on_and_validated_on_however_it_is_written(
     options: Options, tmp_path: Path
 ) -> None:
-    """The tokenizer makes the same tokens of both."""
+    """The tokenizer makes the same tokens of other capitals and spaces."""
     data, own = tmp_path / "pairs.csv", tmp_path / "validation.csv"
     queries = [f"red shoes {number}" for number in range(20)]
     rows = [f"{query},x,0\n{query.upper().replace(' ', '  ')} ,y,2\n" for query in queries]
@@ -239,13 +226,12 @@ def test_a_query_written_in_two_ways_is_not_both_trained_on_and_validated_on(
     options = replace(options, data=data)
     training, validation = read_split(options)
     assert len(training) + len(validation) == 40
-    assert not {" ".join(p.query.lower().split()) for p in training} & {
-        " ".join(p.query.lower().split()) for p in validation
-    }
+    one, other = ({" ".join(p.query.lower().split()) for p in part} for part in (training, validation))
+    assert not one & other
 
     own.write_text("query,title,grade\nRed shoes  3,x,0\n")
-    training, _ = read_split(replace(options, validation=own))
-    assert len(training) == 38
+    training, validation = read_split(replace(options, validation=own))
+    assert (len(training), len(validation)) == (38, 1)
 
 
 def test_rare_grades_weigh_more_and_the_mean_stays_one() -> None:
@@ -304,22 +290,3 @@ def test_two_hundred_pairs_change_the_model_for_the_better(
     assert loss["training"]["after"] < 0.8 * loss["training"]["before"]
     assert loss["validation"]["after"] < loss["validation"]["before"]
     assert metrics["better"]
-
-
-@pytest.mark.parametrize("native", [False, True])
-def test_bfloat16_is_used_only_where_the_processor_has_it(
-    options: Options, monkeypatch: pytest.MonkeyPatch, native: bool
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    seen = set()
-    loss = tuning.ordinal_loss
-
-    def watched(*arguments: object, **options: float) -> torch.Tensor:
-        seen.add(torch.is_autocast_enabled("cpu"))
-        return loss(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(tuning, "ordinal_loss", watched)
-    encoded_losses = tune(replace(options, epochs=1))["steps"]
-    assert encoded_losses >= 1
-    assert (True in seen) == native

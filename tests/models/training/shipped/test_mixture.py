@@ -143,11 +143,3 @@ def test_another_number_makes_an_exact_title_only_close(sources: Sources) -> Non
         assert "5 inch" in exact.query
         assert "5" not in other.title.split()
         assert expected(exact) > 3.9 > 3 > expected(other) > 2.5
-
-
-def test_strangers_have_nothing_to_do_with_the_query(sources: Sources) -> None:
-    make = kinds(sources, random.Random(3))["strangers"]
-    for _ in range(100):
-        (pair,) = make()
-        assert expected(pair) < 0.05
-        assert not set(pair.query.lower().split()) & set(pair.title.lower().split())

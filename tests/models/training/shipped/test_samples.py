@@ -32,13 +32,8 @@ def test_only_what_may_be_copied_and_is_of_the_right_folds_is_written(tmp_path: 
         "dbpedia_entity_v2",
     )
     rows = [
-        {
-            "query": f"{source[:4]} {fold}",
-            "title": f"{source} {n}",
-            "grade": n % 5,
-            "source": source,
-            "fold": fold,
-        }
+        {"query": f"{source[:4]} {fold}", "title": f"{source} {n}", "grade": n % 5}
+        | {"source": source, "fold": fold}
         for fold in range(10)
         for source in sources
         for n in range(30)

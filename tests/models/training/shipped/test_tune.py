@@ -10,7 +10,7 @@ import torch
 from scipy.special import log_softmax
 
 from models.training.shipped.judged import Judged
-from models.training.shipped.tune import Recipe, by_family, calibrated, untuned
+from models.training.shipped.tune import by_family, calibrated, untuned
 from tests.checkpoints import write_checkpoint
 
 
@@ -53,7 +53,3 @@ def test_sources_are_measured_apart_and_esci_is_one_of_them() -> None:
         "esci": 10, "chorus": 5, "dbpedia": 5, "products": 15, "all": 20,
     }  # fmt: skip
     assert all(metrics["qwk"] == metrics["ndcg10"] == 1 for metrics in figures.values())
-
-
-def test_a_source_can_be_left_out() -> None:
-    assert set(Recipe().without(["chorus", "socrata"])) == {"esci", "dbpedia"}
