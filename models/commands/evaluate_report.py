@@ -42,10 +42,17 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
         _confusion(comparison, labels),
         *(_worst(comparison, side, labels) for side in comparison.sides),
     )
-    drawings = {figure.name: plots.svg(figure.draw()) for section in sections for figure in section.figures}
+    picture = Figure(
+        "ndcg10",
+        "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order.",
+        partial(_draw_ndcg10, comparison, document["ndcg10_random_order"]),
+    )
+    figures = (picture, *(figure for section in sections for figure in section.figures))
+    drawings = {figure.name: plots.svg(figure.draw()) for figure in figures}
     title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
     verdict, conclusion = _conclusion(comparison, document)
-    html = page.html(drawings, title=title, verdict=verdict, conclusion=conclusion, sections=sections)
+    values = {"title": title, "verdict": verdict, "conclusion": conclusion, "picture": picture}
+    html = page.html(drawings, sections=sections, **values)
     page.write(out / "report.html", html)
     page.write(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
@@ -65,6 +72,22 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, 
         "They are not corrected for the number of comparisons."
     )
     return verdict, " ".join(sentences)
+
+
+def _draw_ndcg10(comparison: Comparison, random_order: float) -> Drawing:
+    """Draw a point with its interval for each side and each baseline, the first side on top."""
+    shown = {name: metrics["ndcg10"] for name, metrics in comparison.metrics.items()}
+    shown |= {one.name: one.metrics["ndcg10"] for one in comparison.baselines}
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(shown))
+    for row, one in enumerate(shown.values()):
+        colour = plots.BLUE if row < len(comparison.metrics) else plots.GREY
+        axes.plot([one.low, one.high], [row, row], color=colour)
+        axes.plot(one.value, row, "o", color=colour)
+    if math.isfinite(random_order):
+        axes.axvline(random_order, color=plots.GREY, ls="--", lw=1)
+    axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_yticks(range(len(shown)), list(shown))
+    return drawing
 
 
 def _metrics(comparison: Comparison) -> list[Section]:

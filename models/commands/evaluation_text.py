@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from models.commands.terminal import table
 from models.quality import calibration
+from models.quality.bootstrap import Interval
 from models.quality.comparison import Comparison
 from models.quality.evaluation import Evaluation
+
+WIDTH = 100
+"""The widest table, in characters; what is wider becomes several tables."""
 
 
 def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
@@ -59,18 +64,18 @@ def as_text(comparison: Comparison, data: Path) -> str:
         changes = {"change": comparison.differences[0].change}
     metrics = [["", *comparison.metrics, *changes]]
     for name in comparison.metrics[side.name]:
-        values = [of_side[name].text() for of_side in comparison.metrics.values()]
-        metrics.append([name, *values, *(change[name].text(sign=True) for change in changes.values())])
+        values = [_cell(of_side[name]) for of_side in comparison.metrics.values()]
+        metrics.append([name, *values, *(_cell(change[name], sign=True) for change in changes.values())])
     baselines = [["", *(one.name for one in comparison.baselines)]]
     for name in comparison.baselines[0].metrics:
-        cells = [(one.metrics[name].text(), one.model_minus[name]) for one in comparison.baselines]
-        baselines.append([name, *(f"{value} [{minus.text(sign=True)}]" for value, minus in cells)])
+        cells = [(_cell(one.metrics[name]), one.model_minus[name]) for one in comparison.baselines]
+        baselines.append([name, *(f"{value} [{_cell(minus, sign=True)}]" for value, minus in cells)])
     lines = [
         f"{side.model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
-        table(metrics),
+        *_tables(metrics),
         "",
         f"without a model (in brackets: {side.name} minus it):",
-        table(baselines),
+        *_tables(baselines),
         *_calibration_lines(first),
     ]
     if first.ranked_queries:
@@ -80,6 +85,23 @@ def as_text(comparison: Comparison, data: Path) -> str:
         queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
         lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
     return "\n".join(lines)
+
+
+def _cell(metric: Interval, *, sign: bool = False) -> str:
+    """Return a metric with its interval. Where it has none, a line under the tables says why, once."""
+    return metric.text(sign=sign).removesuffix(" (no interval)")
+
+
+def _tables(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as tables of at most WIDTH characters, which share the first column."""
+    widths = [2 + max(map(len, column)) for column in zip(*rows, strict=True)]
+    groups: list[list[int]] = [[]]
+    for column in range(1, len(widths)):
+        used = widths[0] + sum(widths[other] for other in groups[-1])
+        if groups[-1] and used + widths[column] - 2 > WIDTH:
+            groups.append([])
+        groups[-1].append(column)
+    return [table([[row[0], *(row[column] for column in group)] for row in rows]) for group in groups]
 
 
 def _calibration_lines(evaluation: Evaluation) -> list[str]:

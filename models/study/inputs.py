@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +32,8 @@ def read_judged(
     Raises ModelError if the file cannot be read, a row is wrong, there are fewer than MIN_QUERIES queries, or
     all pairs have the same grade.
     """
-    pairs = iter_labelled(path, grades=grades, labels=labels, columns=columns)
-    kept, rows = sample_queries(pairs, max_pairs, seed)
+    read = partial(iter_labelled, path, grades=grades, labels=labels, columns=columns)
+    kept, rows = sample_queries(read, max_pairs, seed)
     data = Judged.of(kept, str(path))
     if len(data.queries) < MIN_QUERIES:
         raise ModelError(
@@ -51,33 +52,26 @@ def read_judged(
 
 
 def sample_queries(
-    pairs: Iterable[LabelledPair], max_pairs: int, seed: int
+    read: Callable[[], Iterable[LabelledPair]], max_pairs: int, seed: int
 ) -> tuple[list[LabelledPair], int]:
     """Return all pairs of the queries with the lowest SHA-256 of "{seed}:{query}", as many as fit, in the
     file's order; and how many pairs there were.
 
-    It reads the pairs once and holds little more in memory than it returns.
+    read: yields the file's pairs; it is called twice, so that only queries and returned pairs take memory.
     """
-    kept: dict[bytes, list[tuple[int, LabelledPair]]] = {}
-    highest: list[tuple[int, bytes]] = []  # a heap, the highest digest first
-    limit: int | None = None  # digests from here on are left out
-    held = rows = 0
-    for rows, pair in enumerate(pairs, start=1):
-        digest = hashlib.sha256(f"{seed}:{pair.query}".encode("utf-8", "surrogatepass")).digest()
-        number = int.from_bytes(digest)
-        if limit is not None and number >= limit:
-            continue
-        if digest not in kept:
-            kept[digest] = []
-            heapq.heappush(highest, (-number, digest))
-        kept[digest].append((rows, pair))
-        held += 1
-        while held > max_pairs:
-            negative, out = heapq.heappop(highest)
-            held -= len(kept.pop(out))
-            limit = -negative
-    ordered = sorted((entry for group in kept.values() for entry in group), key=lambda entry: entry[0])
-    return [pair for _, pair in ordered], rows
+
+    def digest(query: str) -> bytes:
+        return hashlib.sha256(f"{seed}:{query}".encode("utf-8", "surrogatepass")).digest()
+
+    sizes = Counter(pair.query for pair in read())
+    kept: set[str] = set()
+    room = max_pairs
+    for query in sorted(sizes, key=digest):
+        room -= sizes[query]
+        if room < 0:
+            break
+        kept.add(query)
+    return [pair for pair in read() if pair.query in kept], sizes.total()
 
 
 def spread_over_queries(query_of: np.ndarray, limit: int, seed: int) -> list[int]:

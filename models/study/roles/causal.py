@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from models.study.study import Study
 
 PAIRS = 600
 """How many pairs, spread over the queries, hundreds of masks are tried on: the queries are the sample."""
+
+TRIES = 10
+"""Draws for each random set that is wanted: where few different sets are possible, there are fewer."""
 
 CAUSAL_METRICS = ("accuracy", "qwk", "ndcg10")
 """The metrics that are compared."""
@@ -106,15 +108,10 @@ def layer_matched(
             pools.append(([head for head in heads if head[0] == layer], count - len(others)))
         else:
             pools.append((others, count))
-    possible = math.prod(math.comb(len(pool), count) for pool, count in pools)
-    if possible <= 2 * sets:
-        every = [
-            tuple(sorted([*fixed, *(head for part in parts for head in part)]))
-            for parts in product(*(combinations(pool, count) for pool, count in pools))
-        ]
-        return [every[i] for i in rng.permutation(len(every))[:sets]]
     drawn: dict[Heads, None] = {}
-    while len(drawn) < sets:
+    for _ in range(TRIES * sets):
+        if len(drawn) == sets:
+            break
         parts = [pool[i] for pool, count in pools for i in rng.permutation(len(pool))[:count]]
         drawn[tuple(sorted([*fixed, *parts]))] = None
     return list(drawn)

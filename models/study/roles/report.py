@@ -76,19 +76,12 @@ def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
 
 def _causal_json(check: CausalCheck) -> dict[str, Any]:
     def one(comparison: Comparison) -> dict[str, Any]:
-        """Return one comparison as report.json holds it."""
-        intervals = {m: comparison.relative[m].interval() for m in CAUSAL_METRICS}
+        """Return one comparison as report.json holds it. random: the relative change of each random set."""
         return {
-            "heads": [list(head) for head in comparison.heads],
-            "value": {m: comparison.value[m] for m in CAUSAL_METRICS},
-            "relative": {m: intervals[m].value for m in CAUSAL_METRICS},
-            "interval": {m: [intervals[m].low, intervals[m].high] for m in CAUSAL_METRICS},
-            "random_sets": len(comparison.random["qwk"]),
-            "random": {
-                m: {"min": float(v.min()), "median": float(np.median(v)), "max": float(v.max())}
-                for m, v in comparison.random.items()
-                if len(v)
-            },
+            "heads": comparison.heads,
+            "value": comparison.value,
+            "relative": {m: comparison.relative[m].interval() for m in CAUSAL_METRICS},
+            "random": comparison.random,
             "p": comparison.p,
         }
 

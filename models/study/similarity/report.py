@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,38 +43,8 @@ def result(_: Study, similarity: Similarity) -> Result:
         ]
         findings.append(Finding("syntax low, meaning high", "yes", f"told best: {', '.join(tops)}"))
     sections = (_distance_section(similarity), _probe_section(similarity.probes))
-    json = _json(similarity)
+    json = {"similarity": {**vars(alike), "pairs": similarity.pairs}, "probes": similarity.probes}
     return Result("similarity", json, verdict, in_words(findings), sections, tuple(findings), picture)
-
-
-def _json(similarity: Similarity) -> dict[str, Any]:
-    """Return the keys of report.json that belong to this study."""
-    alike = similarity.alike
-    return {
-        "similarity": {
-            "pairs": similarity.pairs,
-            "heads": [list(head) for head in alike.heads],
-            "distance": alike.matrix.round(4).tolist(),
-            "within_layers": alike.within,
-            "across_layers": alike.across,
-            "across_minus_within": alike.gap,
-            "by_layer": alike.by_layer,
-            "mean": alike.mean,
-            "sharing": alike.sharing,
-            "clusters": alike.clusters.tolist(),
-            "silhouette": alike.silhouette,
-        },
-        "probes": {
-            name: {
-                "score": SCORES[name],
-                "value": [one.value for one in curve.values],
-                "low": [one.low for one in curve.values],
-                "high": [one.high for one in curve.values],
-                "control": curve.control,
-            }
-            for name, curve in similarity.probes.items()
-        },
-    }
 
 
 def _best_layer(curve: ProbeCurve) -> str:

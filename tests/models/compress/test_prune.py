@@ -70,26 +70,26 @@ def test_pruning_never_overwrites_anything(tiny_checkpoint: Path, tmp_path: Path
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-def test_a_mask_of_another_shape_is_refused_before_anything_is_written(
-    tiny_checkpoint: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mask", "sentence"),
+    [
+        (HeadMask.none(12, 12), "3 of 4"),
+        *(
+            (
+                HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=units),
+                f"of {units} units; .* 3 of 64",
+            )
+            for units in (32, 128)
+        ),
+        (
+            HeadMask.parse("0-2.*", layers=3, heads=4),
+            "all 12 heads, and without any every pair gets the same score",
+        ),
+    ],
+)
+def test_a_mask_that_does_not_fit_or_keeps_no_head_is_refused_before_anything_is_written(
+    tiny_checkpoint: Path, tmp_path: Path, mask: HeadMask, sentence: str
 ) -> None:
-    with pytest.raises(ModelError, match="3 of 4"):
-        prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.none(12, 12))
-    assert not (tmp_path / "pruned").exists()
-
-
-@pytest.mark.parametrize("units", [32, 128])
-def test_a_mask_of_units_that_the_model_does_not_have_is_refused(
-    tiny_checkpoint: Path, tmp_path: Path, units: int
-) -> None:
-    mask = HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=units)
-    sentence = f"the mask is for 3 layers of {units} units; this checkpoint has 3 of 64"
     with pytest.raises(ModelError, match=sentence):
         prune(tiny_checkpoint, tmp_path / "pruned", mask)
-    assert not (tmp_path / "pruned").exists()
-
-
-def test_removing_every_head_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="all 12 heads, and without any every pair gets the same score"):
-        prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("0-2.*", layers=3, heads=4))
     assert not (tmp_path / "pruned").exists()

@@ -35,33 +35,29 @@ def test_the_figure_is_measured_in_turns(tiny_checkpoint: Path, int8: Path) -> N
     assert found.dtype == "float32"
 
 
-def test_a_measured_loss_is_said(int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "input_bits", lambda: 8)
-    config = read_config(int8)
-    assert "0.89 × bfloat16 (0.80 to 0.95)" in str(doubt(config, SLOW))
-    assert doubt(config, replace(SLOW, median=1.2)) is None
-
-
 @pytest.mark.parametrize(
-    ("bits", "features", "hidden", "reason"),
+    ("bits", "features", "hidden", "measured", "reason"),
     [
-        (0, ["avx2"], 768, "float products stand in"),
-        (8, ["avx2", "avx512", "amx"], 192, "gains little on AMX"),
-        (8, ["avx2", "avx512", "amx"], 768, None),
-        (7, ["avx2"], 192, None),
+        (0, ["avx2"], 768, None, "float products stand in"),
+        (8, ["avx2", "avx512", "amx"], 192, None, "gains little on AMX"),
+        (8, ["avx2", "avx512", "amx"], 768, None, None),
+        (7, ["avx2"], 192, None, None),
+        (8, ["avx2"], 768, SLOW, "0.89 × bfloat16 (0.80 to 0.95)"),
+        (8, ["avx2"], 768, replace(SLOW, median=1.2), None),
     ],
 )
-def test_without_a_figure_a_rule_decides(
+def test_the_figure_decides_or_else_a_rule(
     int8: Path,
     monkeypatch: pytest.MonkeyPatch,
     bits: int,
     features: list[str],
     hidden: int,
+    measured: Speed | None,
     reason: str | None,
 ) -> None:
     monkeypatch.setattr(speed, "input_bits", lambda: bits)
     monkeypatch.setattr(speed, "processor_features", lambda: features)
-    notice = doubt(replace(read_config(int8), hidden_size=hidden))
+    notice = doubt(replace(read_config(int8), hidden_size=hidden), measured)
     assert notice is None if reason is None else reason in str(notice)
 
 

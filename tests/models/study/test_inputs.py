@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,12 +59,12 @@ def test_a_large_file_gives_whole_queries_that_do_not_depend_on_the_order(tmp_pa
 
 
 def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
-    def endless() -> object:
+    def endless() -> Iterator[LabelledPair]:
         for i in range(10_000):
             yield LabelledPair(f"query {i // 10}", "a title of some length that takes up memory " * 3, i % 5)
 
     tracemalloc.start()
-    kept, seen = sample_queries(endless(), 500, 0)  # type: ignore[arg-type]
+    kept, seen = sample_queries(endless, 500, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (len(kept), seen) == (500, 10_000)
@@ -71,8 +72,8 @@ def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
 
 
 def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
-    one = (LabelledPair("the only query", str(i), i % 5) for i in range(5000))
-    assert sample_queries(one, 500, 0) == ([], 5000)
+    one = [LabelledPair("the only query", str(i), i % 5) for i in range(5000)]
+    assert sample_queries(lambda: one, 500, 0) == ([], 5000)
 
 
 def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:

@@ -31,7 +31,10 @@ def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(result: Result)
 
 
 def test_probes_find_in_which_layer_a_thing_becomes_known(result: Result) -> None:
-    terms, grade = (np.array(result.json["probes"][name]["value"]) for name in ("term_overlap", "grade"))
+    terms, grade = (
+        np.array([one.value for one in result.json["probes"][name].values])
+        for name in ("term_overlap", "grade")
+    )
 
     assert terms[1] > 0.95 > terms[0] + 0.1  # head 0.0 writes it
     assert grade[2:].min() > 0.9  # head 1.0 sums it up in [CLS]

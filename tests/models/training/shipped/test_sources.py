@@ -130,45 +130,6 @@ def test_a_pair_judged_twice_counts_once_where_it_first_was() -> None:
     ]
 
 
-def test_esci_labels_become_grades(raw: Path) -> None:
-    pairs = list(sources.esci_pairs(raw / "esci_us_150q"))
-    assert len(pairs) == 16
-    assert pairs[0] == ("A lamp", "Red Lamp\N{NO-BREAK SPACE}", 4)
-    assert [grade for _, _, grade in pairs[:4]] == [4, 3, 2, 1]
-    assert list(sources.esci_extra(raw / "esci_us_150q")) == [
-        ("cup", "Mug, 2 pack", 4),
-        ("cup", "Saucer", 2),
-        ("cup", "Bowl", 3),
-        ("cup", "Sock", 1),
-    ]
-
-
-def test_unrelated_products_are_always_the_same_and_share_no_word_with_the_query(raw: Path) -> None:
-    pairs = list(sources.esci_unrelated(raw / "esci_us_150q"))
-    assert pairs == list(sources.esci_unrelated(raw / "esci_us_150q"))
-    assert Counter(query for query, _, _ in pairs) == {f"A {thing}": 8 for thing in THINGS}
-    for query, title, grade in pairs:
-        assert grade == 0
-        assert not set(query.lower().split()) & set(title.lower().split())
-
-
-def test_votes_ratings_and_agreement_become_grades(raw: Path) -> None:
-    """Chorus: three raters, or the rating they agreed on. ARCS: votes below 0 do not count."""
-    assert list(sources.chorus_pairs(raw / "chorus_icecat")) == [
-        ("kettle", "Volta Kettle 1 l", 3),
-        ("kettle", "Volta Kettle 2 l", 3),
-        ("tea", "Volta Kettle 3 l", 1),
-    ]
-    assert list(sources.dbpedia_pairs(raw / "dbpedia_entity_v2")) == [
-        ("coffee with milk", "Café au lait", 3),
-        ("coffee with milk", "AC/DC", 0),
-    ]
-    assert list(sources.socrata_pairs(raw / "socrata_arcs")) == [
-        ("sales tax", "Tax: 2015", 2),
-        ("sales tax", "Parks", 0),
-    ]
-
-
 @pytest.mark.parametrize(
     ("grade", "agreement", "expected"),
     [(0, 1.0, 0), (0, 0.6, 1), (1, 1.0, 2), (1, 0.2, 2), (2, 0.3, 3), (2, 0.4, 4)],
