@@ -1,17 +1,18 @@
-"""Condenses a query with a classifier in this process."""
+"""Condenses a query with a classifier in this process; its titles are tokenized once, and each distinct one
+is scored once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from models.batch import batches_by_length
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from models.classifier import Classifier
 from models.condense.loss import Floats, check_grades, distributions
 from models.condense.search import Condensed, Task, search
-from models.condense.titles import Titles, with_unknown
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
@@ -55,3 +56,34 @@ def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMa
     for batch in batches_by_length([len(row) for row in rows], BATCH_TOKENS):
         logits[batch] = classifier.forward([rows[index] for index in batch], weights)
     return distributions(classifier.scores(logits))
+
+
+class Titles:
+    """The titles of one request, at least one. encoded: the distinct ones, once they are read."""
+
+    def __init__(self, tokenizer: PairTokenizer, titles: Sequence[str]) -> None:
+        self.tokenizer = tokenizer
+        self.distinct = list(dict.fromkeys(titles))
+        numbers = {title: number for number, title in enumerate(self.distinct)}
+        self._number_of = np.array([numbers[title] for title in titles])
+        self.encoded: dict[str, EncodedText] = {}
+
+    def encode(self, queries: Sequence[str]) -> list[EncodedPair]:
+        """Return each query with each distinct title, query by query."""
+        if not self.encoded:
+            self.encoded = self.tokenizer.encode_texts(self.distinct)
+        pairs = [(query, title) for query in queries for title in self.distinct]
+        return self.tokenizer.join(pairs, self.encoded | self.tokenizer.encode_texts(queries))
+
+    def spread(self, judged: Floats, queries: int) -> Floats:
+        """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""
+        return judged.reshape(queries, len(self.distinct), -1)[:, self._number_of]
+
+
+def with_unknown(tokenizer: PairTokenizer, query: str, condensed: Condensed) -> Condensed:
+    """Return the result with a note if the model's vocabulary cannot read all of the query."""
+    text = tokenizer.encode_texts([query])[query]
+    if not text.unknown:
+        return condensed
+    unread = f"The model's vocabulary cannot read {text.unknown} of the query's {text.tokens} tokens."
+    return replace(condensed, note=" ".join(filter(None, (unread, condensed.note))))

@@ -194,26 +194,18 @@ def _refuse_another_run(work: Path, mark: dict[str, Any]) -> None:
         return
     try:
         before = json.loads((work / MARK).read_text(encoding="utf-8"))
-        options = before["options"]
+        options, digests = before["options"], before["sha256"]
     except (ValueError, KeyError, TypeError):
         raise ModelError(f"{work / MARK} cannot be read; remove {work} to begin anew") from None
     for name, value in mark["options"].items():
         if name != "out" and options.get(name) != value:  # `work` lies beside `out`, however it is written
             option = "--model" if name == "base" else f"--{name.replace('_', '-')}"
             raise ModelError(
-                f"{work} holds an unfinished run with another {option} ({_shown(options.get(name))}, now "
-                f"{_shown(value)}); repeat that run, or remove {work} to begin anew"
+                f"{work} holds an unfinished run with another {option}; repeat that run, or remove {work} to "
+                "begin anew"
             )
-    for path, digest in mark["sha256"].items():
-        if before["sha256"].get(path) != digest:
-            raise ModelError(
-                f"{path} has changed since the unfinished run in {work} began; restore it, or remove {work} "
-                "to begin anew"
-            )
-
-
-def _shown(value: str | None) -> str:
-    """Return the value of an option as a message quotes it. value: as the mark holds it."""
-    if value is None or value == str(None):
-        return "the default"
-    return value.strip("()").replace("'", "")
+    if changed := [path for path, digest in mark["sha256"].items() if digests.get(path) != digest]:
+        raise ModelError(
+            f"{changed[0]} has changed since the unfinished run in {work} began; restore it, or remove {work}"
+            " to begin anew"
+        )

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from models.condense.local import Titles, with_unknown
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
-from models.condense.titles import Titles, with_unknown
 from models.condense.words import read_words
 from service.config.settings import Settings
 from service.engine.request import Deadline

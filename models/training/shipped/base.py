@@ -40,7 +40,6 @@ class Base:
     """The base as it was packed. tensors: by their names in transformers' BertModel, float32.
 
     pieces: each piece of the Unigram vocabulary with its log-probability, by id.
-    normalisation: what a character becomes; characters that are not named stay.
     """
 
     layers: int
@@ -51,7 +50,6 @@ class Base:
     epsilon: float
     tensors: dict[str, npt.NDArray[np.float32]]
     pieces: list[tuple[str, float]]
-    normalisation: dict[str, str]
 
 
 class _Reader:
@@ -88,12 +86,11 @@ def read_base(file: Path) -> Base:
     if block != _BLOCK:
         raise ModelError(f"{file}: blocks of {block} weights; this reads blocks of {_BLOCK}")
     pieces = _pieces(reader)
-    normalisation = _normalisation(reader)
+    _entries, size = reader.values("iI")
+    reader.bytes(size)  # a table of normalisations: vocabulary.tokenizer_of has them as rules
     shapes = {"emb.word": (vocabulary, hidden), "emb.pos": (positions, hidden), "emb.type": (types, hidden)}
     tensors = _tensors(reader, shapes, hidden, feed_forward)
-    return Base(
-        layers, heads, hidden, feed_forward, positions, round(epsilon, 15), tensors, pieces, normalisation
-    )
+    return Base(layers, heads, hidden, feed_forward, positions, round(epsilon, 15), tensors, pieces)
 
 
 def _pieces(reader: _Reader) -> list[tuple[str, float]]:
@@ -103,15 +100,6 @@ def _pieces(reader: _Reader) -> list[tuple[str, float]]:
     scores = reader.array("<f4", count)
     text = reader.bytes(size)
     return [(text[int(ends[i]) : int(ends[i + 1])].decode(), float(scores[i])) for i in range(count)]
-
-
-def _normalisation(reader: _Reader) -> dict[str, str]:
-    entries, _size = reader.values("iI")
-    table = {}
-    for _ in range(entries):
-        point, count = reader.values("IB")
-        table[chr(point)] = "".join(map(chr, reader.values(f"{count}I")))
-    return table
 
 
 def _tensors(

@@ -13,10 +13,9 @@ The judged pairs are those of the validation folds; `--folds test` is for a mode
 
 import argparse
 import csv
-import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -190,13 +189,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", help="checkpoint directory or hub id; default: the shipped model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
-    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     options = parser.parse_args(arguments)
     answers = check(Classifier.load(options.model), read_judged(options.data, FOLDS[options.folds]))
-    if options.json:
-        print(json.dumps([asdict(answer) | {"holds": answer.holds} for answer in answers], indent=1))
-    else:
-        print(as_text(answers))
+    print(as_text(answers))
 
 
 if __name__ == "__main__":

@@ -116,12 +116,9 @@ def test_an_unfinished_run_is_not_continued_with_other_options(options: Options)
     mark_run(job)
     prepare(options)
     for other, reason in (
-        (
-            replace(options, epochs=3),
-            r"another --epochs \(16, now 3\); repeat that run, or remove .*training",
-        ),
-        (replace(options, rate=None), r"another --rate \(0.003, now the default\)"),
-        (replace(options, labels=("0", "1", "2")), r"another --labels \(no, maybe, yes, now 0, 1, 2\)"),
+        (replace(options, epochs=3), "another --epochs; repeat that run, or remove .*training"),
+        (replace(options, rate=None), "another --rate;"),
+        (replace(options, labels=("0", "1", "2")), "another --labels;"),
     ):
         with pytest.raises(ModelError, match=reason):
             prepare(other)
