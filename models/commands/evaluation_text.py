@@ -112,6 +112,7 @@ def _calibration_lines(evaluation: Evaluation) -> list[str]:
     return [
         f"a perfect model with such probabilities has ece {floor['ece']:.3f} and classwise_ece "
         f"{floor['classwise_ece']:.3f} on so many pairs",
-        "mean probability of each grade (its share of the pairs): "
+        "mean probability of each grade (its share of the pairs):",
+        "  "
         + ", ".join(f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades)),
     ]

@@ -22,11 +22,6 @@ class Format:
     compression: str = ""
     delimiter: str = ","
 
-    @property
-    def needs_pyarrow(self) -> bool:
-        """Return whether only pyarrow can read and write it."""
-        return self.kind == "parquet" or self.compression == "zst"
-
 
 def format_of(name: str, delimiter: str = ",") -> Format | None:
     """Return the format that a file's name ends in, or None if it is not known. delimiter: of csv."""
