@@ -48,7 +48,7 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
         partial(_draw_ndcg10, comparison, document["ndcg10_random_order"]),
     )
     figures = (picture, *(figure for section in sections for figure in section.figures))
-    drawings = {figure.name: plots.svg(figure.draw()) for figure in figures}
+    drawings = {figure.name: plots.svg(figure.draw) for figure in figures}
     title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
     verdict, conclusion = _conclusion(comparison, document)
     values = {"title": title, "verdict": verdict, "conclusion": conclusion, "picture": picture}

@@ -8,7 +8,8 @@ rest.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,7 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "headroom",
 }
+DPI = 160
 _MAX_NUMBERS = 200
 """A heat map with more cells than this prints no numbers."""
 
@@ -61,12 +63,15 @@ def figure(
     return drawing, axes
 
 
-def svg(drawing: Figure) -> str:
-    """Return the figure as SVG, the same text for the same figure."""
+def svg(draw: Callable[[], Figure], png: Path | None = None) -> str:
+    """Draw a figure and return it as SVG, the same text each time. png: write it there, too."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
     with rc_context(rc=STYLE):  # type: ignore[arg-type]  # the stubs list every key
+        drawing = draw()
+        if png is not None:
+            drawing.savefig(png, dpi=DPI)
         drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 

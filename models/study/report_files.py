@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,11 +12,10 @@ from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Judged
 from models.study.page import FILES, PAGES, PLOTS, REPORT, remove_others
-from models.study.result import Figure, Result, Section, Table
+from models.study.result import Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
-DPI = 160
 JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""
 
@@ -36,7 +34,11 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     content[FILES] = [*PAGES, *result.files, *plot_files]
     remove_others(study.out, content[FILES])
     (study.out / PLOTS).mkdir(parents=True, exist_ok=True)
-    drawings = {name: _draw(study.out / PLOTS, figure) for name, figure in figures.items()}
+    drawings = {
+        name: plots.svg(figure.draw, study.out / PLOTS / f"{name}.png") for name, figure in figures.items()
+    }
+    for name, svg in drawings.items():
+        page.write(study.out / PLOTS / f"{name}.svg", svg)
     title = f"Head study “{result.kind}” of {study.classifier.name}"
     conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}"
     values: dict[str, Any] = {"title": title, "verdict": result.verdict, "conclusion": conclusion}
@@ -122,15 +124,3 @@ def _ends(interval: list[float | None]) -> str:
 
 def _source(data: Judged) -> dict[str, Any]:
     return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}
-
-
-def _draw(directory: Path, figure: Figure) -> str:
-    """Write the figure as PNG and SVG and return the SVG."""
-    from matplotlib import rc_context
-
-    with rc_context(rc=plots.STYLE):  # type: ignore[arg-type]  # the stubs list every key
-        drawing = figure.draw()
-        drawing.savefig(directory / f"{figure.name}.png", dpi=DPI)
-    svg = plots.svg(drawing)
-    page.write(directory / f"{figure.name}.svg", svg)
-    return svg

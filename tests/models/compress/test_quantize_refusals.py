@@ -37,40 +37,42 @@ def test_existing_files_are_never_overwritten_and_int8_is_never_quantized_again(
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def zero_scale(tensors: dict[str, torch.Tensor]) -> None:
+Tensors = dict[str, torch.Tensor]
+
+
+def zero_scale(tensors: Tensors) -> None:
     tensors[f"{PREFIX}output.dense.weight_scale"][3] = 0
 
 
-def no_scale(tensors: dict[str, torch.Tensor]) -> None:
-    del tensors[f"{PREFIX}intermediate.dense.input_scale"]
-
-
-def float_weight(tensors: dict[str, torch.Tensor]) -> None:
-    name = f"{PREFIX}output.dense.weight"
-    tensors[name] = tensors[name].float()
-
-
-def short_scale(tensors: dict[str, torch.Tensor]) -> None:
-    name = f"{PREFIX}attention.self.value.weight_scale"
-    tensors[name] = tensors[name][:-1].clone()
-
-
-def nan_offset(tensors: dict[str, torch.Tensor]) -> None:
+def nan_offset(tensors: Tensors) -> None:
     tensors[f"{PREFIX}attention.self.input_offset"][0] = torch.nan
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({PREFIX + name: change(tensors[PREFIX + name])})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (zero_scale, r"layer\.1\.output\.dense\.weight_scale holds a scale that is not above 0"),
-        (no_scale, r"layer\.1\.intermediate\.dense\.input_scale is missing"),
-        (float_weight, r"layer\.1\.output\.dense\.weight is torch\.float32, not torch\.int8"),
-        (short_scale, r"value\.weight_scale has shape \(31,\), config\.json wants \(32,\)"),
+        (
+            lambda tensors: tensors.pop(f"{PREFIX}intermediate.dense.input_scale"),
+            r"layer\.1\.intermediate\.dense\.input_scale is missing",
+        ),
+        (
+            changed("output.dense.weight", torch.Tensor.float),
+            r"layer\.1\.output\.dense\.weight is torch\.float32, not torch\.int8",
+        ),
+        (
+            changed("attention.self.value.weight_scale", lambda scale: scale[:-1].clone()),
+            r"value\.weight_scale has shape \(31,\), config\.json wants \(32,\)",
+        ),
         (nan_offset, r"input_offset holds NaN"),
     ],
 )
 def test_damaged_checkpoints_are_refused_by_name(
-    copied: Path, change: Callable[[dict[str, torch.Tensor]], None], message: str
+    copied: Path, change: Callable[[Tensors], object], message: str
 ) -> None:
     tensors = load_file(copied / "model.safetensors")
     change(tensors)

@@ -12,7 +12,6 @@ from models.training.shipped.checks import (
     quadruple_answers,
     ranking_answers,
     read_table,
-    unrelated_answers,
     wording_answers,
 )
 from models.training.shipped.judged import Judged
@@ -47,17 +46,6 @@ def test_quadruples_are_counted_by_what_comes_first_and_last() -> None:
     assert sum(answer.holds for answer in answers) == 8
     level = quadruple_answers(lambda pairs: np.ones(len(pairs)))
     assert not any(answer.holds for answer in level)  # a tie is no first place
-
-
-def test_titles_of_other_queries_and_nonsense_are_asked_about_by_source() -> None:
-    judged = [Judged(f"q{n % 5}", f"t{n}", 4, "esci_us_150q", 2) for n in range(200)]
-    answers = unrelated_answers(lambda pairs: np.full(len(pairs), 0.55), judged)
-    assert {answer.name: answer.holds for answer in answers} == {
-        "a nonsense query": False,
-        "an empty title": True,
-        "another query's title, esci": True,
-        "another query's title, products": True,
-    }
 
 
 def test_a_model_that_ranks_at_random_is_not_better_than_words() -> None:
