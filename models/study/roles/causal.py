@@ -48,14 +48,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class CausalCheck:
-    """The comparisons of the causal check.
+    """The comparisons of the causal check, by role; and, by its name, that of the heads that the source study
+    switched off. pairs, queries: the size of the sample."""
 
-    roles: by role. published: the heads that the source study switched off, by name. pairs, queries: the
-    size of the sample.
-    """
-
-    roles: dict[str, Comparison]
-    published: dict[str, Comparison]
+    comparisons: dict[str, Comparison]
     pairs: int
     queries: int
 
@@ -84,8 +80,7 @@ def causal_check(
             m: relative_changes([x[m] for x in others], float(whole[m].values[0])) for m in CAUSAL_METRICS
         }
         comparisons[role] = Comparison(heads, off.value, relative, changes)
-    of_source = {name: comparisons.pop(name)} if name in comparisons else {}
-    return CausalCheck(comparisons, of_source, len(data), len(data.queries))
+    return CausalCheck(comparisons, len(data), len(data.queries))
 
 
 def relative_changes(values: Sequence[float], intact: float) -> np.ndarray:

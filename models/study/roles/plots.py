@@ -54,7 +54,7 @@ def role_maps(roles: Roles, shape: tuple[int, int]) -> Figure:
 
 def labelled(check: CausalCheck) -> dict[str, Comparison]:
     """Return the comparisons by what their heads are called."""
-    return {**{NAMED[role][0]: one for role, one in check.roles.items()}, **check.published}
+    return {NAMED.get(name, (name,))[0]: one for name, one in check.comparisons.items()}
 
 
 def causal_plot(check: CausalCheck) -> Figure:

@@ -88,8 +88,7 @@ def _causal_json(check: CausalCheck) -> dict[str, Any]:
     return {
         "pairs": check.pairs,
         "queries": check.queries,
-        "roles": {role: one(comparison) for role, comparison in check.roles.items()},
-        "published": {name: one(comparison) for name, comparison in check.published.items()},
+        "roles": {name: one(comparison) for name, comparison in check.comparisons.items()},
     }
 
 
@@ -132,7 +131,9 @@ def _findings(roles: Roles) -> tuple[Finding, ...]:
         if top is not None:
             ours = f"{count or 'no'} heads; largest excess {top.text()}"
         findings.append(Finding(claim, "yes", ours))
-    for name, one in roles.causal.published.items():
+    for name, one in roles.causal.comparisons.items():
+        if name in ROLES:
+            continue
         random = one.random["accuracy"]
         median = _relative(np.median(random)) if len(random) else "–"
         change = percent(one.relative["accuracy"].interval())
