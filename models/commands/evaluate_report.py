@@ -83,7 +83,7 @@ def _draw_ndcg10(comparison: Comparison, random_order: float) -> Drawing:
         colour = plots.BLUE if row < len(comparison.metrics) else plots.GREY
         axes.plot([one.low, one.high], [row, row], color=colour)
         axes.plot(one.value, row, "o", color=colour)
-    if math.isfinite(random_order):
+    if np.isfinite(random_order):
         axes.axvline(random_order, color=plots.GREY, ls="--", lw=1)
     axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
     axes.set_yticks(range(len(shown)), list(shown))
