@@ -87,7 +87,7 @@ def test_damaged_checkpoints_are_refused_by_name(
     [
         ({"headroom": {"quantization": {"format": "w4a4"}}}, "format is 'w8a8-1'"),
         ({"headroom": {"quantization": "w8a8-1"}}, "format is 'w8a8-1'"),
-        ({"headroom": {}}, "no headroom.quantization"),
+        ({"headroom": {}}, "unquantized checkpoint"),
         ({"headroom": {}, "quantization_config": None}, "int8, not floating point"),
         ({"quantization_config": {"quant_method": "gptq"}}, "unquantized checkpoint"),
     ],
