@@ -86,7 +86,7 @@ def windows(
     try:
         with storage.open(name) as raw:
             yield from read(raw, window, options, window_rows)
-    except (OSError, EOFError, UnicodeError, pyarrow.ArrowException) as error:
+    except (OSError, EOFError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
 
 
@@ -144,11 +144,9 @@ def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) 
         if window.target.kind == "parquet":
             window.table = table.replace_schema_metadata()
             table = table.select(fields.needed)
-        rows = list(_plain(table))
-        window.lines = list(range(read + 1, read + len(rows) + 1))
-        window.rows = [{} if isinstance(row, str) else row for row in rows]
-        window.set_aside({index: row for index, row in enumerate(rows) if isinstance(row, str)})
-        read += len(rows)
+        window.rows = _plain(table)
+        window.lines = list(range(read + 1, read + len(window.rows) + 1))
+        read += len(window.rows)
         window.share = read / metadata.num_rows
         yield _settled(window, options)
     if not read:
@@ -156,20 +154,13 @@ def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) 
         yield _settled(window, options)
 
 
-def _plain(table: Any) -> Iterator[dict[str, Any] | str]:
-    """Yield the values of each row, or why Python cannot hold one of them: a date after the year 9999."""
-    exact = pyarrow.time64("ns")  # Python has no nanoseconds
+def _plain(table: Any) -> list[dict[str, Any]]:
+    """Return the values of each row; times of day as text, because Python has no nanoseconds."""
     for index, column in enumerate(table.schema):
-        if column.type == exact:
+        if column.type == pyarrow.time64("ns"):
             table = table.set_column(index, column.name, table.column(index).cast(pyarrow.string()))
-    try:
-        yield from table.to_pylist()
-    except (ValueError, OverflowError) as error:
-        if table.num_rows == 1:
-            yield f"a value cannot be read: {error}"
-            return
-        for index in range(table.num_rows):
-            yield from _plain(table.slice(index, 1))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def _next(window: Window) -> Window:

@@ -222,17 +222,16 @@ def test_a_row_that_cannot_be_written_again_is_set_aside(
     dates = pyarrow.array([0, 1 << 60], pyarrow.timestamp("us"))
     table = pyarrow.table({"query": ["wood", "wood"], "title": ["red", "lamp"], "date": dates})
     parquet.write_table(table, tmp_path / "b.parquet")
-    for name, target, reason in (
-        ("a.jsonl", "a.jsonl", "nested too deep"),
-        ("b.parquet", "b.csv", "a value cannot be read"),
-    ):
-        output = tmp_path / f"out-{target}"
-        result = run("score", "--input", str(tmp_path / name), "--output", str(output), *options)
-        assert result.status == 0, result.err
-        assert "1 pairs scored" in result.out
-        (reject,) = lines(Path(f"{output}.rejects.jsonl"))
-        assert reject["line"] == 2
-        assert reason in str(reject["reason"])
+    output = tmp_path / "out.jsonl"
+    result = run("score", "--input", str(tmp_path / "a.jsonl"), "--output", str(output), *options)
+    assert result.status == 0, result.err
+    assert "1 pairs scored" in result.out
+    (reject,) = lines(Path(f"{output}.rejects.jsonl"))
+    assert reject["line"] == 2
+    assert "nested too deep" in str(reject["reason"])
+    output = tmp_path / "out.csv"
+    result = run("score", "--input", str(tmp_path / "b.parquet"), "--output", str(output), *options)
+    assert (result.status, "b.parquet cannot be read: " in result.err) == (1, True)
     output = tmp_path / "out.parquet"  # as Arrow, the date is no problem
     assert run("score", "--input", str(tmp_path / "b.parquet"), "--output", str(output), *options).status == 0
     assert parquet.read_table(output).column("date").combine_chunks().equals(dates)

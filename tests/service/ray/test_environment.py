@@ -54,25 +54,6 @@ def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_pat
         assert (ended.returncode == 0) is understood, ended.stderr
 
 
-BURSTS = """
-for round in range(12):
-    small, large = [bytes(1000) for _ in range(8000)], bytearray(12 << 20)
-    del small, large
-    print(int(open("/proc/self/statm").read().split()[1]) * 4096)
-"""
-
-
-@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
-def test_many_small_blocks_again_and_again_take_no_more_memory(
-    variables: dict[str, str], tmp_path: Path
-) -> None:
-    environment.prepare_tasks(tmp_path)
-    own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": variables["MALLOC_CONF"]}
-    printed = subprocess.run([sys.executable, "-S", "-c", BURSTS], env=own, capture_output=True, check=True)
-    resident = [int(line) for line in printed.stdout.split()]
-    assert resident[-1] - resident[1] < 8 * 2**20  # one burst
-
-
 def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
     variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
     environment.prepare_tasks(tmp_path)
