@@ -111,11 +111,10 @@ def _attributes(record: Record) -> Mapping[str, str | int]:
 
 def _resource() -> Resource:
     """Return who we are; what the operator says in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES counts."""
-    ours: dict[str, str | int] = {
+    ours = {
         "service.name": "headroom",
         "service.version": version("headroom"),
         "service.instance.id": str(uuid.uuid4()),
         "process.pid": os.getpid(),
     }
-    from_environment = OTELResourceDetector().detect().attributes
-    return Resource.create({name: value for name, value in ours.items() if name not in from_environment})
+    return Resource.create(ours).merge(OTELResourceDetector().detect())
