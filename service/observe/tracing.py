@@ -111,7 +111,7 @@ def _attributes(record: Record) -> Mapping[str, str | int]:
 
 def _resource() -> Resource:
     """Return who we are; what the operator says in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES counts."""
-    ours = {
+    ours: dict[str, str | int] = {
         "service.name": "headroom",
         "service.version": version("headroom"),
         "service.instance.id": str(uuid.uuid4()),
