@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,7 +24,7 @@ from service.api.body import send_and_drain
 from service.api.clients import add_compat_routes
 from service.api.edge import SAFE_REQUEST_ID
 from service.api.errors import error_response, explain
-from service.api.keys import OPEN_PATHS, OriginsMiddleware, check_caller
+from service.api.keys import OPEN_PATHS, check_caller
 from service.api.openapi import complete
 from service.api.pages import add_pages
 from service.api.post import PostRoute, post_routes
@@ -47,6 +48,9 @@ logger = logging.getLogger("headroom.api")
 
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
+
+_EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
+"""Headers of answers that the pages of allowed origins may read."""
 
 _UNTRACED_PATHS = OPEN_PATHS | {"/metrics"}
 """Paths that probes and browsers ask for all the time, and that do no work worth a trace."""
@@ -95,7 +99,13 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
         telemetry=app.state.telemetry,
     )
     if settings.cors_origins:
-        app.add_middleware(OriginsMiddleware, origins=settings.cors_origins)  # outside the other one
+        app.add_middleware(  # outside the other one
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_EXPOSED_HEADERS,
+        )
     return app
 
 

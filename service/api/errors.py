@@ -1,18 +1,20 @@
 """Answers to failed requests: in the shape that a client reads, and in one sentence that names the field.
 
-`service.errors.to_response` says what each error is: status, type, sentence and headers. A shape rewrites
-that answer into what a client's library reads. The path decides, so that an error which is raised before any
-route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that serves several kinds
-of clients chooses another one with `use`.
+`service.errors.to_response` says what each error is: status, type, sentence and headers. An `ErrorShape`
+rewrites that answer into what a client's library reads. The path decides, so that an error which is raised
+before any route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that serves
+several kinds of clients chooses another one with `use`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import Response
+from pydantic import Field
 
 from service.errors import (
     EmptyRequest,
@@ -24,24 +26,56 @@ from service.errors import (
     shown,
     to_response,
 )
-from service.schemas.responses import to_json
+from service.schemas.responses import Error, ErrorDetail, to_json
 
-ErrorShape = Callable[[ServiceError, ErrorResponse], ErrorResponse]
-"""Rewrites our answer to an error."""
-
+STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
+"""The statuses of errors of a scoring route that answers wrong fields with 400."""
 _CHOSEN = "error_shape"
 
 
-def ours(_: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """`{"error": {"type", "message", "param"}}`."""
-    return answer
+class ErrorShape(NamedTuple):
+    """The errors of some clients.
+
+    write: rewrites our answer. model: the type of the bodies. statuses: those that they may have.
+    """
+
+    write: Callable[[ServiceError, ErrorResponse], ErrorResponse]
+    model: type[Any]
+    statuses: tuple[int, ...]
 
 
-def rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """`{"message", "detail", "error": {"type", "message", "param"}}`: one for all rerank clients.
+@dataclass(slots=True)
+class RerankError:
+    """An error of a rerank route: the same sentence wherever a client looks for it."""
+
+    message: Annotated[str, Field(description="One sentence; for Cohere's client.")]
+    detail: Annotated[str, Field(description="The same; for LlamaIndex, Haystack and Voyage's client.")]
+    error: Annotated[ErrorDetail, Field(description="As in the errors of /v1.")]
+
+
+@dataclass(slots=True)
+class TeiError:
+    """An error of text-embeddings-inference."""
+
+    error: Annotated[str, Field(description="One sentence; for people.")]
+    error_type: Annotated[
+        Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"],
+        Field(description="For programs."),
+    ]
+
+
+@dataclass(slots=True)
+class OipError:
+    """Every answer of the Open Inference Protocol that is not a success."""
+
+    error: Annotated[str, Field(description="One sentence.")]
+
+
+def _rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """Write one answer for all rerank clients; wrong fields get 400, as from their servers.
 
     Cohere's client shows `message`; LangChain, LlamaIndex, Haystack and Voyage's client read `detail`, and
-    vLLM's and Infinity's `error.message`. Their servers answer wrong fields with 400.
+    vLLM's and Infinity's `error.message`.
     """
     status = 400 if error.status == InvalidRequest.status else answer.status
     return ErrorResponse(
@@ -53,11 +87,8 @@ _TEI = {429: "Overloaded", 503: "Unhealthy", 504: "Overloaded"}
 """TEI's type of errors; it has none for the other statuses, so what the caller did is "Validation"."""
 
 
-def tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """`{"error", "error_type"}`, with the types and statuses of text-embeddings-inference 1.9.
-
-    It answers a failed inference with 424.
-    """
+def _tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """Write an answer with the type and the status of text-embeddings-inference 1.9."""
     status = 424 if isinstance(error, InferenceFailed) else answer.status
     kind = _TEI.get(status, "Validation" if status < 424 else "Backend")
     if isinstance(error, EmptyRequest):
@@ -65,25 +96,29 @@ def tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     return ErrorResponse(status, {"error": error.message, "error_type": kind}, answer.headers)
 
 
-def oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
-    """`{"error"}`, a sentence, as the Open Inference Protocol says; wrong fields get 400."""
+def _oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """Write an answer as the Open Inference Protocol says; wrong fields get 400."""
     status = 400 if error.status == InvalidRequest.status else answer.status
     return ErrorResponse(status, {"error": error.message}, answer.headers)
 
 
+OURS = ErrorShape(lambda _, answer: answer, Error, (*STATUSES, 422))
+RERANK = ErrorShape(_rerank, RerankError, STATUSES)
+TEI = ErrorShape(_tei, TeiError, (*STATUSES, 422, 424))
+OIP = ErrorShape(_oip, OipError, STATUSES)
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
-    (re.compile(r"(?!/v2/models/).*/rerank/?"), rerank),
-    (re.compile(r"/|/(predict|info|health|ping)/?"), tei),
-    (re.compile(r"/v2(/.*)?"), oip),
+    (re.compile(r"(?!/v2/models/).*/rerank/?"), RERANK),
+    (re.compile(r"/|/(predict|info|health|ping)/?"), TEI),
+    (re.compile(r"/v2(/.*)?"), OIP),
 )
 
 
 def shape_of(path: str, method: str) -> ErrorShape:
     """Return the shape of errors under a path."""
     if path == "/" and method != "POST":  # our page
-        return ours
-    return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), ours)
+        return OURS
+    return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), OURS)
 
 
 def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
@@ -94,7 +129,7 @@ def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
 def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
     shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
-    answer: ErrorResponse = shape(as_service_error(error), to_response(error))
+    answer: ErrorResponse = shape.write(as_service_error(error), to_response(error))
     return answer
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from models.errors import InvalidMask
 from service.api import pages
@@ -40,8 +39,6 @@ OPEN_PATHS = pages.PATHS | {
 
 BYTES_PER_PAIR = 4_096
 """Bytes of a body that count as one pair at least: long texts cost more to read."""
-
-_EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
 
 
 def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> None:
@@ -116,23 +113,3 @@ def charged(request: Post, pairs: int) -> Iterator[Callable[[int], None]]:
     finally:
         if correction := pairs - max(pairs_scored, least):
             keys.correct_pairs(request.key, correction)
-
-
-class OriginsMiddleware(CORSMiddleware):
-    """Lets the pages of some origins read the answers (CORS); requests of others pass as they are."""
-
-    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
-        super().__init__(
-            app,
-            allow_origins=origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=_EXPOSED_HEADERS,
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = Headers(scope=scope).get("origin") if scope["type"] == "http" else None
-        if origin is not None and self.is_allowed_origin(origin):
-            await super().__call__(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)

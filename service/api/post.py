@@ -79,11 +79,11 @@ class Timed(NamedTuple):
 
 
 class RequestShape(NamedTuple):
-    """A kind of body that a route takes. write_error: the shape of its errors; None: the path's."""
+    """A kind of body that a route takes. errors: the shape of its errors; None: the path's."""
 
     model: type[BaseModel]
     endpoint: Endpoint
-    write_error: ErrorShape | None = None
+    errors: ErrorShape | None = None
 
 
 class PostRoute(APIRoute):
@@ -114,8 +114,8 @@ class PostRoute(APIRoute):
         shape = self.default
         if self.shapes and isinstance(value, dict):
             shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
-        if shape.write_error is not None:
-            use(scope, shape.write_error)
+        if shape.errors is not None:
+            use(scope, shape.errors)
         body = validated(shape.model, value)
         timeout_s = settings.request_timeout_s
         if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:

@@ -90,8 +90,8 @@ class TokenRate:
     def pass_changes(self, running: int, now: float) -> float:
         """Note that a pass begins (`running` is 1) or ends, done or failed (-1).
 
-        Return the seconds that one pass would have had from the first one on, if it had always run: the
-        difference between its end and its beginning is its part of the device's time.
+        Return the seconds of device time that a pass would have had if it had run since the first one. So
+        the part of a pass is what this returns at its end, less what it returned at its beginning.
         """
         if self._running:
             self._share_s += (now - self._now) / self._running

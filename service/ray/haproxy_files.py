@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from service.api.errors import rerank
+from service.api.errors import RERANK
 from service.errors import (
     BodyTooLarge,
     DeadlineExceeded,
@@ -73,7 +73,7 @@ def error_pages() -> Iterator[tuple[str, bytes]]:
     A page is the same for all paths, so it also holds what the clients of the rerank routes read.
     """
     for status, error in _PAGES.items():
-        sent, content, headers = rerank(error, to_response(error))
+        sent, content, headers = RERANK.write(error, to_response(error))
         body = orjson.dumps(content)
         if error.status == MethodNotAllowed.status:
             headers = {"allow": "GET, HEAD, POST", **headers}

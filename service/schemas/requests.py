@@ -7,7 +7,7 @@ What depends on the model (masks, variants) is checked in `service.scoring`. Ans
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -60,7 +60,7 @@ def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
     return PlainValidator(check)
 
 
-MaskForm = Annotated[
+MaskField = Annotated[
     str | dict[str, Any],
     # The outer type only: `HeadMask.parse`, which knows the grammar and the model, checks the rest.
     accepted(
@@ -111,7 +111,7 @@ class ChosenNetwork(BaseModel):
     """The fields of a request that choose what answers it, and until when."""
 
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
-    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
+    head_mask: MaskField | None = Field(None, description="Multiplied onto the variant's own mask.")
     deadline_ms: DeadlineMs = None
 
 
@@ -237,10 +237,33 @@ class ScoreRequest(Asker, PairsRequest):
         return pairs
 
 
+class DocumentsRequest(ScoreRequest):
+    """A ScoreRequest with ways of reading that /v1 does not take.
+
+    A document is cut off after `max_tokens_per_doc` tokens first. With `overflow="chunks"`, at most
+    `max_chunks_per_doc` chunks of it are scored. Text beyond either limit makes its result `truncated`.
+
+    keep: which part is read of texts that do not fit into the window; "all": such texts are refused.
+    alone: the indices of the pairs whose query is read by itself; their title is empty.
+    """
+
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    max_chunks_per_doc: Annotated[int, Field(ge=1)] | None = None
+    keep: Literal["beginning", "end", "all"] = "beginning"
+    alone: frozenset[int] = frozenset()
+
+    @property
+    def long_titles(self) -> LongTitles | None:
+        """How much to read of each document. None: truncate it to the window."""
+        if self.overflow == "truncate" and self.max_tokens_per_doc is None:
+            return None
+        return LongTitles(self.overflow, self.max_tokens_per_doc, self.max_chunks_per_doc)
+
+
 class CompareRequest(PairsRequest):
     """Score the same pairs under several masks and variants, in the same batches."""
 
-    masks: Annotated[list[MaskForm], Field(fail_fast=True)] = Field(
+    masks: Annotated[list[MaskField], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, on the default variant."
     )
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(

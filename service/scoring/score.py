@@ -19,8 +19,7 @@ from service.errors import InvalidRequest
 from service.experiments.assignment import Assigned
 from service.observe.metrics import Metrics
 from service.observe.record import current
-from service.schemas.documents import DocumentsRequest
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.requests import AttentionRequest, CompareRequest, DocumentsRequest, ScoreRequest
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
 from service.scoring.cache import ScoreCache
 from service.scoring.catalog import Variant

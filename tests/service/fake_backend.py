@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from models.masks.head_mask import HeadMask
+from service.config.variants import MaskForm
 from service.engine.request import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.admin import Decide
@@ -23,7 +24,7 @@ from service.schemas.listings import (
     VariantInfo,
     VariantsResponse,
 )
-from service.schemas.requests import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
     Column,

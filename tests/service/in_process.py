@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from fastapi import FastAPI
 
 from service.api import create_app
@@ -19,6 +20,8 @@ from service.replica import Replica
 from tests.service.asgi import client
 
 QUERY = "angle bracket"
+in_session = pytest.mark.asyncio(loop_scope="session")
+"""Marks the tests that use the service `shared`."""
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "angle", "steel bracket, black " * 30]
 CONFIG: dict[str, Any] = {
     "masks": {"some": "random:0.5@7"},

@@ -59,18 +59,18 @@ def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatR
         route_class_override=PostRoute,
     )
     route = post_routes(app)[path]
-    by_shape = [(shape.known_by, RequestShape(shape, endpoint, shape.errors.write)) for shape in shapes]
+    by_shape = [(shape.known_by, RequestShape(shape, endpoint, shape.errors)) for shape in shapes]
     route.default = by_shape[-1][1]
     route.shapes = {known_by: shape for known_by, shape in by_shape if known_by is not None}
 
 
 def _errors(shapes: Sequence[type[CompatRequest]]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` for the errors of these shapes."""
-    forms = dict.fromkeys(shape.errors for shape in reversed(shapes))
-    models = tuple(form.model for form in forms)
-    statuses = sorted({status for form in forms for status in form.statuses})
+    kinds = dict.fromkeys(shape.errors for shape in reversed(shapes))
+    models = tuple(kind.model for kind in kinds)
+    statuses = sorted({status for kind in kinds for status in kind.statuses})
     described = errors(*statuses, model=Union[models])  # noqa: UP007
-    if any(InvalidRequest.status not in form.statuses for form in forms):
+    if any(InvalidRequest.status not in kind.statuses for kind in kinds):
         described[400]["description"] = "The body is not strict JSON, or a field is wrong."
     return described
 

@@ -9,49 +9,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.api.errors import ErrorShape, ours, rerank
+from service.api.errors import RERANK, ErrorShape
 from service.api.keys import charged
 from service.api.post import Post, Timed, validated
 from service.errors import InvalidRequest, shown
-from service.schemas.documents import DocumentsRequest
-from service.schemas.requests import Asker, ScoreRequest
+from service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
 from service.schemas.responses import (
     Assignment,
-    Error,
-    ErrorDetail,
     HeadMaskInfo,
     ScoreResponse,
     ScoreResult,
 )
-
-
-@dataclass(slots=True)
-class RerankError:
-    """An error of a rerank route: the same sentence wherever a client looks for it."""
-
-    message: Annotated[str, Field(description="One sentence; for Cohere's client.")]
-    detail: Annotated[str, Field(description="The same; for LlamaIndex, Haystack and Voyage's client.")]
-    error: Annotated[ErrorDetail, Field(description="As in the errors of /v1.")]
-
-
-class ErrorForm(NamedTuple):
-    """The errors of a shape. write: makes them. model: the type of their bodies. statuses: theirs."""
-
-    write: ErrorShape
-    model: type[Any]
-    statuses: tuple[int, ...]
-
-
-STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
-"""The statuses of errors of a shape that answers wrong fields with 400."""
-RERANK_ERRORS = ErrorForm(rerank, RerankError, STATUSES)
-OUR_ERRORS = ErrorForm(ours, Error, (*STATUSES, 422))
 
 
 class OurFields(Asker):
@@ -69,7 +42,7 @@ class CompatRequest(OurFields, ABC):
     """Whose shape it is."""
     answers: ClassVar[tuple[Any, ...]]
     """The types of its answers."""
-    errors: ClassVar[ErrorForm] = RERANK_ERRORS
+    errors: ClassVar[ErrorShape] = RERANK
     names: ClassVar[Mapping[str, str]] = {"titles": "documents"}
     """Their names of our fields, for messages."""
 
@@ -116,9 +89,12 @@ class CompatRequest(OurFields, ABC):
     def their_name(self, param: str) -> str:
         """Return their name of the field at fault, such as `documents[3]` for `titles[3]`."""
         field = param.partition("[")[0]
+        index = param[len(field) :]
         if field == "variant" and self.variant is None:
             return "model"
-        return self.names.get(field, field) + param[len(field) :]
+        if field == "pairs" and "query" in self.names:  # queries and documents are two lists
+            field, index = "query", index.removesuffix("[0]")
+        return self.names.get(field, field) + index
 
 
 async def score_and_answer(request: Post, body: CompatRequest) -> Timed:

@@ -89,6 +89,19 @@ def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
     return "".join(f"{field}: {value}\n" for field, value in written.items())
 
 
+def paired(queries: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:
+    """Return `query` and `titles`, or `pairs`: one query for all titles, or one for each.
+
+    Raises InvalidRequest if there are several queries and another number of titles.
+    """
+    if len(queries) == 1:
+        return {"query": queries[0], "titles": titles}
+    if len(queries) != len(titles):
+        reason = f"{len(queries)} queries for {len(titles)} titles; send one query, or as many"
+        raise InvalidRequest(reason, param="query")
+    return {"pairs": list(zip(queries, titles, strict=True))}
+
+
 def reading(
     max_tokens: int | None, truncate_tokens: int | None, max_chunks: int | None = None
 ) -> dict[str, Any]:

@@ -8,17 +8,15 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Request, Response
 from pydantic import Field, model_validator
-from starlette.routing import Match
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from service.api.body import parse, read
-from service.api.clients.base import STATUSES, OurFields, degraded_header, renamed, score_charged
+from service.api.clients.base import OurFields, degraded_header, renamed, score_charged
 from service.api.clients.oip_tensors import (
     DATATYPES,
     LENGTH_HEADER,
@@ -28,7 +26,7 @@ from service.api.clients.oip_tensors import (
     read_texts,
     write_outputs,
 )
-from service.api.errors import json_response
+from service.api.errors import OIP, json_response
 from service.api.openapi import errors
 from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from service.errors import InvalidRequest, NotFound, shown
@@ -90,24 +88,8 @@ class InferRequest(Fields):
         return self.parameters.deadline_ms if timeout is None else timeout / 1000
 
 
-@dataclass(slots=True)
-class OipError:
-    """Every answer that is not a success."""
-
-    error: Annotated[str, Field(description="One sentence.")]
-
-
 class InferRoute(PostRoute):
-    """A POST route whose body may hold tensors after its JSON.
-
-    It takes its path whatever the method, so that `GET …/full/infer` gets 405, and not 404 for a model
-    `full/infer`.
-    """
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether the path is this route's."""
-        match, child_scope = super().matches(scope)
-        return (Match.FULL if match is Match.PARTIAL else match), child_scope
+    """A POST route whose body may hold tensors after its JSON."""
 
     async def read_body(self, request: Post, receive: Receive) -> Any:
         """Return the JSON value of the body; `request.state.tensors` holds the bytes after it."""
@@ -133,11 +115,12 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
     `binary_data_output`).
     """
     name, served, variant = _served(request.backend, model)
-    ours = body.parameters.model_dump(include=set(OurFields.model_fields))
-    if ours["variant"] is not None:
-        _, _, variant = _served(request.backend, f"{served.model}@{ours['variant']}")
+    parameters = body.parameters
+    if parameters.variant is not None:
+        _, _, variant = _served(request.backend, f"{served.model}@{parameters.variant}")
+    fields = parameters.model_dump(include=set(OurFields.model_fields))
+    fields |= {"variant": variant, "deadline_ms": body.deadline_ms}
     try:
-        fields = ours | {"variant": variant, "deadline_ms": body.deadline_ms}
         texts = read_texts(body.inputs, request.state.tensors)
         response = await score_charged(request, validated(ScoreRequest, texts | fields))
     except InvalidRequest as error:
@@ -149,8 +132,9 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
         "parameters": {"variant": response.variant, "truncated": truncated},
         **({} if body.id is None else {"id": body.id}),
     }
-    binary = body.parameters.binary_data_output
-    content, headers = write_outputs(head, body.outputs, response.results, binary=binary)
+    content, headers = write_outputs(
+        head, body.outputs, response.results, binary=parameters.binary_data_output
+    )
     return Timed(content, response.timing_ms, headers | degraded_header(response))
 
 
@@ -184,24 +168,21 @@ async def server() -> Response:
     return json_response({"name": "headroom", "version": version("headroom"), "extensions": extensions})
 
 
-async def live() -> Response:
-    """The process runs."""
-    return json_response({"live": True})
-
-
-async def ready(request: Request) -> Response:
-    """Requests are welcome."""
-    check_ready(request)
-    return json_response({"ready": True})
+async def health(request: Request) -> Response:
+    """The process runs (`live`), or requests are welcome (`ready`)."""
+    state = request.url.path.rpartition("/")[2]
+    if state == "ready":
+        check_ready(request)
+    return json_response({state: True})
 
 
 def add_routes(app: FastAPI) -> None:
     """Add /v2, /v2/health and /v2/models. Their answers are those of the protocol."""
     for path, endpoint, name, statuses in (
-        ("/v2/models/{model:path}/infer", infer, "oip_infer", (*STATUSES, 404)),
+        ("/v2/models/{model:path}/infer", infer, "oip_infer", (*OIP.statuses, 404)),
         ("/v2", server, "oip_server", (401, 403, 429, 500)),
-        ("/v2/health/live", live, "oip_live", (500,)),
-        ("/v2/health/ready", ready, "oip_ready", (500, 503)),
+        ("/v2/health/live", health, "oip_live", (500,)),
+        ("/v2/health/ready", health, "oip_ready", (500, 503)),
         ("/v2/models/{model:path}/ready", model_ready, "oip_model_ready", (401, 404, 429, 500, 503)),
         ("/v2/models/{model:path}", metadata, "oip_model", (401, 404, 429, 500, 503)),
     ):
@@ -211,7 +192,7 @@ def add_routes(app: FastAPI) -> None:
             name=name,
             methods=["POST" if endpoint is infer else "GET"],
             response_model=dict[str, Any],
-            responses=errors(*statuses, model=OipError),
+            responses=errors(*statuses, model=OIP.model),
             tags=["Open Inference Protocol"],
             route_class_override=InferRoute if endpoint is infer else None,
         )

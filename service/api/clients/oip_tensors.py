@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from service.api.clients.documents import paired
 from service.errors import InvalidRequest, shown
 from service.schemas.responses import ScoreResult
 
@@ -84,14 +85,7 @@ def read_texts(inputs: Sequence[InputTensor], content: bytes) -> dict[str, Any]:
             raise InvalidRequest(f"there is no tensor {name!r}; send query and title", param="inputs")
     if content:
         raise InvalidRequest(f"{len(content)} bytes after the JSON belong to no input", param="inputs")
-    queries, titles = texts["query"], texts["title"]
-    if len(queries) == 1:
-        return {"query": queries[0], "titles": titles}
-    if len(queries) != len(titles):
-        raise InvalidRequest(
-            f"{len(queries)} queries for {len(titles)} titles; send one, or as many", param="query"
-        )
-    return {"pairs": list(zip(queries, titles, strict=True))}
+    return paired(texts["query"], texts["title"])
 
 
 def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[str]:

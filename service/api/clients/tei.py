@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from fastapi import FastAPI, Request, Response
 from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import STATUSES, CompatRequest, ErrorForm, by_relevance, relevance
+from service.api.clients.base import CompatRequest, by_relevance, relevance
 from service.api.clients.documents import Count
-from service.api.errors import json_response, tei
+from service.api.errors import TEI, json_response
 from service.api.openapi import errors
 from service.api.post import backend_of, check_ready
 from service.errors import EmptyRequest
@@ -69,25 +69,11 @@ class TeiPrediction:
     label: Annotated[str, Field(description="The label's name in the checkpoint.")]
 
 
-@dataclass(slots=True)
-class TeiError:
-    """An error of text-embeddings-inference."""
-
-    error: Annotated[str, Field(description="One sentence; for people.")]
-    error_type: Annotated[
-        Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"],
-        Field(description="For programs."),
-    ]
-
-
-TEI_ERRORS = ErrorForm(tei, TeiError, (*STATUSES, 422, 424))
-
-
 class TeiRequest(CompatRequest):
     """The fields that /rerank and /predict share."""
 
     servers = (TAG,)
-    errors = TEI_ERRORS
+    errors = TEI
 
     truncate: bool | None = Field(
         None,
@@ -253,7 +239,7 @@ def add_routes(app: FastAPI) -> None:
         info,
         name="tei_info",
         response_model=dict[str, Any],
-        responses=errors(401, 403, 429, 500, 503, model=TeiError),
+        responses=errors(401, 403, 429, 500, 503, model=TEI.model),
         tags=[TAG],
     )
     for path in ("/health", "/ping"):
@@ -262,6 +248,6 @@ def add_routes(app: FastAPI) -> None:
             health,
             name=f"tei_{path[1:]}",
             response_class=Response,
-            responses=errors(500, 503, model=TeiError),
+            responses=errors(500, 503, model=TEI.model),
             tags=[TAG],
         )

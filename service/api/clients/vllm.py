@@ -13,9 +13,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import OUR_ERRORS, CompatRequest, TokenUsage, model_name, relevance, usage_of
-from service.api.clients.documents import TokensPerDoc, TokensPerQuery, TruncatePromptTokens, reading
-from service.errors import InvalidRequest
+from service.api.clients.base import CompatRequest, TokenUsage, model_name, relevance, usage_of
+from service.api.clients.documents import (
+    TokensPerDoc,
+    TokensPerQuery,
+    TruncatePromptTokens,
+    paired,
+    reading,
+)
+from service.api.errors import OURS
 from service.schemas.requests import ScoreRequest, accepted, example
 from service.schemas.responses import Number, ScoreResponse
 
@@ -57,7 +63,7 @@ class VllmScoreRequest(CompatRequest):
 
     servers = ("vLLM",)
     answers = (VllmScores,)
-    errors = OUR_ERRORS
+    errors = OURS
 
     use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
     truncate_prompt_tokens: TruncatePromptTokens = None
@@ -66,18 +72,10 @@ class VllmScoreRequest(CompatRequest):
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        first, second = self.names["query"], self.names["titles"]
-        sides = (getattr(self, name) for name in (first, second))
+        sides = (getattr(self, self.names[field]) for field in ("query", "titles"))
         queries, documents = ([side] if isinstance(side, str) else side for side in sides)
         how_much = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
-        if len(queries) == 1:
-            return self.scoring(how_much, query=queries[0], titles=documents)
-        if len(queries) != len(documents):
-            raise InvalidRequest(
-                f"{len(queries)} texts for {len(documents)} of {second}; give one text, or as many",
-                param=first,
-            )
-        return self.scoring(how_much, pairs=list(zip(queries, documents, strict=True)))
+        return self.scoring(how_much, **paired(queries, documents))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
@@ -90,13 +88,6 @@ class VllmScoreRequest(CompatRequest):
             data=[VllmScore(each.index, "score", relevance(each, raw=raw)) for each in response.results],
             usage=usage_of(response),
         )
-
-    def their_name(self, param: str) -> str:
-        """Return their name of the field at fault."""
-        index = param.removeprefix("pairs")
-        if index == param:
-            return super().their_name(param)
-        return self.names["query"] + index.removesuffix("[0]")
 
 
 class VllmTextsRequest(VllmScoreRequest):

@@ -42,6 +42,16 @@ async def ask(
     return start["status"], dict(start["headers"]), orjson.loads(content) if content[:1] == b"{" else content
 
 
+def noting(seen: list[tuple[bytes, bytes]]) -> Any:
+    """An application that notes the headers that reach it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(scope["headers"])
+        await answering(200, [])(scope, receive, send)
+
+    return app
+
+
 def test_serve_gets_the_middleware_as_it_asks_for_it() -> None:
     (middleware,) = middlewares()
     assert middleware.cls is Edge
@@ -62,12 +72,7 @@ def test_serve_gets_the_middleware_as_it_asks_for_it() -> None:
 )
 async def test_a_client_cannot_steer_serve_with_headers(name: bytes) -> None:
     seen: list[tuple[bytes, bytes]] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.extend(scope["headers"])
-        await answering(200, [])(scope, receive, send)
-
-    await ask(app, [(name, b"0"), (b"authorization", b"Bearer k")])
+    await ask(noting(seen), [(name, b"0"), (b"authorization", b"Bearer k")])
     assert seen == [(b"authorization", b"Bearer k")]
 
 
@@ -84,15 +89,10 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_posts_to_us(
     haproxy: str, method: str, path: str, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
-    seen: dict[bytes, bytes] = {}
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.update(scope["headers"])
-        await answering(200, [])(scope, receive, send)
-
-    await ask(app, [(b"x-request-timeout-seconds", b"1")], path, method)
-    ours = {b"x-request-disconnect-disabled": b"?1", b"x-request-timeout-seconds": b"0"}
-    assert seen == (ours if watched else {})
+    seen: list[tuple[bytes, bytes]] = []
+    await ask(noting(seen), [(b"x-request-timeout-seconds", b"1")], path, method)
+    ours = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
+    assert seen == (ours if watched else [])
 
 
 def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
@@ -105,12 +105,7 @@ def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
 @pytest.mark.parametrize(("value", "kept"), [(b"my-id_1", True), (b"\xff\xfe", False), (b"a" * 129, False)])
 async def test_only_plain_request_ids_reach_serves_logs(value: bytes, kept: bool) -> None:
     seen: list[tuple[bytes, bytes]] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.extend(scope["headers"])
-        await answering(200, [])(scope, receive, send)
-
-    await ask(app, [(b"x-request-id", value)])
+    await ask(noting(seen), [(b"x-request-id", value)])
     assert bool(seen) is kept
 
 

@@ -56,11 +56,11 @@ def profiled(calls: Calls) -> Iterator[None]:
         threading.setprofile(None)  # type: ignore[arg-type]
 
 
-async def way_of_a_request() -> Calls:
+async def way_of_a_request(model: Path) -> Calls:
     """Count the functions of one request to a replica that is warm."""
     calls = Calls()
     with profiled(calls):
-        async with serve(DEFAULT, {"variants": [{"name": "full"}]}) as service:
+        async with serve(model, {"variants": [{"name": "full"}]}) as service:
             ways = []
             for counting in (False, False, True, True, True):
                 calls.by_file.clear()
@@ -73,8 +73,8 @@ async def way_of_a_request() -> Calls:
     return calls
 
 
-async def test_a_request_passes_few_files_and_no_vendors_class() -> None:
-    calls = await way_of_a_request()
+async def test_a_request_passes_few_files_and_no_vendors_class(tiny_checkpoint: Path) -> None:
+    calls = await way_of_a_request(tiny_checkpoint)
     files, functions = calls.of("service/")
     assert files <= MOST_FILES
     assert functions <= MOST_FUNCTIONS
@@ -82,7 +82,7 @@ async def test_a_request_passes_few_files_and_no_vendors_class() -> None:
 
 
 if __name__ == "__main__":
-    way = asyncio.run(way_of_a_request())
+    way = asyncio.run(way_of_a_request(DEFAULT))
     for file, names in sorted(way.by_file.items()):
         print(file, *sorted(names))
     for package in ("service/", "models/", "service/api/", "service/schemas/"):

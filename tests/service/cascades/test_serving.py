@@ -11,7 +11,7 @@ import pytest
 
 from service.config.settings import InvalidConfig, LiveConfig
 from tests.service.asgi import Exchange, chunk
-from tests.service.cascades.cascading import CONFIG, TITLES, VARIANTS
+from tests.service.cascades.conftest import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed
 from tests.service.in_process import QUERY, Service, serve

@@ -11,7 +11,7 @@ from models import Classifier
 from service.config.settings import InvalidConfig, LiveConfig
 from service.scoring.cascade import comparable_scores
 from tests.checkpoints import write_checkpoint
-from tests.service.cascades.cascading import TITLES, best, own_scores
+from tests.service.cascades.conftest import TITLES, best, own_scores
 from tests.service.in_process import QUERY, Service, check_scores, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests

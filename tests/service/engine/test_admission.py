@@ -35,17 +35,6 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
         assert s.scheduler.queued_tokens == 700
 
 
-async def test_batches_that_run_side_by_side_count_as_twice_the_speed() -> None:
-    async with stage(max_queue_tokens=500, slots=2) as s:
-        await s.run(20, 2.0, times=20)  # 100 tokens a second
-        s.submit(rows(*range(20)))
-        await settle()
-        s.submit(rows(*range(80)))
-        with pytest.raises(QueueFull) as refused:
-            s.submit(rows(*range(80)))
-        assert refused.value.retry_after == pytest.approx(300 / 100, rel=0.1)
-
-
 async def test_an_idle_queue_takes_a_request_larger_than_its_limit() -> None:
     async with stage(max_queue_tokens=50) as s:
         ticket = s.submit(rows(*range(100)))
@@ -93,17 +82,6 @@ async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
         short = s.submit(rows("it passes them, and waits for next to nothing"))
         await s.finish_all()
         assert len(await short.result()) == 1
-
-
-async def test_the_limit_on_the_wait_follows_the_measured_rate() -> None:
-    async with stage(max_wait_s=2.0, tokens_per_second=1000.0) as s:
-        await s.run(10, 2.0, times=3)  # it does 50 tokens a second
-        assert s.measured_rate == pytest.approx(50)
-        s.submit(rows(*range(10)))
-        await settle()
-        s.submit(rows(*range(5)))
-        with pytest.raises(QueueFull):
-            s.submit(rows(*range(6)))
 
 
 async def test_a_long_request_is_taken_beside_short_ones_that_never_stop() -> None:

@@ -194,4 +194,4 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
 
 
 TestTrafficOnAShakyDevice = TrafficOnAShakyDevice.TestCase
-TestTrafficOnAShakyDevice.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestTrafficOnAShakyDevice.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

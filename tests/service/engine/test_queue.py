@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.engine.queue import FairQueue
+from service.engine.queue import AGED_PART, FairQueue
+from service.engine.request import Row
 from tests.service.engine.stage import Named, Owned, owners_of, push
 
 MAX_AGE_S = 10.0
@@ -27,22 +29,6 @@ def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue:
 
 def owners(queue: FairQueue, budget: int = BUDGET, now: float = 0.0) -> list[Any]:
     return owners_of(queue.take(budget, now))
-
-
-@given(
-    big=st.lists(st.integers(1, 480), min_size=20, max_size=200),
-    small=st.integers(1, 480),
-    batches=st.integers(0, 8),
-)
-@settings(deadline=None)
-def test_one_title_gets_into_the_very_next_batch_beside_a_long_request(
-    big: list[int], small: int, batches: int
-) -> None:
-    queue = queue_of(big)
-    for _ in range(batches):
-        queue.take(BUDGET, now=0.0)
-    push(queue, 1, [Named(small, "lane")], now=0.0)
-    assert 1 in owners(queue)
 
 
 @given(
@@ -160,17 +146,6 @@ def test_what_is_before_a_request_is_known_when_it_comes() -> None:
     assert queue.ahead_of(100_000) == queue.tokens
 
 
-def test_short_requests_of_one_model_do_not_keep_out_a_long_one_of_another() -> None:
-    queue: FairQueue = FairQueue(max_age_s=1.0)
-    push(queue, "long", [Named(50, "pruned")] * 100, now=0.0)
-    taken = []
-    for turn in range(12):
-        for _ in range(20):
-            push(queue, "short", [Named(50, "full")], now=2.0 + turn)
-        taken.append(set(owners_of(queue.take(BUDGET, now=2.0 + turn))))
-    assert taken.count({"long"}) == 3
-
-
 def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     """Behind a stuck device 10,000 requests time out; the queue must not remember them."""
     queue = queue_of([25])
@@ -179,3 +154,103 @@ def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     assert (queue.rows, queue.tokens) == (1, 25)
     (lane,) = queue._lanes.values()
     assert len(lane.parts) == queue.sharing.active == 1
+
+
+class Waiting(NamedTuple):
+    """A row as the model of the queue knows it; `rank` is its rank in the fair order.
+
+    That is: when its request would be done under sharing, which part came first, which row is shorter.
+    """
+
+    rank: tuple[float, int, int]
+    row: Row
+    since: float
+
+
+class LineOfRequests(RuleBasedStateMachine):
+    """Requests come and go while batches of any budget are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: FairQueue = FairQueue(max_age_s=MAX_AGE_S)
+        self.now = 0.0
+        self.requests: dict[int, Owned] = {}
+        self.waiting: dict[tuple[int, int], Waiting] = {}
+        self.parts = 0
+        self.batches = 0
+
+    @rule(
+        items=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("abc")), min_size=1, max_size=12),
+    )
+    def push(self, items: list[tuple[int, str]]) -> None:
+        owner = len(self.requests)
+        work = [Named(tokens, lane, f"{owner}.{n}") for n, (tokens, lane) in enumerate(items)]
+        self.requests[owner] = push(self.queue, owner, work, now=self.now)
+        finish = self.queue.sharing.time + sum(row.tokens for row in work)
+        for lane in dict.fromkeys(row.lane for row in work):
+            self.parts += 1
+            mine = [n for n, row in enumerate(work) if row.lane == lane]
+            for nth, n in enumerate(sorted(mine, key=lambda n: work[n].tokens)):
+                rank = (finish, self.parts, nth)
+                self.waiting[owner, n] = Waiting(rank, work[n], self.now)
+
+    @rule(seconds=st.floats(0, 8))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.requests)))
+        self.queue.remove(self.requests[owner])
+        self.waiting = {key: waiting for key, waiting in self.waiting.items() if key[0] != owner}
+
+    @rule(budget=st.integers(1, 200))
+    def take(self, budget: int) -> None:
+        entries = self.queue.take(budget, self.now)
+        before = dict(self.waiting)
+        assert bool(entries) == bool(before), "the device idles while work is queued"
+        if not entries:
+            return
+        taken = {}
+        for row in entries:
+            key = next(key for key, waiting in before.items() if waiting.row is row)
+            taken[key] = self.waiting.pop(key)  # KeyError: taken twice, or after it was removed
+
+        aged = [w for w in before.values() if self.now - w.since > MAX_AGE_S]
+        first = min(before.values())
+        if aged and self.batches % AGED_PART == 0:
+            first = min(aged, key=lambda w: w.rank[1])
+        self.batches += 1
+        lane = str(first.row.lane)
+        tokens = sum(w.row.tokens for w in taken.values())
+        assert tokens <= budget or len(taken) == 1, "a batch is over its budget"
+        assert all(w.row.lane == lane for w in taken.values()), "two networks in one batch"
+
+        mine = {key: w for key, w in before.items() if w.row.lane == lane}
+        aged = sorted((w for w in aged if w.row.lane == lane), key=lambda w: (w.rank[1], w.rank[2]))
+        left = [w for key, w in mine.items() if key not in taken]
+        # By age: a quarter of the batch at most, or one item; the oldest first, and it in any case.
+        out_of_turn = [w for w in taken.values() if any(other.rank < w.rank for other in left)]
+        by_age = sum(w.row.tokens for w in out_of_turn)
+        assert by_age <= budget // AGED_PART or len(out_of_turn) == 1, "more than its part went by age"
+        assert set(out_of_turn) <= set(aged), "somebody was overtaken in the fair order"
+        assert not aged or aged[0] in taken.values(), "the oldest of those past the age was passed over"
+        if len(taken) > len(out_of_turn):
+            following = min(left, default=None)
+            assert following is None or tokens + following.row.tokens > budget, "the batch had room"
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        assert self.queue.rows == len(self.waiting)
+        assert self.queue.tokens == sum(w.row.tokens for w in self.waiting.values())
+        oldest = min((w.since for w in self.waiting.values()), default=self.now)
+        assert self.queue.oldest_age_s(self.now) == self.now - oldest
+        if not self.waiting:
+            assert not self.queue._lanes, "an empty queue still holds something"
+
+
+TestLineOfRequests = LineOfRequests.TestCase
+
+
+TestLineOfRequests.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

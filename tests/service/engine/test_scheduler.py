@@ -47,16 +47,6 @@ async def test_what_is_too_little_to_share_goes_alone_and_says_so() -> None:
         assert [(batch.tokens, batch.alone) for batch in s.device.batches][1:] == [(20, False)]
 
 
-async def test_a_slot_that_is_left_takes_whole_batches() -> None:
-    async with stage(slots=2, split_tokens=20) as s:
-        s.submit(rows(*range(30)))
-        await settle()
-        assert [batch.tokens for batch in s.device.batches] == [100, 100]
-        s.device.finish()
-        await settle()
-        assert s.device.batches[-1].tokens == 100
-
-
 async def test_many_slots_go_together_where_sharing_would_leave_most_of_them_idle() -> None:
     async with stage(slots=8, split_tokens=20) as s:
         s.submit(rows(*range(8)))  # four parts of 20 would keep four of eight busy
@@ -137,13 +127,6 @@ async def test_draining_finishes_what_was_accepted_and_refuses_the_rest() -> Non
         assert len(await ticket.result()) == 30
 
 
-async def test_draining_an_idle_scheduler_returns_at_once() -> None:
-    scheduler = Stage().scheduler
-    await scheduler.drain()
-    with pytest.raises(Draining):
-        scheduler.submit(rows("too late"))
-
-
 async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:
     s = Stage()
     running = asyncio.create_task(s.scheduler.run())
@@ -217,11 +200,3 @@ async def test_work_that_has_begun_may_finish_after_its_deadline() -> None:
         s.clock.advance(5.0)
         s.device.finish()
         assert await ticket.result() == [result_of("begun")]
-
-
-async def test_a_finished_request_can_be_cancelled_to_no_effect() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows(1))
-        await s.finish_all()
-        ticket.cancel()
-        assert await ticket.result() == [result_of(1)]

@@ -1,16 +1,87 @@
-"""Requests as values: the same rules for whoever builds one, over HTTP or not."""
+"""Requests as values: what is wrong is refused with its place, and what is right is kept as it was meant."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from service.api.errors import explain
 from service.config.settings import Settings
 from service.errors import InvalidRequest
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import ScoreResult, to_json
+from service.schemas.experiments import MAX_OUTCOMES, OutcomesRequest, RampRequest, ShipRequest, StopRequest
+from service.schemas.requests import ScoreRequest
+
+OUTCOME = {"experiment": "prune20", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
+SCORE = {"query": "wireless mouse", "titles": ["Logitech M185"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"time": 1_795_000_000_000}, "outcomes[0].time: should be seconds since 1970, not milliseconds"),
+        ({"time": "yesterday"}, "outcomes[0].time"),
+        ({"time": True}, "outcomes[0].time"),
+        ({"time": -1}, "outcomes[0].time"),
+        ({"value": 1e16}, "outcomes[0].value: should be less than or equal to 1000000000000000"),
+        ({"value": "1"}, "outcomes[0].value"),
+        ({"unit": "a\0b"}, "outcomes[0].unit: must not hold a NUL character"),
+        ({"id": "a\0b"}, "outcomes[0].id: must not hold a NUL character"),
+        ({"experiment": "a\0b"}, "outcomes[0].experiment: must not hold a NUL character"),
+        ({"metric": "a\0b"}, "outcomes[0].metric"),
+        ({"unit": ""}, "outcomes[0].unit"),
+        ({"id": "x" * 257}, "outcomes[0].id"),
+        ({"id": None}, "outcomes[0].id"),
+        ({"metric": "two words"}, "outcomes[0].metric"),
+    ],
+)
+def test_a_wrong_outcome_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        OutcomesRequest.model_validate({"outcomes": [OUTCOME | change]})
+    assert str(explain(refused.value.errors())).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        (StopRequest, {"reason": "a\0b"}),
+        (RampRequest, {"reason": "a\0b"}),
+        (ShipRequest, {"arm": "b", "reason": "a\0b"}),
+        (ShipRequest, {"arm": "a\0b"}),
+        (ScoreRequest, SCORE | {"unit": "a\0b"}),
+        (ScoreRequest, SCORE | {"attributes": {"a\0b": 1}}),
+        (ScoreRequest, SCORE | {"attributes": {"locale": "a\0b"}}),
+    ],
+)
+def test_a_nul_is_refused_in_whatever_postgresql_would_have_to_keep(
+    model: type[BaseModel], wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(wrong)
+    assert "must not hold a NUL character: PostgreSQL cannot keep it" in str(explain(refused.value.errors()))
+
+
+@pytest.mark.parametrize("count", [0, MAX_OUTCOMES + 1])
+def test_a_batch_has_a_size(count: int) -> None:
+    with pytest.raises(ValidationError):
+        OutcomesRequest.model_validate({"outcomes": [OUTCOME] * count})
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        (1_795_183_200, 1_795_183_200.0),
+        (0.5, 0.5),
+        ("2026-11-20T14:00:00Z", 1_795_183_200.0),
+        ("2026-11-20T14:00:00", 1_795_183_200.0),
+        ("2026-11-20T15:00:00+01:00", 1_795_183_200.0),
+    ],
+)
+def test_times_are_unix_seconds_or_iso_8601(time: float | str, seconds: float) -> None:
+    (outcome,) = OutcomesRequest.model_validate({"outcomes": [OUTCOME | {"time": time}]}).outcomes
+    assert outcome.event().time == seconds
+
 
 SETTINGS = Settings(max_pairs=10, max_compare_rows=200, request_timeout_s=2.0)
 
@@ -21,32 +92,6 @@ def test_a_query_with_anything_to_read_is_accepted_in_either_form(query: str) ->
     by_pairs = ScoreRequest.model_validate({"pairs": [[query, "x"], [query, ""]]})
     assert by_titles.check(SETTINGS) == by_pairs.check(SETTINGS) == 2
     assert by_titles.texts() == by_pairs.texts() == [(query, "x"), (query, "")]
-
-
-@pytest.mark.parametrize("query", ["", " ", "\n\t", "\u2003\u00a0", "\x00", "\u200b\ufeff", "\x1f \x7f"])
-def test_a_query_with_nothing_to_read_is_refused(query: str) -> None:
-    for request in (
-        ScoreRequest(query=query, titles=["a"]),
-        AttentionRequest(query=query, title="a", heads="0.0"),
-    ):
-        with pytest.raises(InvalidRequest, match="blank"):
-            request.check(SETTINGS)
-
-
-def test_counts_are_allowed_up_to_the_limit_itself() -> None:
-    ScoreRequest(query="a" * 1_000_000, titles=["t"] * 10, deadline_ms=2000).check(SETTINGS)
-    assert CompareRequest(query="a", titles=["t"] * 3, masks=["none"] * 64).check(SETTINGS) == 192
-    for request, says, param in (
-        (ScoreRequest(query="a", titles=["t"] * 11), "11 are more than the 10", "titles"),
-        (
-            CompareRequest(pairs=[("a", "b")] * 10, masks=["none"] * 20, variants=["x"] * 4),
-            *("240 rows; the limit is 200", "pairs"),
-        ),
-        (CompareRequest(query="a", titles=["t"], variants=["x"] * 65), "65 masks and variants", "variants"),
-    ):
-        with pytest.raises(InvalidRequest, match=says) as caught:
-            request.check(SETTINGS)
-        assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -77,11 +122,3 @@ def test_a_mask_is_passed_on_as_it_was_written_and_a_request_cannot_be_changed_o
     assert request.head_mask == form
     with pytest.raises(ValidationError):
         request.query = "b"  # type: ignore[misc]
-
-
-def test_a_model_without_grades_answers_with_nulls_in_their_place() -> None:
-    result = ScoreResult(0, None, None, None, 0.5, None, 7, 1, True)
-    assert to_json(result) == (
-        b'{"index":0,"grade":null,"label":null,"expected_grade":null,"score":0.5,"probabilities":null,'
-        b'"tokens":7,"unknown_tokens":1,"truncated":true,"raw_score":0.0,"empty":false,"chunk":null,"stage":null}'
-    )

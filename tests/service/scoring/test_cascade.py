@@ -29,34 +29,9 @@ def run(queries: list[str], keeps: list[Keep], by_stage: list[list[float]]) -> t
     return course, rounds
 
 
-def test_the_best_of_each_stage_go_on_in_the_requests_order() -> None:
-    course, rounds = run(["q"] * 5, [2], [[0.1, 0.5, 0.3, 0.9, 0.2], [0, 0.4, 0, 0.3, 0]])
-    assert rounds == [[Due(0, [0, 1, 2, 3, 4])], [Due(1, [1, 3])]]
-    assert course.stages.tolist() == [0, 1, 0, 1, 0]
-
-
 def test_of_equal_scores_the_first_in_the_request_go_on() -> None:
     _, rounds = run(["q"] * 4, [2], [[0.5] * 4, [0.5] * 4])
     assert rounds[1] == [Due(1, [0, 1])]
-
-
-def test_equal_scores_of_a_later_stage_are_in_the_requests_order_too() -> None:
-    _, rounds = run(["q"] * 4, [3, 1], [[0.1, 0.2, 0.3, 0.4], [0.5] * 4, [0.5] * 4])
-    assert rounds[1:] == [[Due(1, [1, 2, 3])], [Due(2, [1])]]
-
-
-def test_a_stage_that_would_keep_all_titles_is_not_run() -> None:
-    _, rounds = run(["q"], [10, 5], [[0.1]] * 3)
-    assert rounds == [[Due(2, [0])]]
-    _, rounds = run(["q"] * 6, [10, 5], [list(range(6))] * 3)
-    assert rounds == [[Due(1, [0, 1, 2, 3, 4, 5])], [Due(2, [1, 2, 3, 4, 5])]]
-
-
-def test_each_query_keeps_its_own_titles() -> None:
-    queries = ["a", "b", "a", "b", "a", "c"]
-    course, rounds = run(queries, [1], [[0.1, 0.2, 0.3, 0.9, 0.2, 0.5], [0.5] * 6])
-    assert rounds == [[Due(0, [0, 1, 2, 3, 4]), Due(1, [5])], [Due(1, [2, 3])]]
-    assert course.stages.tolist() == [0, 0, 1, 1, 0, 1]
 
 
 def test_a_share_is_of_the_stages_titles_and_rounded_up() -> None:
@@ -83,22 +58,11 @@ def test_what_is_announced_for_later_is_what_comes() -> None:
     assert list(course.later()) == []
 
 
-def test_scores_that_are_in_order_stay_as_they_are() -> None:
-    scores = np.array([0.9, 0.1, 0.5, 0.3], np.float32)
-    np.testing.assert_array_equal(comparable_scores(scores, np.array([1, 0, 1, 0]), GRADED), scores)
-
-
 def test_a_score_is_lowered_to_just_below_the_one_before_it() -> None:
     scores = np.array([0.25, 0.75, 0.875, 0.125], np.float32)
     found = comparable_scores(scores, np.array([1, 0, 0, 0]), GRADED)
     below = np.nextafter(np.float32(0.25), np.float32(0))
     assert found.tolist() == [0.25, np.nextafter(below, np.float32(0)), below, 0.125]
-
-
-def test_negative_scores_of_raw_logits_are_lowered_too() -> None:
-    scores = np.array([-3.0, 5.0, -2.0, -4.0], np.float32)
-    found = comparable_scores(scores, np.array([1, 0, 1, 0]), floor_of("identity"))
-    assert found.tolist() == [-3.0, np.nextafter(np.float32(-3), np.float32(-9)), -2.0, -4.0]
 
 
 def test_no_score_of_a_graded_model_falls_below_0() -> None:

@@ -20,7 +20,7 @@ from models.condense.words import read_words
 from service.engine.runner import Batch
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import DISCONNECT, Exchange, chunk
-from tests.service.in_process import TITLES, Service, serve
+from tests.service.in_process import TITLES, Service, in_session, serve
 
 QUERY = "where is a steel angle bracket for the deck?"
 
@@ -55,17 +55,19 @@ async def test_the_answer_is_that_of_the_command(service: Service, clf: Classifi
     assert service.metric('headroom_pairs_total{arm="",variant="custom"}') == answer["usage"]["pairs"]
 
 
-async def test_grades_variants_repeated_titles_and_a_bound(service: Service) -> None:
+@in_session
+async def test_grades_variants_repeated_titles_and_a_bound(shared: Service) -> None:
     body = {"query": QUERY, "titles": [*TITLES, TITLES[0]], "grades": [3, 0, 2, 1, 3], "max_loss": 0.0}
-    answer = await service.post("/v1/condense", **body, variant="cut")
+    answer = await shared.post("/v1/condense", **body, variant="cut")
     assert answer["measure"] == "ndcg10"
     assert answer["loss"] <= 0
     assert answer["variant"] == "cut"
     assert answer["usage"]["pairs"] % len(TITLES) == 0  # a title that comes twice is scored once
 
 
-async def test_one_word_stays_and_a_note_says_why(service: Service) -> None:
-    one = await service.post("/v1/condense", query="오리고기맛집", titles=TITLES)
+@in_session
+async def test_one_word_stays_and_a_note_says_why(shared: Service) -> None:
+    one = await shared.post("/v1/condense", query="오리고기맛집", titles=TITLES)
     assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
     assert "one word" in one["note"]
 
@@ -93,12 +95,13 @@ async def test_what_only_the_model_can_refuse_names_the_field(
     assert service.metric("headroom_batch_pairs_count") == 0
 
 
+@in_session
 @pytest.mark.parametrize("method", METHODS)
 async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
-    service: Service, monkeypatch: pytest.MonkeyPatch, method: Method
+    shared: Service, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     """There, a long query would hold up every other request."""
-    tokenizer = service.replica.engine.classifiers[""].tokenizer
+    tokenizer = shared.replica.engine.classifiers[""].tokenizer
     threads: dict[str, set[int]] = {}
 
     def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,7 +114,7 @@ async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
     monkeypatch.setattr(search, "join", noting("join", search.join))
     monkeypatch.setattr(words, "_bare", noting("_bare", words._bare))
     monkeypatch.setattr(tokenizer, "encode_texts", noting("encode_texts", tokenizer.encode_texts))
-    await service.post("/v1/condense", query=QUERY, titles=TITLES, method=method)
+    await shared.post("/v1/condense", query=QUERY, titles=TITLES, method=method)
     assert threads.keys() == {"_bare", "join", "encode_texts"}
     assert not any(threading.get_ident() in idents for idents in threads.values())
 

@@ -13,10 +13,10 @@ import pytest
 from models import Classifier, HeadMask
 from models.checkpoint.chunks import LongTitles, encode_chunks
 from service.engine.request import Deadline
-from service.schemas.documents import DocumentsRequest
+from service.schemas.requests import DocumentsRequest
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
-from tests.service.in_process import QUERY, TITLES, Service, check_scores, serve
+from tests.service.in_process import QUERY, TITLES, Service, check_scores, in_session, serve
 
 WORDS = "steel wood lamp deck screws black white red cable charger kitchen towel phone case".split()
 LONG = [
@@ -84,10 +84,11 @@ async def test_titles_that_fit_score_the_same_bits_either_way(tiny_checkpoint: P
             assert after == before | {"index": before["index"] + 1}
 
 
+@in_session
 async def test_each_column_of_a_compare_has_its_own_best_chunk(
-    service: Service, clf: Classifier, tiny_checkpoint: Path, tmp_path: Path
+    shared: Service, clf: Classifier, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    answer = await service.post(
+    answer = await shared.post(
         "/v1/compare", query=QUERY, titles=LONG, masks=["none", "1.*"], variants=["cut"], overflow="chunks"
     )
     for column, spec in zip(answer["columns"], ("none", "1.*", "random:0.5@7"), strict=True):
@@ -143,13 +144,14 @@ async def test_chunks_count_as_rows_and_tokens_of_a_request(tiny_checkpoint: Pat
         assert "tokens are more than the 100" in error["message"]
 
 
+@in_session
 async def test_other_shapes_can_limit_the_tokens_and_chunks_of_a_document(
-    service: Service, clf: Classifier
+    shared: Service, clf: Classifier
 ) -> None:
     async def results(**limits: Any) -> list[Any]:
         request = DocumentsRequest(query=QUERY, titles=LONG, **limits)
         now = time.monotonic()
-        return (await service.replica.score(request, Deadline(now, now + 60))).results
+        return (await shared.replica.score(request, Deadline(now, now + 60))).results
 
     for row, title in zip(await results(overflow="chunks", max_chunks_per_doc=2), LONG, strict=True):
         places = spans(clf, title)

@@ -12,11 +12,12 @@ import pytest
 from models import Classifier, HeadMask
 from service.scoring import compare
 from tests.checkpoints import write_checkpoint
-from tests.service.in_process import QUERY, TITLES, Service, check_scores, pairs, serve
+from tests.service.in_process import QUERY, TITLES, Service, check_scores, in_session, pairs, serve
 
 
-async def test_scores_are_the_classifiers_own_in_the_request_order(service: Service, clf: Classifier) -> None:
-    answer = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.3,1.*")
+@in_session
+async def test_scores_are_the_classifiers_own_in_the_request_order(shared: Service, clf: Classifier) -> None:
+    answer = await shared.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.3,1.*")
     expected = clf.score(pairs(), HeadMask.parse("1.*,2.3", layers=3, heads=4))
 
     assert [row["index"] for row in answer["results"]] == [0, 1, 2, 3]
@@ -44,38 +45,42 @@ async def test_scores_are_the_classifiers_own_in_the_request_order(service: Serv
     assert set(answer["timing_ms"]) == {"tokenize", "queue", "inference", "total"}
 
 
-async def test_pairs_in_place_of_query_and_titles(service: Service) -> None:
-    one = await service.post("/v1/score", query=QUERY, titles=TITLES)
-    other = await service.post("/v1/score", pairs=[list(pair) for pair in pairs()])
+@in_session
+async def test_pairs_in_place_of_query_and_titles(shared: Service) -> None:
+    one = await shared.post("/v1/score", query=QUERY, titles=TITLES)
+    other = await shared.post("/v1/score", pairs=[list(pair) for pair in pairs()])
     assert one["results"] == other["results"]
 
 
+@in_session
 @pytest.mark.parametrize(
     ("variant", "spec"), [("full", "none"), ("masked", "1.0-2"), ("cut", "random:0.5@7"), (None, "none")]
 )
 async def test_every_variant_scores_as_its_mask(
-    service: Service, clf: Classifier, variant: str | None, spec: str
+    shared: Service, clf: Classifier, variant: str | None, spec: str
 ) -> None:
-    answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant=variant)
+    answer = await shared.post("/v1/score", query=QUERY, titles=TITLES, variant=variant)
     expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
     check_scores(answer["results"], expected.score)
 
 
-async def test_a_mask_is_multiplied_onto_the_variants(service: Service) -> None:
-    answer = await service.post(
+@in_session
+async def test_a_mask_is_multiplied_onto_the_variants(shared: Service) -> None:
+    answer = await shared.post(
         "/v1/score", query=QUERY, titles=TITLES, variant="masked", head_mask={"keep": [[1, 0], [1, 3]]}
     )
     assert answer["head_mask"]["spec"] == "0.*,1.0-2,2.*"
     assert answer["variant"] == "masked"
 
 
+@in_session
 async def test_requests_with_different_masks_at_once_get_each_their_own(
-    service: Service, clf: Classifier
+    shared: Service, clf: Classifier
 ) -> None:
     specs = ["none", "1.*", "0-1.*", "random:0.5@1", "random:0.5@2", "keep:2.2", "0-2.*"] * 6
 
     answers = await asyncio.gather(
-        *(service.post("/v1/score", query=QUERY, titles=TITLES, head_mask=spec) for spec in specs)
+        *(shared.post("/v1/score", query=QUERY, titles=TITLES, head_mask=spec) for spec in specs)
     )
 
     for spec, answer in zip(specs, answers, strict=True):
@@ -111,10 +116,11 @@ async def test_deterministic_scores_are_the_same_bits_under_any_load(
         assert crowd[-1]["results"] == alone["results"]
 
 
+@in_session
 async def test_compare_gives_a_column_for_each_mask_and_variant_in_order(
-    service: Service, clf: Classifier
+    shared: Service, clf: Classifier
 ) -> None:
-    answer = await service.post(
+    answer = await shared.post(
         "/v1/compare", query=QUERY, titles=TITLES, masks=["none", "0-1.*"], variants=["cut", "full"]
     )
 
@@ -131,16 +137,18 @@ async def test_compare_gives_a_column_for_each_mask_and_variant_in_order(
     assert answer["usage"]["pairs"] == 16
 
 
-async def test_compare_names_the_column_that_is_wrong(service: Service) -> None:
-    error = await service.refused("/v1/compare", 422, query=QUERY, titles=TITLES, masks=["none", "9.0"])
+@in_session
+async def test_compare_names_the_column_that_is_wrong(shared: Service) -> None:
+    error = await shared.refused("/v1/compare", 422, query=QUERY, titles=TITLES, masks=["none", "9.0"])
     assert error["param"] == "masks[1]"
-    error = await service.refused("/v1/compare", 422, query=QUERY, titles=TITLES, variants=["full", "nope"])
+    error = await shared.refused("/v1/compare", 422, query=QUERY, titles=TITLES, variants=["full", "nope"])
     assert error["param"] == "variants[1]"
     assert error["message"].startswith("variants[1]: there is no variant 'nope'")
 
 
-async def test_attention_shows_the_heads_that_were_asked_for(service: Service, clf: Classifier) -> None:
-    answer = await service.post(
+@in_session
+async def test_attention_shows_the_heads_that_were_asked_for(shared: Service, clf: Classifier) -> None:
+    answer = await shared.post(
         "/v1/attention", query="angle", title="steel angle", heads="2.3,0.*", head_mask="0.1"
     )
 
@@ -190,17 +198,19 @@ async def test_what_only_the_model_can_refuse_names_the_field(
     assert service.metric("headroom_batch_pairs_count") == 0  # nothing was queued
 
 
+@in_session
 @pytest.mark.parametrize(
     "title", ["", "🦆" * 10, "a\x00b\x07c", "\u202eright to left", "강남역 맛집", "x" * 1_000_000, " "]
 )
-async def test_any_text_is_scored(service: Service, title: str) -> None:
-    answer = await service.post("/v1/score", query=QUERY, titles=[title, "angle"])
-    alone = await service.post("/v1/score", query=QUERY, titles=["angle"])
+async def test_any_text_is_scored(shared: Service, title: str) -> None:
+    answer = await shared.post("/v1/score", query=QUERY, titles=[title, "angle"])
+    alone = await shared.post("/v1/score", query=QUERY, titles=["angle"])
     assert answer["results"][1]["score"] == pytest.approx(alone["results"][0]["score"], abs=1e-5)
 
 
-async def test_unknown_script_is_said(service: Service) -> None:
-    answer = await service.post("/v1/score", query=QUERY, titles=["강남역 맛집", "angle"])
+@in_session
+async def test_unknown_script_is_said(shared: Service) -> None:
+    answer = await shared.post("/v1/score", query=QUERY, titles=["강남역 맛집", "angle"])
     assert [row["unknown_tokens"] for row in answer["results"]] == [2, 0]
 
 

@@ -1,4 +1,4 @@
-"""Long texts are tokenised in portions, which changes no answer."""
+"""Long texts are tokenised in portions and in turns, which changes no answer; too much text is refused."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 
 from models import Classifier
+from service.errors import Draining, QueueFull
 from service.scoring import tokens
+from service.scoring.tokens import CHARS_PER_SECOND, Encoder
 from tests.service.experimenting import eventually
-from tests.service.in_process import QUERY, TITLES, Service, serve
+from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 
+@in_session
 async def test_texts_tokenised_in_turns_give_what_they_give_at_once(
-    service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
+    shared: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens, "PORTION_CHARS", 300)
     titles = [f"steel bracket {number} " + "of wood and steel " * (number % 40) for number in range(200)]
-    answer = await service.post("/v1/score", query=QUERY, titles=[*titles, *titles[:10]])
+    answer = await shared.post("/v1/score", query=QUERY, titles=[*titles, *titles[:10]])
     expected = clf.score([(QUERY, title) for title in [*titles, *titles[:10]]])
     np.testing.assert_allclose(
         [row["score"] for row in answer["results"]], [float(score) for score in expected.score], atol=1e-4
@@ -57,12 +60,125 @@ async def test_text_that_would_wait_too_long_is_refused_before_it_is_read(tiny_c
         assert len((await service.post("/v1/score", **many))["results"]) == 30
 
 
-async def test_a_long_text_is_read_as_far_as_the_window_reaches(service: Service) -> None:
+@in_session
+async def test_a_long_text_is_read_as_far_as_the_window_reaches(shared: Service) -> None:
     """A title of a million Chinese characters took seconds, in which no other long text was read."""
     began = time.process_time()
-    answer = await service.post("/v1/score", query=QUERY, titles=["中" * 1_000_000, "中" * 100])
+    answer = await shared.post("/v1/score", query=QUERY, titles=["中" * 1_000_000, "中" * 100])
     assert time.process_time() - began < 1.0
     long, short = answer["results"]
     assert (long["truncated"], long["tokens"]) == (True, short["tokens"])
     assert long["score"] == pytest.approx(short["score"], abs=1e-5)
     assert long["unknown_tokens"] == short["unknown_tokens"] == answer["results"][0]["tokens"] - 5
+
+
+class Gate:
+    """Work whose first step waits until the gate opens."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.open = threading.Event()
+
+    def steps(self, name: str, log: list[str], count: int) -> Generator[None, None, str]:
+        self.begun.set()
+        assert self.open.wait(60)
+        result = yield from steps(name, log, count)
+        return result
+
+    async def is_begun(self) -> None:
+        while not self.begun.is_set():
+            await asyncio.sleep(0)
+
+
+def steps(name: str, log: list[str], count: int) -> Generator[None, None, str]:
+    for _ in range(count):
+        log.append(name)
+        yield
+    return name
+
+
+@pytest.fixture
+def one_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "TURN_S", 0.0)
+
+
+@pytest.mark.usefixtures("one_step_is_a_turn")
+async def test_a_short_request_overtakes_a_long_one() -> None:
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    long = asyncio.create_task(thread.read(gate.steps("long", log, 50), 50_000))
+    await gate.is_begun()
+    short = asyncio.create_task(thread.read(steps("short", log, 2), 2_000))
+    await asyncio.sleep(0)
+    assert thread.waiting_chars == 52_000
+    gate.open.set()
+
+    assert (await short, await long) == ("short", "long")
+    assert log.index("short") <= 2
+    assert len(log) - log[::-1].index("short") < 10  # both of its turns came among the first
+    assert thread.waiting_chars == 0
+    thread.close()
+
+
+@pytest.mark.usefixtures("one_step_is_a_turn")
+async def test_what_would_wait_too_long_is_refused_unless_it_is_short() -> None:
+    thread, gate, log = Encoder(max_wait_s=1.0), Gate(), list[str]()
+    chars = int(10 * CHARS_PER_SECOND)
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 1), chars))  # nothing is ahead of it
+    await gate.is_begun()
+    with pytest.raises(QueueFull) as refusal:
+        await thread.read(steps("second", log, 1), chars)
+    assert refusal.value.retry_after == 10.0
+    short = asyncio.create_task(thread.read(steps("short", log, 1), 1_000))
+    await asyncio.sleep(0)
+    gate.open.set()
+
+    assert (await first, await short) == ("first", "short")
+    assert "second" not in log
+    thread.close()
+
+
+@pytest.mark.usefixtures("one_step_is_a_turn")
+async def test_requests_that_end_early_leave_the_thread_to_the_others() -> None:
+    class Panic(BaseException):
+        """As a panic of a library in Rust."""
+
+    def broken() -> Generator[None, None, str]:
+        yield
+        raise Panic
+
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 9), 1_000))
+    await gate.is_begun()
+    others = [asyncio.create_task(thread.read(steps(f"{i}", log, 9), 1_000)) for i in range(4)]
+    failing = asyncio.create_task(thread.read(broken(), 1_000))
+    await asyncio.sleep(0)
+    first.cancel()
+    others[1].cancel()
+    gate.open.set()
+
+    results = await asyncio.gather(first, *others, failing, return_exceptions=True)
+    assert [type(result) for result in results] == [
+        asyncio.CancelledError,
+        str,
+        asyncio.CancelledError,
+        str,
+        str,
+        Panic,
+    ]
+    assert thread.waiting_chars == 0
+    assert await thread.read(steps("next", log, 1), 1_000) == "next"
+    thread.close()
+
+
+@pytest.mark.usefixtures("one_step_is_a_turn")
+async def test_what_is_not_read_when_the_replica_ends_is_refused_as_by_a_stop() -> None:
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 1), 1_000))
+    await gate.is_begun()
+    second = asyncio.create_task(thread.read(steps("second", log, 1), 1_000))
+    await asyncio.sleep(0)
+    thread.close()
+    gate.open.set()
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(result) for result in results] == [Draining, Draining]
+    assert (log, thread.waiting_chars) == (["first"], 0)

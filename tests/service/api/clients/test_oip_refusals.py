@@ -14,7 +14,7 @@ from service.api import create_app
 from service.config.settings import Settings
 from service.errors import QueueFull
 from service.observe.metrics import Metrics
-from tests.service.api.clients.oip import INFER, INPUTS, LENGTH, tensor, with_bytes
+from tests.service.api.clients.test_oip import INFER, INPUTS, LENGTH, tensor, with_bytes
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
 from tests.service.in_process import TITLES
@@ -55,7 +55,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "queries and titles that do not match": (
         {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
-        "query: 2 queries for 4 titles; send one, or as many",
+        "query: 2 queries for 4 titles; send one query, or as many",
     ),
     "a blank query": ({"inputs": [tensor("query", [" "]), INPUTS[1]]}, "query: must not be blank"),
     "an unknown output": (
@@ -129,7 +129,7 @@ async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
     assert status == 400
 
 
-@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     start=st.integers(0, 600),
     end=st.integers(0, 12),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.service.in_process import Service
+from tests.service.in_process import Service, in_session
 
 ROOT = Path(__file__).parents[4]
 RECORDED: dict[str, Any] = json.loads((ROOT / "tests/fixtures/search_engines.json").read_text("utf-8"))
@@ -43,39 +43,42 @@ def read(answer: dict[str, Any], path: str) -> list[Any]:
     return values
 
 
-async def test_elasticsearch_reads_indices_and_scores(service: Service) -> None:
+@in_session
+async def test_elasticsearch_reads_indices_and_scores(shared: Service) -> None:
     settings = ELASTICSEARCH["service_settings"]
     paths = settings["response"]["json_parser"]
     assert settings["request"] == RECORDED["elasticsearch"]["template"]
 
-    answer = await answer_to(service, settings["url"], RECORDED["elasticsearch"]["body"])
+    answer = await answer_to(shared, settings["url"], RECORDED["elasticsearch"]["body"])
 
     indices, scores = read(answer, paths["reranked_index"]), read(answer, paths["relevance_score"])
-    of_index = await expected(service)
+    of_index = await expected(shared)
     assert sorted(indices) == [0, 1, 2]
     assert scores == sorted(scores, reverse=True) == pytest.approx([of_index[index] for index in indices])
 
 
-async def test_elasticsearch_reads_the_documents_if_the_template_asks_for_them(service: Service) -> None:
+@in_session
+async def test_elasticsearch_reads_the_documents_if_the_template_asks_for_them(shared: Service) -> None:
     """As deploy/elasticsearch/README.md says."""
     fields = json.loads(RECORDED["elasticsearch"]["body"]) | {"return_documents": True}
-    answer = await answer_to(service, "http://headroom:8000/v1/rerank", json.dumps(fields))
+    answer = await answer_to(shared, "http://headroom:8000/v1/rerank", json.dumps(fields))
 
     texts = read(answer, "$.results[*].document.text")
     assert texts == [RECORDED["documents"][index] for index in read(answer, "$.results[*].index")]
 
 
-async def test_opensearch_gets_a_double_for_every_document(service: Service) -> None:
+@in_session
+async def test_opensearch_gets_a_double_for_every_document(shared: Service) -> None:
     action = OPENSEARCH["actions"][0]
     url = action["url"].replace("${parameters.endpoint}", OPENSEARCH["parameters"]["endpoint"])
     assert action["request_body"] == RECORDED["opensearch"]["template"]
     assert action["post_process_function"] == "connector.post_process.cohere.rerank"
 
-    answer = await answer_to(service, url, RECORDED["opensearch"]["body"])
+    answer = await answer_to(shared, url, RECORDED["opensearch"]["body"])
 
     # CohereRerankPostProcessFunction: scores[(Integer) index] = (Double) relevance_score
     results = answer["results"]
     assert {(type(result["index"]), type(result["relevance_score"])) for result in results} == {(int, float)}
     scores = {result["index"]: result["relevance_score"] for result in results}
-    of_index = await expected(service)
+    of_index = await expected(shared)
     assert [scores[index] for index in range(len(of_index))] == pytest.approx(of_index)

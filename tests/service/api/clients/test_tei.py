@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+import pytest_asyncio
 
 from models import Classifier
 from service.api import create_app
@@ -18,21 +18,17 @@ from service.observe.metrics import Metrics
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
-from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
 
 RERANK = {"query": QUERY, "texts": TITLES}
 APP = create_app(Settings(api_keys="alpha"), Metrics())
 TIMES = ("compute", "total", "tokenization", "queue", "inference")
 
 
-@pytest.fixture(scope="module")
-def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("one-label"), num_labels=1)
-
-
-@pytest.fixture
-async def one_label_service(one_label: Path) -> AsyncIterator[Service]:
-    async with serve(one_label, {"variants": [{"name": "full"}]}) as running:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def one_label_service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    checkpoint = write_checkpoint(tmp_path_factory.mktemp("one-label"), num_labels=1)
+    async with serve(checkpoint, {"variants": [{"name": "full"}]}) as running:
         yield running
 
 
@@ -42,23 +38,25 @@ async def ask(service: Service, path: str, body: Any) -> Any:
     return answer.json()
 
 
+@in_session
 async def test_texts_come_back_sorted_all_of_them_and_with_their_text_if_wanted(
-    service: Service, clf: Classifier
+    shared: Service, clf: Classifier
 ) -> None:
     scores = clf.score(pairs()).score
     order = np.argsort(-scores, kind="stable").tolist()
 
     for path in ("/", "/rerank"):
-        ranks = await ask(service, path, RERANK | {"return_text": True})
+        ranks = await ask(shared, path, RERANK | {"return_text": True})
         assert [rank["index"] for rank in ranks] == order
         assert [rank["text"] for rank in ranks] == [TITLES[index] for index in order]
         assert [rank["score"] for rank in ranks] == pytest.approx(scores[order], abs=1e-6)
-    (best,) = await ask(service, "/", RERANK | {"top_n": 1})
+    (best,) = await ask(shared, "/", RERANK | {"top_n": 1})
     assert best.keys() == {"index", "score"}
 
 
-async def test_a_raw_score_is_the_logit_of_the_score(service: Service, one_label_service: Service) -> None:
-    for running in (service, one_label_service):
+@in_session
+async def test_a_raw_score_is_the_logit_of_the_score(shared: Service, one_label_service: Service) -> None:
+    for running in (shared, one_label_service):
         plain, raw = [
             {rank["index"]: rank["score"] for rank in await ask(running, "/", RERANK | {"raw_scores": raw})}
             for raw in (False, True)
@@ -67,23 +65,25 @@ async def test_a_raw_score_is_the_logit_of_the_score(service: Service, one_label
             assert 1 / (1 + np.exp(-raw[index])) == pytest.approx(score, abs=1e-5)
 
 
-async def test_variant_and_mask_are_taken_as_further_fields_and_in_the_models_name(service: Service) -> None:
-    full = await ask(service, "/", RERANK)
-    masked = await ask(service, "/", RERANK | {"variant": "masked"})
+@in_session
+async def test_variant_and_mask_are_taken_as_further_fields_and_in_the_models_name(shared: Service) -> None:
+    full = await ask(shared, "/", RERANK)
+    masked = await ask(shared, "/", RERANK | {"variant": "masked"})
 
     assert masked != full
-    assert await ask(service, "/", RERANK | {"model": "any@masked"}) == masked
-    assert await ask(service, "/", RERANK | {"head_mask": "1.0-2"}) == masked
-    assert await ask(service, "/", RERANK | {"model": "BAAI/bge-reranker-base", "unheard_of": 1}) == full
+    assert await ask(shared, "/", RERANK | {"model": "any@masked"}) == masked
+    assert await ask(shared, "/", RERANK | {"head_mask": "1.0-2"}) == masked
+    assert await ask(shared, "/", RERANK | {"model": "BAAI/bge-reranker-base", "unheard_of": 1}) == full
 
 
+@in_session
 async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
-    service: Service, clf: Classifier
+    shared: Service, clf: Classifier
 ) -> None:
     body = {"query": QUERY, "texts": ["lamp", "steel " * 100 + "angle bracket"]}
 
-    assert await ask(service, "/", body) == await ask(service, "/", body | {"truncate": True})
-    refused = await service.http.post("/", json=body | {"truncate": False})
+    assert await ask(shared, "/", body) == await ask(shared, "/", body | {"truncate": True})
+    refused = await shared.http.post("/", json=body | {"truncate": False})
     assert (refused.status_code, refused.json()) == (
         422,
         {
@@ -95,21 +95,23 @@ async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
     kept = "steel " * (64 - 3 - 2 - 2) + "angle bracket"  # what is left of the window
     (expected,) = clf.score([(QUERY, kept)]).score
     for direction in ("Left", "left"):
-        ranks = await ask(service, "/", body | {"truncation_direction": direction})
+        ranks = await ask(shared, "/", body | {"truncation_direction": direction})
         (score,) = [rank["score"] for rank in ranks if rank["index"] == 1]
         assert score == pytest.approx(expected, abs=1e-6)
 
 
-async def test_predictions_are_the_labels_by_probability(service: Service, clf: Classifier) -> None:
+@in_session
+async def test_predictions_are_the_labels_by_probability(shared: Service, clf: Classifier) -> None:
     scores = clf.score([(QUERY, TITLES[0])])
     for raw, values in ((False, scores.probabilities[0]), (True, scores.logits[0])):
-        single = await ask(service, "/predict", {"inputs": [QUERY, TITLES[0]], "raw_scores": raw})
+        single = await ask(shared, "/predict", {"inputs": [QUERY, TITLES[0]], "raw_scores": raw})
         assert [each["label"] for each in single] == [GRADES[place] for place in np.argsort(-values)]
         assert [each["score"] for each in single] == pytest.approx(sorted(values, reverse=True), abs=1e-5)
 
 
-async def test_a_text_a_pair_and_a_batch_are_told_apart(service: Service, one_label_service: Service) -> None:
-    for running, labels in ((service, 5), (one_label_service, 1)):
+@in_session
+async def test_a_text_a_pair_and_a_batch_are_told_apart(shared: Service, one_label_service: Service) -> None:
+    for running, labels in ((shared, 5), (one_label_service, 1)):
         text = await ask(running, "/predict", {"inputs": "angle"})
         assert await ask(running, "/predict", {"inputs": ["angle"]}) == text
         pair = await ask(running, "/predict", {"inputs": ["angle", "steel"]})
@@ -148,10 +150,11 @@ async def test_a_blank_text_is_named_as_the_request_has_it(inputs: Any, at_fault
     assert answer["error"].startswith("variant: there is no such variant")
 
 
+@in_session
 async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
-    service: Service, one_label_service: Service
+    shared: Service, one_label_service: Service
 ) -> None:
-    graded, single = [(await running.http.get("/info")).json() for running in (service, one_label_service)]
+    graded, single = [(await running.http.get("/info")).json() for running in (shared, one_label_service)]
 
     labels = graded["model_type"]["classifier"]
     assert labels["id2label"] == {str(place): name for place, name in enumerate(GRADES)}
@@ -166,10 +169,11 @@ async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
     assert graded["auto_truncate"] is True
 
 
-async def test_headers_tell_what_it_took_in_whole_milliseconds(service: Service) -> None:
-    answer = await service.http.post("/", json=RERANK)
+@in_session
+async def test_headers_tell_what_it_took_in_whole_milliseconds(shared: Service) -> None:
+    answer = await shared.http.post("/", json=RERANK)
 
-    scored = await service.post("/v1/score", query=QUERY, titles=TITLES)
+    scored = await shared.post("/v1/score", query=QUERY, titles=TITLES)
     assert int(answer.headers["x-compute-tokens"]) == scored["usage"]["tokens"]
     assert int(answer.headers["x-compute-characters"]) == sum(len(QUERY) + len(title) for title in TITLES)
     assert all(int(answer.headers[f"x-{name}-time"]) >= 0 for name in TIMES)

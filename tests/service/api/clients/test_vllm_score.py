@@ -13,13 +13,14 @@ from service.config.settings import Settings
 from service.observe.metrics import Metrics
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
-from tests.service.in_process import QUERY, TITLES, Service
+from tests.service.in_process import QUERY, TITLES, Service, in_session
 
 APP = create_app(Settings(), Metrics())
 PATHS = ("/score", "/v1/score")
 
 
-async def test_one_to_one_one_to_many_and_pair_by_pair(service: Service, clf: Classifier) -> None:
+@in_session
+async def test_one_to_one_one_to_many_and_pair_by_pair(shared: Service, clf: Classifier) -> None:
     queries = ["lamp", QUERY, "steel", "a"]
     for first, second, pairs in (
         (QUERY, TITLES[0], [(QUERY, TITLES[0])]),
@@ -30,7 +31,7 @@ async def test_one_to_one_one_to_many_and_pair_by_pair(service: Service, clf: Cl
         scores = clf.score(pairs)
         for path in PATHS:
             for names in (("text_1", "text_2"), ("queries", "documents")):
-                answer = await service.post(path, **dict(zip(names, (first, second), strict=True)))
+                answer = await shared.post(path, **dict(zip(names, (first, second), strict=True)))
                 assert [each["index"] for each in answer["data"]] == list(range(len(pairs)))
                 assert {each["object"] for each in answer["data"]} == {"score"}
                 np.testing.assert_allclose(
@@ -41,18 +42,17 @@ async def test_one_to_one_one_to_many_and_pair_by_pair(service: Service, clf: Cl
                 assert answer["usage"]["total_tokens"] == sum(map(len, clf.tokenizer.encode(pairs)))
 
 
-async def test_without_activation_the_scores_are_logits(service: Service) -> None:
+@in_session
+async def test_without_activation_the_scores_are_logits(shared: Service) -> None:
     plain, raw = [
-        [
-            each["score"]
-            for each in (await service.post("/score", text_1=QUERY, text_2=TITLES, **more))["data"]
-        ]
+        [each["score"] for each in (await shared.post("/score", text_1=QUERY, text_2=TITLES, **more))["data"]]
         for more in ({}, {"use_activation": False})
     ]
     np.testing.assert_allclose(1 / (1 + np.exp(-np.array(raw))), plain, atol=1e-5)
 
 
-async def test_the_number_of_tokens_to_read_of_a_document_is_kept(service: Service, clf: Classifier) -> None:
+@in_session
+async def test_the_number_of_tokens_to_read_of_a_document_is_kept(shared: Service, clf: Classifier) -> None:
     (expected,) = clf.score([(QUERY, "steel angle")]).score
     for limits, text in (
         ({"truncate_prompt_tokens": 2}, "steel angle lamp light"),
@@ -60,13 +60,14 @@ async def test_the_number_of_tokens_to_read_of_a_document_is_kept(service: Servi
         ({"max_tokens_per_doc": 2}, "steel angle lamp light"),
         ({"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, "steel angle"),
     ):
-        answer = await service.post("/score", text_1=QUERY, text_2=text, **limits)
+        answer = await shared.post("/score", text_1=QUERY, text_2=text, **limits)
         assert answer["data"][0]["score"] == pytest.approx(float(expected), abs=1e-6)
 
 
-async def test_a_request_of_ours_stays_ours(service: Service) -> None:
-    assert "results" in await service.post("/v1/score", query=QUERY, titles=TITLES)
-    error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, queries=[QUERY])
+@in_session
+async def test_a_request_of_ours_stays_ours(shared: Service) -> None:
+    assert "results" in await shared.post("/v1/score", query=QUERY, titles=TITLES)
+    error = await shared.refused("/v1/score", 422, query=QUERY, titles=TITLES, queries=[QUERY])
     assert error["message"] == "queries: there is no such field"
 
 
@@ -77,7 +78,7 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
         (
             {"text_1": ["a", "b"], "text_2": ["c"]},
             "text_1",
-            "2 texts for 1 of text_2; give one text, or as many",
+            "2 queries for 1 titles; send one query, or as many",
         ),
         ({"queries": "a"}, "documents", "is missing"),
         ({"queries": [], "documents": []}, "queries", ""),

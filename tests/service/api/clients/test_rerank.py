@@ -12,13 +12,12 @@ import pytest
 
 from models import Classifier, HeadMask
 from service.errors import DeadlineExceeded, DeviceFailed, QueueFull
-from service.schemas.documents import DocumentsRequest
-from service.schemas.requests import ScoreRequest
+from service.schemas.requests import DocumentsRequest, ScoreRequest
 from tests.checkpoints import WORDS, random_model, write_vocabulary
 from tests.service.api.test_api import app_with, get, metrics_of, post
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
-from tests.service.in_process import QUERY, TITLES, Service, serve
+from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
 APP = app_with()
@@ -205,28 +204,30 @@ async def test_how_much_is_read_of_long_documents(path: str, fields: dict[str, A
         assert (request.overflow, request.max_tokens_per_doc, request.max_chunks_per_doc) == expected
 
 
-async def test_documents_rank_as_v1_score_scores_them(service: Service) -> None:
-    scored = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+@in_session
+async def test_documents_rank_as_v1_score_scores_them(shared: Service) -> None:
+    scored = await shared.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
     scores = [result["score"] for result in scored["results"]]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     for path in PATHS:
-        answer = await service.post(path, query=QUERY, documents=TITLES, model="x@cut")
+        answer = await shared.post(path, query=QUERY, documents=TITLES, model="x@cut")
         assert [result["index"] for result in answer["results"]] == order
         assert [result["relevance_score"] for result in answer["results"]] == [scores[i] for i in order]
         assert answer["meta"]["tokens"]["input_tokens"] == scored["usage"]["tokens"]
         (warning,) = answer["meta"]["warnings"]
         assert "(index 3)" in warning
         assert answer["model"].endswith("@cut")
-    many = await service.post("/v1/rerank", query=QUERY, documents=[TITLES[3]] * 101)
+    many = await shared.post("/v1/rerank", query=QUERY, documents=[TITLES[3]] * 101)
     assert many["meta"]["billed_units"] == {"search_units": 2}
     assert "101 documents were truncated" in many["meta"]["warnings"][0]
     assert "(index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)" in many["meta"]["warnings"][0]
 
 
-async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(service: Service) -> None:
-    plain = await service.post("/v1/rerank", query=QUERY, documents=TITLES)
+@in_session
+async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(shared: Service) -> None:
+    plain = await shared.post("/v1/rerank", query=QUERY, documents=TITLES)
     for asked in ({"raw_scores": True}, {"use_activation": False}):
-        raw = await service.post("/rerank", query=QUERY, documents=TITLES, **asked)
+        raw = await shared.post("/rerank", query=QUERY, documents=TITLES, **asked)
         assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
         for logit, score in zip(raw["results"], plain["results"], strict=True):
             back = 1 / (1 + math.exp(-logit["relevance_score"]))
@@ -287,35 +288,37 @@ async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_pat
         assert [row["index"] for row in raw["results"][:3]] == [index for index in best if index in kept]
 
 
-async def test_an_empty_title_says_so_and_ranks_last(service: Service) -> None:
+@in_session
+async def test_an_empty_title_says_so_and_ranks_last(shared: Service) -> None:
     documents = ["", "angle", " \u200b", "steel bracket, black"]
-    own = (await service.post("/v1/score", query=QUERY, titles=documents))["results"]
+    own = (await shared.post("/v1/score", query=QUERY, titles=documents))["results"]
     assert [row["empty"] for row in own] == [True, False, True, False]
     assert [row["score"] for row in own if row["empty"]] == [0, 0]
     assert own[0]["grade"] == 0
     assert own[0]["probabilities"] == [1, 0, 0, 0, 0]
     order = [3, 1, 0, 2] if own[3]["score"] > own[1]["score"] else [1, 3, 0, 2]
     for path in PATHS:
-        answer = await service.post(path, query=QUERY, documents=documents)
+        answer = await shared.post(path, query=QUERY, documents=documents)
         assert [row["index"] for row in answer["results"]] == order
         assert answer["meta"]["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
-    voyage = await service.post("/v1/rerank", query=QUERY, documents=documents, top_k=None)
+    voyage = await shared.post("/v1/rerank", query=QUERY, documents=documents, top_k=None)
     assert [row["index"] for row in voyage["data"]] == order
     assert voyage["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
-    ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": documents})
+    ranks = await shared.http.post("/rerank", json={"query": QUERY, "texts": documents})
     assert [rank["index"] for rank in ranks.json()] == order
-    columns = (await service.post("/v1/compare", query=QUERY, titles=documents, masks=["none", "0.*"]))[
+    columns = (await shared.post("/v1/compare", query=QUERY, titles=documents, masks=["none", "0.*"]))[
         "columns"
     ]
     assert all(column["results"][0]["score"] == 0 and column["results"][0]["empty"] for column in columns)
-    alone = await service.http.post("/predict", json={"inputs": "angle"})
+    alone = await shared.http.post("/predict", json={"inputs": "angle"})
     assert max(prediction["score"] for prediction in alone.json()) < 1
 
 
-async def test_voyage_refuses_long_documents_only_without_truncation(service: Service) -> None:
+@in_session
+async def test_voyage_refuses_long_documents_only_without_truncation(shared: Service) -> None:
     body = {"query": QUERY, "documents": TITLES, "top_k": None}
-    assert (await service.post("/v1/rerank", **body))["warnings"]
-    refused = await service.refused("/v1/rerank", 400, **body, truncation=False)
+    assert (await shared.post("/v1/rerank", **body))["warnings"]
+    refused = await shared.refused("/v1/rerank", 400, **body, truncation=False)
     assert refused["param"] == "documents[3]"
     assert "allow truncation" in refused["message"]
 
