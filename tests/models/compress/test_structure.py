@@ -106,5 +106,5 @@ def test_different_widths_are_said_in_config_json_and_checked_when_it_is_read(
     assert raw["headroom"]["intermediate_sizes"] == [32, 1, 64]  # the one unit that stays has weight 0
     for wrong in ([32, 64], [32, 0, 64], [32, 65, 64], "32"):
         file.write_text(json.dumps(raw | {"headroom": {"intermediate_sizes": wrong}}))
-        with pytest.raises(UnsupportedCheckpoint, match="must hold 3 numbers from 1 to 64"):
+        with pytest.raises(UnsupportedCheckpoint, match="must hold a number from 1 to 64 for each layer"):
             read_config(tmp_path / "pruned")
