@@ -108,7 +108,7 @@ def test_requests_that_break_the_document_are_refused_by_the_real_service(server
 def test_requests_that_keep_to_the_document_are_answered_as_it_says(path: str) -> None:
     statuses: Counter[int] = Counter()
 
-    @repeatable(40)
+    @repeatable(100)
     @given(case=SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
     def run(case: Case) -> None:
         response = case.call(headers=HERE)

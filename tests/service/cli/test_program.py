@@ -76,6 +76,7 @@ class Finder:
     def find_spec(self, name, *_):
         if name == "typer":
             os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also if a shell runs the tests in the background
 sys.meta_path.insert(0, Finder())
 from service.cli import main
 main()
