@@ -1,14 +1,23 @@
-"""Runs a plan from the parent process: starts the client processes, watches them, merges their results."""
+"""Runs a plan: the parent starts client processes, watches them and merges their results.
+
+Each client process builds its share of the requests, waits for the common start, runs, and reports. Messages
+on its pipe are pairs: it sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `stop`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import multiprocessing
+import os
+import resource
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
@@ -16,13 +25,21 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadtest import arrivals, worker
+import uvloop
+
+from loadtest import arrivals
 from loadtest.alarm import clock
+from loadtest.client import Client
+from loadtest.pairs import made_up_pairs, read_pairs
 from loadtest.plan import LoadTestError, Plan
 from loadtest.recorder import Recorder
+from loadtest.workload import Workload
 
 LEAD_S = 0.2
 """Seconds between the moment when all processes are ready and the common start."""
+
+PROGRESS_S = 1.0
+MAX_WINDOWS = 256
 
 Watcher = Callable[[float, Counter[str]], None]
 """Called about once a second with the seconds since the start of the warm-up, and the counts of requests that
@@ -42,6 +59,14 @@ class Outcome:
     seconds: float
     cpu_share: float | None
     interrupted: bool
+
+
+@dataclass(slots=True)
+class Result:
+    """The measurements of a process. cpu_share: share of one core it used; None if the run was too short."""
+
+    recorder: Recorder
+    cpu_share: float | None
 
 
 def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None] | None = None) -> Outcome:
@@ -64,7 +89,7 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
             for number in range(plan.processes):
                 ours, theirs = context.Pipe()
                 work = (plan, address, number, theirs)
-                process = context.Process(target=worker.main, args=work, daemon=True)
+                process = context.Process(target=client_process, args=work, daemon=True)
                 process.start()
                 theirs.close()
                 processes.append(process)
@@ -105,9 +130,9 @@ def find(url: str) -> str:
 
 def _follow(
     pipes: Sequence[Connection], start: float, interrupted: threading.Event, watch: Watcher | None
-) -> list[worker.Result]:
+) -> list[Result]:
     states: dict[Connection, Counter[str]] = {}
-    results: dict[Connection, worker.Result] = {}
+    results: dict[Connection, Result] = {}
     told = False
     while len(results) < len(pipes):
         working = [pipe for pipe in pipes if pipe not in results]
@@ -155,3 +180,79 @@ def _interrupts() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def client_process(plan: Plan, address: str, number: int, pipe: Connection) -> None:
+    """Run process `number` of the plan against the address; the parent handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _allow_many_files()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_send_requests(plan, address, number, pipe))
+    except LoadTestError as error:
+        pipe.send(("failed", str(error)))
+    except (BrokenPipeError, EOFError):  # the parent has ended
+        os._exit(1)
+
+
+async def _send_requests(plan: Plan, address: str, number: int, pipe: Connection) -> None:
+    pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
+    keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
+    requests = Workload(plan, pairs, keys).requests(number, plan.processes)
+    measured = arrivals.duration(plan)
+    recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan) / measured))
+    pipe.send(("ready", None))
+    _, start = pipe.recv()
+    end = start + plan.warmup + measured
+    client = Client(plan, requests, recorder, address=address, start=start, end=end)
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_listen, args=(pipe, loop, client.stop), daemon=True).start()
+    gc.freeze()  # these objects live until the end, so the collector need not visit them
+    cpu_share: float | None = None
+
+    async def watch() -> None:
+        nonlocal cpu_share
+        first: tuple[float, float] | None = None
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            now = (clock(), time.process_time())
+            if start + plan.warmup <= now[0] <= end + PROGRESS_S:
+                if first is not None:
+                    cpu_share = (now[1] - first[1]) / (now[0] - first[0])
+                first = first or now
+            counts = {"in flight": client.in_flight, "sent": recorder.sent, "answered": recorder.ok}
+            pipe.send(("progress", Counter({**counts, **recorder.errors})))
+
+    watching = loop.create_task(watch())
+    await client.run()
+    watching.cancel()
+    if client.ran_out:
+        recorder.not_sent(arrivals.count(plan, number, plan.processes) - recorder.scheduled)
+    pipe.send(("result", Result(recorder, cpu_share)))
+
+
+def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Wait for the parent's `stop`. An event loop would make the pipe non-blocking, and `send` fail."""
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        os._exit(1)
+    with suppress(RuntimeError):  # the run is over, and its loop closed
+        loop.call_soon_threadsafe(stop)
+
+
+def _window(plan: Plan, seconds: float, rate: float) -> float:
+    """Return the length of the time line's windows.
+
+    It is a second, or less for about 60 windows in a shorter run. It is longer if requests are few, and so
+    long that the whole run with its last answers has MAX_WINDOWS.
+    """
+    usual = max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
+    return max(usual, (seconds + plan.timeout) / MAX_WINDOWS)
+
+
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        wanted = hard if hard != resource.RLIM_INFINITY else 65_536
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, 65_536)), hard))

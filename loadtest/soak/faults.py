@@ -15,19 +15,18 @@ The processes are descendants of $SERVER_PID; $URL is the server's address.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import secrets
 import signal
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
+from loadtest import beside
 from loadtest.plan import seconds
 
 PROCESS_S = 50.0
@@ -90,7 +89,7 @@ def edit(path: Path, url: str) -> int:
     began = saved = time.monotonic()
     path.write_text(text, "utf-8")
     while time.monotonic() < began + IN_FORCE_S:
-        if _lists(url, name):
+        if name.encode() in (beside.fetch(url, "/v1/masks") or b""):
             return 0
         if time.monotonic() > saved + SAVE_AGAIN_S:
             path.write_text(text, "utf-8")
@@ -99,19 +98,10 @@ def edit(path: Path, url: str) -> int:
     return 1
 
 
-def _lists(url: str, name: str) -> bool:
-    """Return whether GET /v1/masks has a mask of this name."""
-    try:
-        with urllib.request.urlopen(f"{url}/v1/masks", timeout=5) as answer:
-            return name.encode() in answer.read()
-    except (OSError, http.client.HTTPException):
-        return False
-
-
 def main(arguments: list[str]) -> int:
     """Run the fault that the arguments name."""
     if arguments[0] == "EDIT":
-        return edit(Path(arguments[1]), os.environ["URL"].rstrip("/"))
+        return edit(Path(arguments[1]), os.environ["URL"])
     youngest = "--youngest" in arguments
     name, word, *wait = [argument for argument in arguments if argument != "--youngest"]
     return send(

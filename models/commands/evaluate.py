@@ -26,7 +26,7 @@ from models.commands.scoring import evaluation_of, scored
 
 if TYPE_CHECKING:
     from models import HeadMask
-    from models.quality.comparison import Side
+    from models.quality.comparison import Comparison, Side
     from models.quality.labelled import Columns, LabelledPair
 
 Models = Annotated[
@@ -105,12 +105,25 @@ def command(
         judged = host.sides(network, data, columns)
         sides, pairs, labels, stages = judged.sides, judged.pairs, judged.labels, judged.stages
 
-    import orjson
-
-    from models.commands.evaluation_text import as_document, as_text
     from models.quality.comparison import compare
 
     comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
+    show(comparison, data, labels, stages, out, as_json)
+
+
+def show(
+    comparison: Comparison,
+    data: Path,
+    labels: tuple[str, ...],
+    stages: dict[str, int],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the comparison, and write the reports if `out` is given."""
+    import orjson
+
+    from models.commands.evaluation_text import as_document, as_text
+
     document = as_document(comparison, data) | {"stages": stages or None}
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())

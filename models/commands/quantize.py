@@ -104,15 +104,7 @@ def command(
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
         print(f"speed on this machine: {speed}, batches of {len(few)} pairs")
-    fall = -result.change["qwk"].value if result.change else 0.0
-    if fall > TOLERANCE:
-        print(
-            f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
-            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
-            file=sys.stderr,
-        )
-    if (notice := speeds.doubt(after.config, speed)) is not None:
-        print(f"headroom: {notice}", file=sys.stderr)
+    warn(result, speeds.doubt(after.config, speed))
 
 
 def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:
@@ -125,6 +117,19 @@ def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[st
     encoded = clf.tokenizer.encode([calibration[i] for i in order])
     with counted("layers", clf.num_layers) as advance:
         quantize(source, out, encoded, lambda *_: advance(1))
+
+
+def warn(result: Agreement, doubt: str | None) -> None:
+    """Print a warning if the quadratic weighted kappa fell by more than TOLERANCE; and the doubt, if any."""
+    fall = -result.change["qwk"].value if result.change else 0.0
+    if fall > TOLERANCE:
+        print(
+            f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
+            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
+            file=sys.stderr,
+        )
+    if doubt is not None:
+        print(f"headroom: {doubt}", file=sys.stderr)
 
 
 def summary(result: Agreement) -> str:

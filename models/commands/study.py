@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from models import Classifier
     from models.quality.labelled import Columns
     from models.study.base import Judged
+    from models.study.runner import Runner
     from models.study.study import Effort, Study
 
 NEEDED = ("jieba", "jinja2", "matplotlib", "sklearn", "statsmodels")
@@ -139,24 +140,14 @@ def command(
     files = (data,) if holdout is None else (data, holdout)
     columns = Columns(query_column, title_column, grade_column, delimiter)
     _check(kind, out, files, columns, model, device, dtype)
-    if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
-        print(CHOOSES_NOTHING, file=sys.stderr, flush=True)
+    _tell_if_nothing_is_chosen(kind, holdout, speedup)
 
-    from models import Classifier, ModelError  # imports torch, so it comes after the checks without it
-    from models.checkpoint.hub import locate
-    from models.study.runner import Runner, identity_of
     from models.study.study import FULL, QUICK, QUICK_ALL, Study
 
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
+    clf = _graded(model, device, dtype)
     effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
     judged, held_out = _read(files, columns, clf, effort, max_pairs, seed)
-    directory, network = locate(model), clf.network
-    cluster = host.cluster(str(directory), str(network.device), str(network.dtype)) if use_ray else None
-    with contextlib.closing(Stages()) as stages, cluster or contextlib.nullcontext() as remote:
-        identity = identity_of(directory, clf)
-        runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages, remote=remote)
+    with _runners(clf, model, out, use_ray) as (runner, stages):
         study = Study(
             classifier=clf,
             data=judged,
@@ -217,6 +208,37 @@ def _check(
     config = read_config(locate(model))
     for file in files if config.is_graded else ():
         next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
+
+
+def _tell_if_nothing_is_chosen(kind: Kind, holdout: Path | None, speedup: float | None) -> None:
+    if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
+        print(CHOOSES_NOTHING, file=sys.stderr, flush=True)
+
+
+def _graded(model: str | None, device: str, dtype: str) -> Classifier:
+    """Load the model. Raises ModelError if it has no grades."""
+    from models import Classifier, ModelError  # imports torch, so it comes after the checks without it
+
+    clf = Classifier.load(model, device, dtype)
+    if not clf.grades:
+        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
+    return clf
+
+
+@contextlib.contextmanager
+def _runners(
+    clf: Classifier, model: str | None, out: Path, use_ray: bool
+) -> Iterator[tuple[Callable[[Judged], Runner], Stages]]:
+    """Yield a function that makes the runner of graded pairs, and the progress that the runners show."""
+    from models.checkpoint.hub import locate
+    from models.study.runner import Runner, identity_of
+
+    directory, network = locate(model), clf.network
+    cluster = host.cluster(str(directory), str(network.device), str(network.dtype)) if use_ray else None
+    with contextlib.closing(Stages()) as stages, cluster or contextlib.nullcontext() as remote:
+        identity = identity_of(directory, clf)
+        cache = out / "cache"
+        yield partial(Runner, clf, cache=cache, identity=identity, progress=stages, remote=remote), stages
 
 
 def _read(

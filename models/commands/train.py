@@ -105,6 +105,11 @@ def command(
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         metrics = tune(job)
+    show(metrics, out, as_json)
+
+
+def show(metrics: dict[str, Any], out: Path, as_json: bool) -> None:
+    """Print what the training run measured, and a warning if it did not improve the model."""
     if as_json:
         print(json.dumps(metrics))
     else:

@@ -10,7 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -63,6 +63,7 @@ def logits_of(
     return ordered
 
 
+@dataclass(eq=False)
 class Runner:
     """Computes the logits of fixed pairs under any number of masks.
 
@@ -71,29 +72,12 @@ class Runner:
     computes them here, on all cores.
     """
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        data: Judged,
-        *,
-        cache: Path | None = None,
-        identity: str = "",
-        progress: Progress | None = None,
-        remote: Map | None = None,
-    ) -> None:
-        self.classifier = classifier
-        self.data = data
-        self.cache = cache
-        self.identity = identity
-        self.progress: Progress = progress or Silent()
-        self.remote = remote
-
-    def over(self, data: Judged) -> Runner:
-        """Return a runner like this one for other pairs."""
-        return Runner(
-            self.classifier, data, cache=self.cache, identity=self.identity, progress=self.progress,
-            remote=self.remote,
-        )  # fmt: skip
+    classifier: Classifier
+    data: Judged
+    cache: Path | None = None
+    identity: str = ""
+    progress: Progress = field(default_factory=Silent)
+    remote: Map | None = None
 
     def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.

@@ -94,7 +94,8 @@ def _change(metric: dict[str, Any]) -> str:
     relative, value, low, high = _interval(metric)
 
     def write(value: float) -> str:
-        return ("+" if value > 0 else "") + (percent(value) if relative else number(value))
+        text = percent(value, sign=True) if relative else number(value, sign=True)
+        return text.replace("-", "−")
 
     if value is None:
         return "–"

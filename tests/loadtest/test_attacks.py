@@ -55,9 +55,3 @@ def test_an_attack_that_meets_a_server_succeeds(attack, monkeypatch):
     monkeypatch.setattr(attacks, "IDLE", 20)
     with faulty(servers.hang) as url:
         assert attacks.main([attack, url, "0.1s"]) == 0
-
-
-def test_bombs_are_small_to_send():
-    sizes = {name: len(data) for name, data in attacks.malformed_requests().items()}
-    assert sizes["a zip bomb (100 MB in 100 KB)"] < 150_000
-    assert sizes["arrays 1,000,000 deep"] > 1_000_000

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 
-from loadtest import arrivals, beside, worker
+from loadtest import arrivals, beside
 from loadtest.alarm import clock
 from loadtest.judging import invalid_because
 from loadtest.plan import make_plan
+from loadtest.running import client_process
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
 
@@ -36,7 +37,7 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
         ours, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(theirs.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the system makes it some 4 KiB
-        process = context.Process(target=worker.main, args=(plan, "127.0.0.1", 0, theirs))
+        process = context.Process(target=client_process, args=(plan, "127.0.0.1", 0, theirs))
         process.start()
         theirs.close()
         try:
@@ -54,18 +55,14 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
 
 
 def test_a_free_port_is_none_that_the_system_or_serve_gives_out() -> None:
+    """Nor does another call get it: of two servers that start at the same time, one would not start."""
     ports = [beside.free_port() for _ in range(50)]
     assert all(20_000 <= port < 30_000 for port in ports)
+    assert len(set(ports)) == 50
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", ports[0]))
-
-
-def test_no_two_calls_get_the_same_port_though_nobody_listens_yet() -> None:
-    """Two servers that start at the same time would want the same port, and one of them would not start."""
-    ours = {beside.free_port() for _ in range(50)}
-    assert len(ours) == 50
     another = "from loadtest import beside; print(*(beside.free_port() for _ in range(500)))"
     theirs = subprocess.run(
         [sys.executable, "-c", another], capture_output=True, text=True, check=True
     ).stdout
-    assert ours.isdisjoint(map(int, theirs.split()))
+    assert set(ports).isdisjoint(map(int, theirs.split()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,7 +68,9 @@ def causal_check(
     masks = [np.ones(study.shape, np.float32)]
     for role, heads in wanted.items():
         masks += [weights_without(gone, study.shape) for gone in (heads, *random[role])]
-    evaluations = iter(study.runner.over(data).evaluate(masks, "heads of a role off, and random ones"))
+    evaluations = iter(
+        replace(study.runner, data=data).evaluate(masks, "heads of a role off, and random ones")
+    )
     resamples = Resamples(data, study.resamples, study.seed)
     whole = resamples.draws(next(evaluations))
     comparisons = {}

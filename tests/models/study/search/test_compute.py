@@ -65,9 +65,6 @@ def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(
     assert len(result.json["random"]) == 20
     assert "20 random networks that keep as many parts of each layer change QWK by −" in result.conclusion
     assert "p 0.048" in result.conclusion
-
-
-def test_figures_can_be_drawn(result: Result) -> None:
     assert drawn(result) == ["search_holdout", "search_path", "search_mask"]
 
 
