@@ -21,15 +21,6 @@ def times(**values) -> np.ndarray:
     return np.concatenate([*arrivals.chunks(plan(**values)), np.empty(0)])
 
 
-def test_a_trace_that_ends_within_the_warm_up_is_refused(tmp_path):
-    trace = tmp_path / "times"
-    trace.write_text("0\n2\n")
-    with pytest.raises(
-        PlanError, match=r"trace: .*times ends after 2 s, within the warm-up of 3 s: .*--warmup"
-    ):
-        arrivals.duration(plan(trace=trace, warmup=3))
-
-
 def test_constant_arrivals_do_not_drift_over_hours():
     chunk = next(
         itertools.islice(arrivals.chunks(plan(arrivals="constant", rate=300, duration="8h")), 20_000, None)
