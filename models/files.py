@@ -1,4 +1,5 @@
-"""Opens files that a config, a request or the command line names: regular ones of a bounded size.
+"""Opens files that a config, a request or the command line names: regular ones of a bounded size; and writes
+files whole or not at all.
 
 A FIFO would be waited for without end, and a device such as /dev/zero would fill the memory.
 """
@@ -47,3 +48,11 @@ def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
     """Return the text of a regular UTF-8 file. Raises OSError as `read_bytes` does, or UnicodeDecodeError."""
     return read_bytes(file, max_bytes).decode("utf-8")
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file under another name first, so that it is never there in part; make its directory."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    draft.write_bytes(content)
+    draft.replace(file)

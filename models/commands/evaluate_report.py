@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from models.files import write_whole
 from models.numbers import fixed
 from models.quality.comparison import Comparison, Side
 from models.study import page, plots
@@ -35,7 +36,6 @@ FEW = 20
 
 def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
-    out.mkdir(parents=True, exist_ok=True)
     sections = (
         *_metrics(comparison),
         _calibration(document["sides"]),
@@ -52,9 +52,8 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
     title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
     verdict, conclusion = _conclusion(comparison, document)
     values = {"title": title, "verdict": verdict, "conclusion": conclusion, "picture": picture}
-    html = page.html(drawings, sections=sections, **values)
-    page.write(out / "report.html", html)
-    page.write(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    write_whole(out / "report.html", page.html(drawings, sections=sections, **values).encode())
+    write_whole(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
 
 def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, str]:

@@ -41,13 +41,6 @@ def markdown(**values: Any) -> str:
     return _render("report.md.j2", escape=False, **values)
 
 
-def write(file: Path, text: str) -> None:
-    """Write the file atomically, so that it is never there in part."""
-    draft = file.with_name(file.name + ".tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
-
-
 def _render(template: str, *, escape: bool, **values: Any) -> str:
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True)

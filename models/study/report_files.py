@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from models.device import describe
+from models.files import write_whole
 from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Judged
@@ -38,16 +39,16 @@ def write(study: Study, result: Result) -> dict[str, Any]:
         name: plots.svg(figure.draw, study.out / PLOTS / f"{name}.png") for name, figure in figures.items()
     }
     for name, svg in drawings.items():
-        page.write(study.out / PLOTS / f"{name}.svg", svg)
+        write_whole(study.out / PLOTS / f"{name}.svg", svg.encode())
     title = f"Head study “{result.kind}” of {study.classifier.name}"
     conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}"
     values: dict[str, Any] = {"title": title, "verdict": result.verdict, "conclusion": conclusion}
     values |= {"sections": sections, "picture": result.picture}
-    page.write(study.out / REPORT, orjson.dumps(content, option=JSON).decode())
-    page.write(study.out / "report.md", page.markdown(**values))
-    page.write(study.out / "report.html", page.html(drawings, **values))
+    write_whole(study.out / REPORT, orjson.dumps(content, option=JSON))
+    write_whole(study.out / "report.md", page.markdown(**values).encode())
+    write_whole(study.out / "report.html", page.html(drawings, **values).encode())
     for name, text in result.files.items():
-        page.write(study.out / name, text)
+        write_whole(study.out / name, text.encode())
     return content
 
 

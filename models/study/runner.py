@@ -7,7 +7,7 @@ soon as they are computed, so that the next run computes only the missing parts.
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from models.batch import batches_by_length, pack
 from models.checkpoint.files import digest_of
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.files import write_whole
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
@@ -132,7 +133,10 @@ class Runner:
                 yield number, logits
         computed = (self.remote or self._here)([parts[number] for number in missing])
         for index, logits in computed:
-            _write(files[missing[index]], logits)
+            if (file := files[missing[index]]) is not None:
+                buffer = io.BytesIO()
+                np.save(buffer, logits)
+                write_whole(file, buffer.getvalue())
             yield missing[index], logits
 
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -177,19 +181,6 @@ def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | N
     except (OSError, ValueError, EOFError):
         return None
     return logits if logits.shape == (len(part.masks), len(part.pairs), grades) else None
-
-
-def _write(file: Path | None, array: NDArray[np.floating]) -> None:
-    """Write the file atomically, so that it is never there in part."""
-    if file is None:
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_suffix(f".{os.getpid()}.tmp")
-    with draft.open("wb") as stream:
-        np.save(stream, array)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(file)
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:

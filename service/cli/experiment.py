@@ -55,10 +55,10 @@ def report(
     """
     experiment = call(url, key, name)
     if out is not None:
-        from models.study import page
+        from models.files import write_whole
         from service.experiments import report_page
 
-        page.write(out, report_page.html(experiment))
+        write_whole(out, report_page.html(experiment).encode())
     show(experiment, as_json, analysed=True)
 
 

@@ -80,13 +80,7 @@ def _distance_section(similarity: Similarity) -> Section:
 
 def _probe_section(probes: Mapping[str, ProbeCurve]) -> Section:
     rows = tuple(
-        (
-            TITLES[name],
-            _origin(layer),
-            SCORES[name],
-            one.text(),
-            fixed(control),
-        )
+        (TITLES[name], _origin(layer), SCORES[name], one.text(), fixed(control))
         for name, curve in probes.items()
         for layer, (one, control) in enumerate(zip(curve.values, curve.control, strict=True))
     )

@@ -22,7 +22,8 @@ from urllib.request import urlopen
 import yaml
 
 from models.errors import ModelError
-from models.training.shipped.sources import prepare, write_whole
+from models.files import write_whole
+from models.training.shipped.sources import prepare
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from models.files import write_whole
 from models.training.shipped.judged import Judged
 
 Pair = tuple[str, str, int]
@@ -60,14 +61,6 @@ def prepare(raw: Path, out: Path) -> None:
     )
     lines = "".join(f"{json.dumps(asdict(pair), ensure_ascii=False)}\n" for pair in judged)
     write_whole(out / "graded.jsonl.gz", gzip.compress(lines.encode(), mtime=0))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name first, so that a killed run never leaves half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
 
 
 def merged(sources: Mapping[str, Iterable[Pair]]) -> list[Judged]:

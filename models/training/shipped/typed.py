@@ -2,6 +2,7 @@
 
 import random
 import re
+import string
 
 from models.quality.lexical import stem
 
@@ -9,13 +10,7 @@ _KEYS_BESIDE = (  # a to z on a QWERTY keyboard
     "sqz vgn xfv sefcx wrd dgcv fhvb gjbn uok hknm jlm kop njk "
     "bhm ipl ol wa etf adwz ryg yij cgb qes zsc tuh xas"
 )
-_NEIGHBOURS = dict(
-    zip(
-        "abcdefghijklmnopqrstuvwxyz",
-        _KEYS_BESIDE.split(),
-        strict=True,
-    )
-)
+_NEIGHBOURS = dict(zip(string.ascii_lowercase, _KEYS_BESIDE.split(), strict=True))
 _FILLERS = ("best", "cheap", "buy", "new", "good", "top rated", "a", "the", "some", "need", "online")
 _UNIT_FORMS = {
     "inch": ('"', " in", " inch", "-inch", "inch", " inches", "in", "”"),
