@@ -59,41 +59,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_norm_eps": 1e-5,
     },
 }
+PARTS = "encoder layer out attention_norm up down norm pooler classifier".split()
 NAMES = {
-    "new": {
-        "encoder": "new.",
-        "layer": "encoder.layer.",
-        "out": "attention.o_proj",
-        "attention_norm": "attn_ln",
-        "up": "mlp.up_gate_proj",
-        "down": "mlp.down_proj",
-        "norm": "mlp_ln",
-        "pooler": "new.pooler.dense",
-        "classifier": "classifier",
-    },
-    "jina-bert": {
-        "encoder": "bert.",
-        "layer": "encoder.layer.",
-        "out": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "mlp.gated_layers",
-        "down": "mlp.wo",
-        "norm": "mlp.layernorm",
-        "pooler": "bert.pooler.dense",
-        "classifier": "classifier",
-    },
-    "xlm-roberta-flash": {
-        "encoder": "roberta.",
-        "layer": "encoder.layers.",
-        "out": "mixer.out_proj",
-        "attention_norm": "norm1",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-        "norm": "norm2",
-        "pooler": "classifier.dense",
-        "classifier": "classifier.out_proj",
-    },
+    family: dict(zip(PARTS, names.split(), strict=True))
+    for family, names in {
+        "new": """new. encoder.layer. attention.o_proj attn_ln mlp.up_gate_proj mlp.down_proj mlp_ln
+            new.pooler.dense classifier""",
+        "jina-bert": """bert. encoder.layer. attention.output.dense attention.output.LayerNorm
+            mlp.gated_layers mlp.wo mlp.layernorm bert.pooler.dense classifier""",
+        "xlm-roberta-flash": """roberta. encoder.layers. mixer.out_proj norm1 mlp.fc1 mlp.fc2 norm2
+            classifier.dense classifier.out_proj""",
+    }.items()
 }
+"""What each family calls the parts of its network."""
 PROJECTIONS = {
     "new": ["attention.qkv_proj"],
     "jina-bert": [f"attention.self.{name}" for name in ("query", "key", "value")],

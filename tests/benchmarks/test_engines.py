@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import checkpoints, engines
-from benchmarks.environments import Worker, started
-from benchmarks.peers.engines import padded
+from benchmarks.environments import Worker
 from benchmarks.workload import SHAPES, Shape
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
@@ -48,14 +47,6 @@ def test_a_run_measures_ours_and_transformers_on_the_same_weights(tiny: str) -> 
     assert note.startswith("Not measured (tiny, query–title pairs, 25 tokens in the mean): abacus: ")
 
 
-def test_a_target_counts_every_round_and_a_missing_peer_is_a_missed_one() -> None:
-    seconds = {"ours bf16": [1.0, 1.0], "OpenVINO bf16 [x]": [1.2, 1.4]}
-    row = engines.target("base: ", seconds, engines.BF16, engines.OPENVINO, 1.1)
-    assert (row.name, row.value, row.ok) == ("base: ours bf16 × OpenVINO bf16", "1.30 (1.20 to 1.40)", True)
-    row = engines.target("base: ", seconds, engines.INT8, engines.CTRANSLATE2, 1.5)
-    assert (row.value, row.ok) == ("not measured: ours int8, CTranslate2 int8", False)
-
-
 def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_their_format() -> None:
     seconds = {
         "ours fp32": [1.0, 1.0],
@@ -74,12 +65,6 @@ def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_the
     del seconds["OpenVINO fp32"]
     row = engines.target("", seconds, *engines.AVX2_TARGETS["base", "titles"][0])
     assert (row.value, row.ok) == ("not measured: OpenVINO fp32", False)
-
-
-def test_an_engine_that_is_not_available_is_named_with_its_reason(tmp_path: Path) -> None:
-    with started({"abacus": "ours"}, tmp_path, tmp_path / "none.json") as (running, missing):
-        assert running == {}
-    assert missing == {"abacus": "KeyError: 'abacus'"}
 
 
 class Fixed:
@@ -125,10 +110,3 @@ def test_texts_have_the_lengths_that_are_asked_for() -> None:
     )
     assert [len(pair) for pair in encoded] == lengths.tolist()
     assert not any(pair.unknown_tokens for pair in encoded)
-
-
-def test_padding_and_segments_are_told_apart() -> None:
-    batch = padded([(np.array([2, 7, 3, 8, 3]), 3), (np.array([2, 9, 3, 3]), 3)])
-    assert batch.lengths.tolist() == [5, 4]
-    assert batch.token_type_ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 0]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]

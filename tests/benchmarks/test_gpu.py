@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from benchmarks import gpu, gpu_rows, workload
+from benchmarks import gpu, gpu_rows
 from benchmarks.gpu_rows import Bench
 from benchmarks.report import Row
-from models.batch import pack
 
 
 def dry_run(out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -75,68 +72,3 @@ def test_a_part_that_hangs_is_ended_and_shown(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "in run" in done.stderr
     assert (tmp_path / "gpu.md").read_text().endswith("## First\n\nNothing was measured.\n")
-
-
-TOO_OLD = """
-import sys, torch
-torch.__version__ = "2.9.1+cu128"
-sys.modules["torch.nn.attention.varlen"] = None
-from benchmarks import gpu
-gpu.main()
-"""
-
-
-def test_a_torch_that_is_too_old_is_one_sentence() -> None:
-    command = [sys.executable, "-c", TOO_OLD, "--dry"]
-    done = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True)
-    assert done.stderr == "make gpu: torch 2.9.1+cu128 is too old; install torch 2.11 or newer\n"
-    assert done.returncode == 1
-
-
-def test_a_failed_capture_leaves_the_thread_on_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    current = ["own"]
-
-    @contextlib.contextmanager
-    def stream(name: str) -> Iterator[None]:
-        before, current[0] = current[0], name
-        yield
-        current[0] = before
-
-    class Capture:
-        """As torch's: ending a failed capture raises before the thread leaves the capture's stream."""
-
-        def __init__(self, _: object) -> None:
-            pass
-
-        def __enter__(self) -> None:
-            current[0] = "capture"
-
-        def __exit__(self, *_: object) -> None:
-            raise RuntimeError("operation failed due to a previous error during capture\nmore")
-
-    cpu = gpu_rows.dry()
-    network = cpu.network()
-    monkeypatch.setattr(gpu_rows, "pack", lambda pairs, **_: pack(pairs, device=cpu.device))
-    monkeypatch.setattr(Bench, "network", lambda _: network)
-    monkeypatch.setattr(Bench, "median", lambda *_: 0.001)
-    for name, stand_in in {
-        "current_stream": lambda _: current[0],
-        "stream": stream,
-        "CUDAGraph": object,
-        "graph": Capture,
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    bench = Bench(torch.device("cuda", 0), torch.float32, cpu.shape, 256, 1, dry=False)
-
-    (row,) = gpu_rows.graph(bench)
-    assert row.value == "failed: operation failed due to a previous error during capture"
-    assert current == ["own"]
-
-
-def test_many_calls_may_share_one_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = workload.Shape("tiny", 32, 64, 500, layers=2, heads=2)
-    bench = Bench(torch.device("cpu"), torch.float32, shape, 256, 1, dry=True)
-    events: list[str] = []
-    monkeypatch.setattr(Bench, "wait", lambda _: events.append("wait"))
-    bench.median(lambda: events.append("call"), 20)
-    assert events == ["wait", *["call"] * 20, "wait"] * 3

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -149,29 +149,6 @@ def test_a_short_run_of_the_front_has_every_row(
         f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
     ]
     assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
-
-
-def test_one_replica_and_several_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's speed changes within minutes, so only turns of the same minute can be compared."""
-    loaded: list[int] = []
-
-    @contextmanager
-    def headroom(_: Path, __: Path, replicas: int) -> Iterator[int]:
-        yield replicas
-
-    def load_one(server: int, *_: object) -> float:
-        loaded.append(server)
-        return 40e3 if server == 1 else 30e3
-
-    monkeypatch.setattr(front, "cores", lambda: 2)
-    monkeypatch.setattr(front, "headroom", headroom)
-    monkeypatch.setattr(front, "turn_of", load_one)
-    report = front.measure(2, 0.1, Path())
-    assert loaded == [1, 1, 2, 2, 1, 1, 2, 2]  # known and new texts of each
-    assert report.missed == [
-        f"the same over one replica's, 2 replica(s), {kind} texts: 75%, target ≥ 90%"
-        for kind in ("known", "new")
-    ]
 
 
 def test_bulk_measures_the_same_pairs_both_ways(tiny_checkpoint: Path) -> None:

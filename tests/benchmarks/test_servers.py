@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import threading
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +14,6 @@ from benchmarks.load import LoadRuns
 from benchmarks.peers import servers as peers
 from benchmarks.peers.engines import Engine
 from benchmarks.report import Report
-from benchmarks.serving import ask
 from benchmarks.workload import SHAPES
 from loadtest.plan import Plan
 from loadtest.recorder import Recorder
@@ -85,43 +78,6 @@ def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(monkeypatch
     assert scores[0] == pytest.approx(expected)
 
 
-class OneAtATime(BaseHTTPRequestHandler):
-    """Takes 20 ms for each request; the server below has one thread."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        time.sleep(0.02)
-        body = b'{"results":[{"index":0,"score":0.5},{"index":1,"score":0.5}]}'
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def slow_server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
-        server.socket.listen(256)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server: str) -> None:
-    plan = Plan(
-        url=slow_server, duration=1.0, warmup=0.0, rate=100.0, arrivals="constant", traffic=[{"titles": 2}]
-    )
-    rate, kept_up = servers.saturated(plan, LoadRuns())
-    assert not kept_up
-    assert 0 < rate <= 51
-
-
 @pytest.mark.parametrize(("latency", "keeps_up"), [(0.02, True), (0.2, False)])
 def test_a_server_keeps_up_if_each_answer_comes_within_a_tenth_of_the_run(
     latency: float, keeps_up: bool
@@ -159,31 +115,3 @@ def test_a_server_that_keeps_up_is_asked_for_more_until_it_does_not(monkeypatch:
 
 def test_a_server_that_keeps_up_with_every_rate_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capacity_of(1e9, monkeypatch)[1] == ["it: not saturated: it kept up with each of 8 rates"]
-
-
-def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:
-    assert ask(slow_server, ("query", ["one", "two"])) == [0.5, 0.5]
-
-
-def test_an_int8_checkpoint_of_older_weights_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, made = tmp_path / "source", []
-
-    def quantize(_: Path, out: Path, __: int | None) -> None:
-        assert not out.exists()
-        out.mkdir(parents=True)
-        (out / "model.safetensors").touch()
-        made.append(out)
-
-    shutil.copytree(checkpoints.DEFAULT, source)
-    os.utime(source / "model.safetensors", (1e9, 1e9))
-    monkeypatch.setattr(checkpoints, "MODELS", tmp_path)
-    monkeypatch.setattr(checkpoints, "exported", lambda _: source)
-    monkeypatch.setattr(checkpoints, "quantize_into", quantize)
-    assert checkpoints.quantized("base") == checkpoints.quantized("base") == tmp_path / "base" / "int8"
-    assert len(made) == 1
-    os.utime(source / "model.safetensors")
-    os.utime(made[0] / "model.safetensors", (1e9, 1e9))
-    checkpoints.quantized("base")
-    assert len(made) == 2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.clients import environments
 from tests.clients.conftest import DOCUMENTS, QUERY, Outcomes
 from tests.service.running import Server
 
@@ -214,17 +212,3 @@ def test_triton_learns_what_is_served_and_that_its_timeout_passed(sdk: Outcomes)
     assert returned(did["metadata"])["name"] == "full"
     assert "InferenceServerException" in did["late"]["raised"]
     assert "deadline" in did["late"]["text"]
-
-
-def test_an_environment_that_is_missing_or_old_fails_with_the_command_to_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(environments, "ENVIRONMENTS", tmp_path)
-    for installed in (None, "cohere==1.0\n"):
-        if installed is not None:
-            (tmp_path / "sdk").mkdir()
-            (tmp_path / "sdk" / "installed.txt").write_text(installed)
-        with pytest.raises(
-            pytest.fail.Exception, match="sdk is missing or not up to date; run: make clients"
-        ):
-            environments.python("sdk")

@@ -10,7 +10,6 @@ import platform
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from service.experiments.definition import ExperimentConfig
 from service.ray import environment
 from service.ray.autoscaling import ByTokens
 from tests.clients import environments
-from tests.deploy import try_image
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -410,15 +408,6 @@ def test_the_schema_knows_the_keys_of_the_live_config() -> None:
         assert set(items["required"]) == {
             name for name, field in model.model_fields.items() if field.is_required()
         }
-
-
-def test_serve_takes_what_the_images_trial_gives_it() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own, at import
-        from ray.serve.schema import ServeDeploySchema
-    config, _ = try_image.kuberay()
-    (application,) = ServeDeploySchema.model_validate(config).applications
-    assert [deployment.num_replicas for deployment in application.deployments] == [1]
 
 
 def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(

@@ -15,7 +15,7 @@ import yaml
 from service.config.keys import parse_api_keys
 from service.config.settings import Settings
 from tests.clients import environments
-from tests.deploy.build_image import DOCKERFILE, SUITE, pip_settings
+from tests.deploy.build_image import DOCKERFILE, SUITE
 from tests.referees import need
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -125,27 +125,6 @@ def test_systemd_rates_the_unit_as_well_confined() -> None:
     command = [need("systemd-analyze"), "security", "--offline=true", "--threshold=25", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True)  # the threshold is ten times the score
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_steps_find_packages_where_this_machine_finds_them() -> None:
-    listed = "\n".join(
-        [
-            ":env:.default-timeout='180'",
-            ":env:.find-links='/srv/wheels https://mirror.example/wheels'",
-            "global.cert='/etc/ssl/mirror.pem'",
-            "global.extra-index-url='file:///srv/one\\nfile:///srv/two'",
-            "global.find-links='/srv/old'",
-            "global.require-virtualenv='true'",
-        ]
-    )
-    assert pip_settings(listed, "/mnt").splitlines() == [
-        "[global]",
-        "retries = 1",
-        "extra-index-url = file:///mnt/srv/one file:///mnt/srv/two",
-        "find-links = /mnt/srv/wheels https://mirror.example/wheels",
-        "cert = /mnt/etc/ssl/mirror.pem",
-        "timeout = 180",
-    ]
 
 
 def test_the_base_is_the_release_that_the_dockerfile_names() -> None:

@@ -1,13 +1,16 @@
-"""transformers as the reference: its logits for a pair in float32 and float64."""
+"""transformers as the reference: its logits of a pair in any precision, also under a mask of heads."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertForSequenceClassification, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from models.batch import pack
 from models.checkpoint.config import parse_config
@@ -37,20 +40,53 @@ def random_weights(rng: np.random.Generator, rows: int, layers: int, heads: int)
     return weights
 
 
-def reference_logits(
-    model: BertForSequenceClassification, pairs: list[EncodedPair], dtype: torch.dtype
+OUTPUTS = ("attention.output.dense", "attention.out_lin", "attn.Wo")
+"""The modules of transformers that project the heads' outputs, by the end of their names."""
+
+
+@contextmanager
+def masked(model: PreTrainedModel, weights: np.ndarray | None) -> Iterator[None]:
+    """Multiply each head's output by its weight before the projection. weights: (layers, heads)."""
+
+    def scaled(inputs: tuple[Tensor, ...], heads: np.ndarray) -> tuple[Tensor, ...]:
+        factor = torch.from_numpy(heads).repeat_interleave(inputs[0].shape[-1] // len(heads))
+        return (inputs[0] * factor.to(inputs[0].dtype), *inputs[1:])
+
+    outputs = [part for name, part in model.named_modules() if name.endswith(OUTPUTS)]
+    if weights is None:
+        weights = np.ones((len(outputs), 1), np.float32)
+    hooks = [
+        output.register_forward_pre_hook(lambda _, inputs, heads=heads: scaled(inputs, heads))
+        for output, heads in zip(outputs, weights, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def inputs_of(model: PreTrainedModel, pair: EncodedPair) -> dict[str, Tensor]:
+    """Return what transformers takes for a pair: its ids, and token types where the model knows two."""
+    inputs = {"input_ids": torch.tensor(pair.ids[None].astype(np.int64))}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        types = np.arange(len(pair)) >= pair.first_segment
+        inputs["token_type_ids"] = torch.tensor(types[None].astype(np.int64))
+    return inputs
+
+
+def reference(
+    model: PreTrainedModel, pairs: list[EncodedPair], dtype: torch.dtype, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Logits (n, labels) of each pair on its own, in `dtype`."""
+    """Return transformers' logits (n, labels) of each pair on its own, computed in `dtype`; float64.
+
+    weights: of the heads, (n, layers, heads).
+    """
     model = copy.deepcopy(model).to(dtype)
     rows = []
-    for pair in pairs:
-        segments = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
-        with torch.no_grad():
-            output = model(
-                input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
-                token_type_ids=torch.tensor([segments[: len(pair)]]),
-            )
-        rows.append(output.logits[0].to(torch.promote_types(dtype, torch.float32)).numpy())
+    for row, pair in enumerate(pairs):
+        with torch.no_grad(), masked(model, None if weights is None else weights[row]):
+            rows.append(model(**inputs_of(model, pair)).logits[0].double().numpy())
     return np.stack(rows)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.batch import PackedBatch, filled_size, group_by_length, pack
+from models.batch import PackedBatch, filled_size, pack
 from models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
@@ -62,16 +62,6 @@ def test_every_sequence_attends_to_itself_alone(
     torch.testing.assert_close(ours[: len(expected)].double(), expected, atol=1e-5, rtol=1e-4)
     assert not ours[len(expected) :].any()
     assert torch.equal(first, ours[batch.first_token])
-
-
-def test_groups_cover_the_pack_in_order() -> None:
-    lengths = np.array([2, 3, 16, 17, 40, 40, 5])
-    groups = list(group_by_length(lengths, 16, CPU))
-
-    assert [group.sequences.start for group in groups] == [0, 3, 4, 6]
-    assert sum(len(group.tokens) for group in groups) == len(lengths)
-    real = [group.tokens if group.exists is None else group.tokens[group.exists] for group in groups]
-    assert torch.cat([tokens.flatten() for tokens in real]).tolist() == list(range(lengths.sum()))
 
 
 @given(count=st.integers(1, 50_000))

@@ -150,12 +150,6 @@ def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int)
     return clf.score(pairs).expected_grade.reshape(-1, columns)
 
 
-def test_the_quadruples_cover_many_kinds_of_product(quadruples: list[dict[str, str]]) -> None:
-    assert len(quadruples) == 60
-    assert len({row["type"] for row in quadruples}) >= 15
-    assert len({row["type"] for row in read_quadruples("development")}) >= 50
-
-
 def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(
     clf: Classifier, quadruples: list[dict[str, str]]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from models.training.tuning import tune
 from tests.checkpoints import WORDS
 from tests.families import write_family
 from tests.models.study.data import judged, study
+from tests.models.training.test_tuning import write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,19 +67,9 @@ def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: P
 def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "pairs.csv"
-    rng = np.random.default_rng(0)
-    with data.open("w", newline="") as stream:
-        rows = csv.writer(stream)
-        rows.writerow(["query", "title", "grade"])
-        for number in range(60):
-            query = f"{rng.choice(WORDS)} {number}"
-            for _ in range(6):
-                title = rng.choice(WORDS[:5], 3)
-                rows.writerow([query, " ".join(title), 2 * int("a" in title)])
     metrics = tune(
         Options(
-            data=data,
+            data=write_pairs(tmp_path / "pairs.csv"),
             out=tmp_path / "mine",
             base=str(checkpoint),
             labels=("no", "maybe", "yes"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification
 
 from models import Classifier, HeadMask
 from models.batch import pack
@@ -28,11 +25,11 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import prune
 from tests import families
 from tests.families import ROBERTAS, model_of
-from tests.models.reference import network_of
+from tests.models.reference import CPU, inputs_of, network_of, reference
+from tests.modernberts import random_modernbert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CPU = torch.device("cpu")
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
 ROBERTA = PairTemplate((0,), (2, 2), (2,), two_segments=False)
 
@@ -51,47 +48,6 @@ def random_pairs(rng: np.random.Generator, family: str, lengths: list[int], voca
         )
         for length in lengths
     ]
-
-
-class HeadScaler:
-    """Multiplies each head's context by its weight before the output projection: what a mask means."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.weights: np.ndarray | None = None  # (layers, heads)
-        names = ("attention.output.dense", "attention.out_lin")
-        outputs = [part for name, part in model.named_modules() if name.endswith(names)]
-        assert len(outputs) == model.config.num_hidden_layers
-        for layer, output in enumerate(outputs):
-            output.register_forward_pre_hook(lambda _, inputs, layer=layer: self._scaled(inputs, layer))
-
-    def _scaled(self, inputs: tuple[Tensor, ...], layer: int) -> tuple[Tensor, ...]:
-        if self.weights is None:
-            return inputs
-        heads = torch.from_numpy(self.weights[layer]).to(inputs[0].dtype)
-        return (inputs[0] * heads.repeat_interleave(inputs[0].shape[-1] // len(heads)), *inputs[1:])
-
-
-def reference(
-    model: PreTrainedModel,
-    pairs: list[EncodedPair],
-    dtype: torch.dtype,
-    masks: Sequence[np.ndarray | None] = (None,),
-) -> np.ndarray:
-    """transformers' logits of each pair by itself under each mask: (masks, pairs, labels)."""
-    model = copy.deepcopy(model).to(dtype)
-    scaler = HeadScaler(model)
-    logits = []
-    for mask in masks:
-        for number, pair in enumerate(pairs):
-            scaler.weights = None if mask is None else mask[number]
-            types = {}
-            if getattr(model.config, "type_vocab_size", 0) > 1:
-                row = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
-                types["token_type_ids"] = torch.tensor([row])
-            with torch.no_grad():
-                output = model(input_ids=torch.tensor(pair.ids[None].astype(np.int64)), **types)
-            logits.append(output.logits[0].numpy())
-    return np.stack(logits).reshape(len(masks), len(pairs), -1)
 
 
 @st.composite
@@ -145,14 +101,29 @@ def test_logits_and_masked_logits_are_as_exact_as_transformers_own(
     )
     network, batch = network_of(model), pack(pairs, device=CPU)
 
-    cases = (None, masks.astype(np.float32))
-    references = [reference(model, pairs, dtype, cases) for dtype in (torch.float64, torch.float32)]
-    for weights, exact, theirs in zip(cases, *references, strict=True):
+    for weights in (None, masks.astype(np.float32)):
+        exact, theirs = (reference(model, pairs, dtype, weights) for dtype in (torch.float64, torch.float32))
         ours = network.forward(batch, weights).numpy()
-        rounding = (
-            16 * np.finfo(np.float32).eps * max(1.0, np.abs(exact).max())
-        )  # theirs may be exact by luck
+        # transformers' own may be exact by luck
+        rounding = 16 * np.finfo(np.float32).eps * max(1.0, np.abs(exact).max())
         assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + max(1e-6, rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", [*families.FAMILIES, "modernbert"])
+def test_attention_maps_are_transformers_attentions(family: str, dtype: torch.dtype) -> None:
+    model = random_modernbert(8) if family == "modernbert" else model_of(family, 8)
+    model.set_attn_implementation("eager")
+    (pair,) = random_pairs(np.random.default_rng(8), family, [37], 300)  # beyond ModernBERT's window of 8
+    with torch.no_grad():
+        theirs = model(**inputs_of(model, pair), output_attentions=True).attentions
+    heads = [(2, 3), (0, 1), (1, 0)]
+
+    maps = network_of(model, dtype).attention_maps(pack([pair], device=CPU), heads)
+
+    for ours, (layer, head) in zip(maps, heads, strict=True):
+        expected = theirs[layer][0, head].numpy()
+        np.testing.assert_allclose(ours, expected, atol=1e-5 if dtype == torch.float32 else 0.1)
 
 
 def load(directory: Path, **options: Any) -> Classifier:
@@ -199,7 +170,7 @@ def test_a_checkpoint_pruned_of_nothing_loads_in_transformers_and_a_pruned_one_i
     ).eval()
     encoded = load(source).tokenizer.encode(PAIRS)
     ours = load(tmp_path / "scaled").score(PAIRS).logits
-    np.testing.assert_allclose(reference(model, encoded, torch.float32)[0], ours, atol=1e-5)
+    np.testing.assert_allclose(reference(model, encoded, torch.float32), ours, atol=1e-5)
 
     mask = HeadMask.parse("0.1,1.*", layers=3, heads=4)
     prune(source, tmp_path / "pruned", mask)

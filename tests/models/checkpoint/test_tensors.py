@@ -7,7 +7,6 @@ import os
 import shutil
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
 from models.checkpoint.files import bytes_of_weights, digest_of
 from tests.checkpoints import write_checkpoint
+from tests.families import edit_config
 from tests.modernberts import write_ettin
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "wood deck screws")]
@@ -32,19 +32,6 @@ def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
 
 def load(directory: Path) -> Classifier:
     return Classifier.load(directory, "cpu", "float32")
-
-
-def edit_config(directory: Path, **changes: Any) -> None:
-    file = directory / "config.json"
-    config = json.loads(file.read_text())
-    config.update(changes)
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-
-
-def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
-    tensors = load_file(directory / "model.safetensors")
-    change(tensors)
-    save_file(tensors, directory / "model.safetensors")
 
 
 def test_a_pickled_checkpoint_with_old_names_scores_the_same(checkpoint: Path) -> None:
@@ -225,21 +212,17 @@ def test_a_malformed_file_is_refused_in_one_sentence(
         load(checkpoint)
 
 
-def test_a_missing_tensor_is_named(checkpoint: Path) -> None:
-    def lose(tensors: dict[str, torch.Tensor]) -> None:
-        del tensors["classifier.weight"]
-
-    edit_tensors(checkpoint, lose)
-    with pytest.raises(UnsupportedCheckpoint, match=r"classifier\.weight is missing"):
+def test_a_tensor_that_is_missing_or_holds_nan_is_named(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    tensors["bert.encoder.layer.1.output.dense.bias"][3] = torch.nan
+    save_file(tensors, file)
+    with pytest.raises(UnsupportedCheckpoint, match=r"layer\.1\.output\.dense\.bias holds NaN"):
         load(checkpoint)
 
-
-def test_a_tensor_with_nan_is_named(checkpoint: Path) -> None:
-    def poison(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["bert.encoder.layer.1.output.dense.bias"][3] = torch.nan
-
-    edit_tensors(checkpoint, poison)
-    with pytest.raises(UnsupportedCheckpoint, match=r"layer\.1\.output\.dense\.bias holds NaN"):
+    del tensors["classifier.weight"]
+    save_file(tensors, file)
+    with pytest.raises(UnsupportedCheckpoint, match=r"classifier\.weight is missing"):
         load(checkpoint)
 
 
@@ -291,27 +274,22 @@ def test_stored_masks_come_with_the_checkpoint(checkpoint: Path) -> None:
         load(checkpoint)
 
 
-@pytest.fixture
-def copied(tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "model"))
-
-
-def test_a_file_that_is_not_loaded_changes_nothing(copied: Path) -> None:
+def test_a_file_that_is_not_loaded_changes_nothing(checkpoint: Path) -> None:
     """Who works in the model's directory (`--model .`) has input, output and reports in it, which grow."""
-    before, size = digest_of(copied), bytes_of_weights(copied)
+    before, size = digest_of(checkpoint), bytes_of_weights(checkpoint)
     for name in ("pairs.json", "notes.txt", "head_study.json", "metrics.json", "2026_runs/config.json"):
-        (copied / name).parent.mkdir(exist_ok=True)
-        (copied / name).write_text("{}")
-    (copied / "2026_runs" / "model.safetensors").write_bytes(b"of another model")
-    assert (digest_of(copied), bytes_of_weights(copied)) == (before, size)
+        (checkpoint / name).parent.mkdir(exist_ok=True)
+        (checkpoint / name).write_text("{}")
+    (checkpoint / "2026_runs" / "model.safetensors").write_bytes(b"of another model")
+    assert (digest_of(checkpoint), bytes_of_weights(checkpoint)) == (before, size)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_file_that_is_loaded_changes_it(copied: Path, name: str) -> None:
-    before = digest_of(copied)
-    with (copied / name).open("ab") as stream:
+def test_a_file_that_is_loaded_changes_it(checkpoint: Path, name: str) -> None:
+    before = digest_of(checkpoint)
+    with (checkpoint / name).open("ab") as stream:
         stream.write(b" ")
-    assert digest_of(copied) != before
+    assert digest_of(checkpoint) != before
 
 
 def test_the_files_of_modules_count(tmp_path: Path) -> None:

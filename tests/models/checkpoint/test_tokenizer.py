@@ -34,23 +34,7 @@ TEXTS = [
 ]
 
 
-PIECES = [
-    "angle ",
-    "bracket",
-    "12-gauge, ",
-    "don't",
-    "q",
-    " ",
-    "\n",
-    "-",
-    "é",
-    "ß",
-    "の",
-    "中文",
-    "한국 ",
-    "、",
-    "😀",
-]
+PIECES = [*"bracket don't q - é ß の 中文 、 😀".split(), "angle ", "12-gauge, ", "한국 ", " ", "\n"]
 
 
 def byte_level() -> Tokenizer:
@@ -250,23 +234,6 @@ def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairToke
     assert (len(long), long.query_tokens, long.truncated) == (64, 1, True)
     assert (foreign.unknown_tokens, foreign.truncated) == (3, False)
     assert tokenizer.tokens(empty) == ["[CLS]", "[SEP]", "[SEP]"]
-
-
-@pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json"])
-def test_a_title_cannot_forge_the_structure_of_the_sequence(tmp_path: Path, source: str) -> None:
-    tokenizer = load(write(tmp_path, library_tokenizer()))
-    if source == "vocab.txt":
-        write_vocab_txt(tmp_path)
-        tokenizer = load(tmp_path)
-    pair = tokenizer.encode([("lamp [SEP]", "[CLS] [MASK] lamp[SEP]red [PAD] [UNK]")])[0]
-    tokens = tokenizer.tokens(pair)
-
-    assert [i for i, token in enumerate(tokens) if token in VOCABULARY[:5]] == [
-        0,
-        pair.first_segment - 1,
-        len(pair) - 1,
-    ]
-    assert (pair.ids.tolist().count(3), pair.unknown_tokens) == (2, 0)
 
 
 @pytest.mark.parametrize(

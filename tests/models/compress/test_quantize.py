@@ -77,28 +77,6 @@ def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path
     assert error_of(int8, exact) < 0.12
 
 
-def test_different_masks_in_one_batch_never_touch_each_other(int8_checkpoint: Path) -> None:
-    clf = load(int8_checkpoint)
-    masks = [HeadMask.parse(f"random:0.4@{seed}", layers=3, heads=4) for seed in range(len(PAIRS))]
-
-    together = clf.score(PAIRS, masks).logits
-    alone = np.concatenate([clf.score([pair], mask).logits for pair, mask in zip(PAIRS, masks, strict=True)])
-
-    # A head's output next to the border of two steps may fall to either side: one step is 1 in 256.
-    np.testing.assert_allclose(together, alone, atol=0.02 * np.abs(alone).max())
-
-
-def test_cut_out_heads_score_as_masked_ones(int8_checkpoint: Path) -> None:
-    mask = HeadMask.parse("0.1-2,1.*,2.3", layers=3, heads=4)
-    fresh, clf = load(int8_checkpoint), load(int8_checkpoint)
-    masked = fresh.score(PAIRS, mask).logits
-    for _ in range(3):
-        sliced = clf.score(PAIRS, mask).logits
-
-    assert clf.network.selector.cache.nbytes > 0
-    np.testing.assert_allclose(sliced, masked, atol=0.02 * np.abs(masked).max())
-
-
 @pytest.mark.parametrize(
     "value",
     ["1.2", "0-1.*", "random:0.5@3", {"weights": [[1, 0.5, 0, 1], [0.25, 0, 0, 0], [1, 1, 1, 0.125]]}],

@@ -11,7 +11,6 @@ import pytest
 from models import Classifier
 from models.checkpoint.config import read_config
 from models.compress import speed
-from models.compress.quantize import quantize
 from models.compress.speed import Speed, doubt, measure
 from tests.checkpoints import WORDS
 
@@ -19,16 +18,11 @@ PAIRS = [(word, " ".join(WORDS[place : place + 5])) for place, word in enumerate
 SLOW = Speed("bfloat16", 0.89, 0.8, 0.95)
 
 
-@pytest.fixture(scope="module")
-def int8(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("speed") / "int8"
-    tokenizer = Classifier.load(tiny_checkpoint, "cpu", "float32").tokenizer
-    quantize(tiny_checkpoint, directory, tokenizer.encode(PAIRS))
-    return directory
-
-
-def test_the_figure_is_measured_in_turns(tiny_checkpoint: Path, int8: Path) -> None:
-    floats, integers = Classifier.load(tiny_checkpoint, "cpu", "float32"), Classifier.load(int8, "cpu")
+def test_the_figure_is_measured_in_turns(tiny_checkpoint: Path, int8_checkpoint: Path) -> None:
+    floats, integers = (
+        Classifier.load(tiny_checkpoint, "cpu", "float32"),
+        Classifier.load(int8_checkpoint, "cpu"),
+    )
     found = measure(floats, integers, floats.tokenizer.encode(PAIRS[:4]))
 
     assert 0 < found.low <= found.median <= found.high
@@ -47,7 +41,7 @@ def test_the_figure_is_measured_in_turns(tiny_checkpoint: Path, int8: Path) -> N
     ],
 )
 def test_the_figure_decides_or_else_a_rule(
-    int8: Path,
+    int8_checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
     bits: int,
     features: list[str],
@@ -57,16 +51,19 @@ def test_the_figure_decides_or_else_a_rule(
 ) -> None:
     monkeypatch.setattr(speed, "input_bits", lambda: bits)
     monkeypatch.setattr(speed, "processor_features", lambda: features)
-    notice = doubt(replace(read_config(int8), hidden_size=hidden), measured)
+    notice = doubt(replace(read_config(int8_checkpoint), hidden_size=hidden), measured)
     assert notice is None if reason is None else reason in str(notice)
 
 
 def test_the_log_of_a_start_says_it(
-    int8: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    int8_checkpoint: Path,
+    tiny_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(speed, "input_bits", lambda: 0)
     with caplog.at_level(logging.WARNING, "headroom.model"):
         speed.warn_if_slow(Classifier.load(tiny_checkpoint, "cpu"))
         assert not caplog.messages
-        speed.warn_if_slow(Classifier.load(int8, "cpu"))
+        speed.warn_if_slow(Classifier.load(int8_checkpoint, "cpu"))
     assert ["int8 is slower than" in message for message in caplog.messages] == [True]

@@ -6,7 +6,6 @@ import platform
 import resource
 import sys
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from models.ops.kernels import Kernels
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import Positions, attention_probabilities, rotated, rotations
 from tests.checkpoints import random_model
-from tests.models.reference import logits_of, network_of, random_pair, random_weights
+from tests.models.reference import network_of
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels were tried on x86-64 alone"
@@ -274,22 +273,6 @@ def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtyp
         _, broken = ours.quantize(x, *factors, 128.5)
         assert broken is not None
         assert broken.nonzero().flatten().tolist() == [5, 36]
-
-
-def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    model = random_model(
-        0, num_attention_heads=4, hidden_size=64, max_position_embeddings=256, initializer_range=0.1
-    )
-    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 200, 30)]
-    weights = random_weights(rng, 30, model.config.num_hidden_layers, 4)
-    for dtype in kernels.DTYPES:
-        with_kernels = logits_of(network_of(model, dtype), pairs, weights)
-        with monkeypatch.context() as patched:
-            patched.setattr(kernel_library, "best", lambda: None)
-            without = logits_of(network_of(model, dtype), pairs, weights)
-        assert not np.array_equal(with_kernels, without)  # they were used
-        assert np.abs(with_kernels - without).max() <= ROUNDING[dtype] * np.abs(without).max()
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 16), (torch.float32, 24)])

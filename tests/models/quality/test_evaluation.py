@@ -88,23 +88,6 @@ def test_ndcg_by_hand() -> None:
     assert evaluation.metrics()["ndcg10"] == pytest.approx(expected)
 
 
-def test_equal_scores_rank_as_a_random_order_does() -> None:
-    evaluation = Evaluation(["q"] * 12, [0, 1, 2, 3, 4, 0] * 2, np.full((12, 5), 0.2))
-    assert evaluation.metrics()["ndcg10"] == pytest.approx(evaluation.random_order_ndcg10())
-
-
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
-    covered = 0
-    for seed in range(60):
-        found = intervals(random_evaluation(seed, queries=60, each=4), resamples=300, seed=seed)["accuracy"]
-        assert found.low <= found.value <= found.high
-        covered += found.low <= TRUE_ACCURACY <= found.high
-    assert covered >= 50  # 57 expected of 60; fewer than 50 happens once in a thousand
-
-
-TRUE_ACCURACY = random_evaluation(1, queries=20_000, each=4).metrics()["accuracy"]
-
-
 @pytest.mark.parametrize("truth", [[2] * 40, [0, 1] + [2] * 38, [0, 1, 2, 3] * 10])
 @pytest.mark.parametrize("same", [False, True])
 def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(

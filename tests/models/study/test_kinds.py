@@ -143,15 +143,6 @@ def test_a_report_says_where_there_is_no_interval(asked: Study, tmp_path: Path) 
         assert "no interval" in text
 
 
-def test_with_too_few_queries_no_metric_is_said_to_stay(asked: Study) -> None:
-    """With this margin every metric stays that has a value."""
-    few = study(asked.classifier, asked.out, barely_ranked(0))
-    result = kinds.run("random", replace(few, margin=3.0, effort=QUICK))
-
-    assert "shown to stay" not in result.verdict
-    assert "too few queries" in result.verdict
-
-
 def test_cka_sees_no_difference_in_a_rotation_and_a_scale() -> None:
     rng = np.random.default_rng(0)
     states, turn = rng.normal(size=(200, 8)), np.linalg.qr(rng.normal(size=(8, 8)))[0]

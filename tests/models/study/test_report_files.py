@@ -17,7 +17,7 @@ from models.study import plots, report_files
 from models.study.base import Judged
 from models.study.page import check_directory, remove_others
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.wording import bound, p_value, percent, signed
+from models.study.wording import bound, percent, signed
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""
@@ -94,12 +94,6 @@ def test_plots_are_there_as_png_and_svg_the_same_each_time(written: Path) -> Non
     assert not list(written.rglob("*.tmp"))
 
 
-def test_signed_cells_can_be_read_without_colour() -> None:
-    _, axes = plots.figure(5, 4)
-    plots.heat_map(axes, np.array([[1.25, -2.5]]), title="t", label="l")
-    assert [text.get_text() for text in axes.texts] == ["+1.2", "−2.5"]
-
-
 def test_a_later_report_leaves_nothing_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A mask that an earlier search proved would look like the mask of the report beside it."""
     asked = study(Classifier.load(tiny_checkpoint), tmp_path)
@@ -153,18 +147,6 @@ def test_a_file_outside_of_the_directory_is_never_removed(tmp_path: Path) -> Non
     (out / "report.json").write_text('{"kind": "search", "files": ["../mine.json", "gone.json"]}')
     remove_others(out, ())
     assert (tmp_path / "mine.json").exists()
-
-
-def test_an_undefined_number_is_a_dash() -> None:
-    nothing = Interval(math.nan, math.nan, math.nan)
-    texts = [
-        signed(math.nan),
-        p_value(math.nan),
-        nothing.text(),
-        percent(nothing),
-    ]
-    assert texts == ["–"] * 4
-    assert signed(-math.inf) == "–"
 
 
 def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:

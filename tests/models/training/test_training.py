@@ -111,23 +111,15 @@ def logits(*grades: float) -> torch.Tensor:
     return 50 * TARGETS[[int(grade) for grade in grades]]
 
 
-def test_the_right_order_within_a_query_costs_least() -> None:
-    targets, groups = TARGETS[[4, 1]], torch.tensor([0, 0])
-    right, wrong, equal = (ranking_loss(logits(*pair), targets, groups) for pair in ((4, 1), (1, 4), (2, 2)))
+def test_wrong_orders_within_a_query_cost_and_greater_differences_more() -> None:
+    def loss(grades: tuple[int, ...], truth: list[int], queries: list[int]) -> float:
+        return float(ranking_loss(logits(*grades), TARGETS[truth], torch.tensor(queries)))
+
+    right, wrong, equal = (loss(pair, [4, 1], [0, 0]) for pair in ((4, 1), (1, 4), (2, 2)))
     assert right < equal < wrong
-    assert float(equal) == pytest.approx(math.log(2))
-
-
-def test_titles_of_other_queries_are_not_compared() -> None:
-    loss = ranking_loss(logits(0, 4), TARGETS[[4, 0]], torch.tensor([0, 1]))
-    assert float(loss) == 0
-
-
-def test_a_greater_difference_weighs_more() -> None:
-    groups = torch.tensor([0, 0, 1, 1])
-    targets = TARGETS[[4, 0, 2, 1]]
-    far_wrong = ranking_loss(logits(0, 1, 2, 1), targets, groups)
-    near_wrong = ranking_loss(logits(1, 0, 1, 2), targets, groups)
+    assert equal == pytest.approx(math.log(2))
+    assert loss((0, 4), [4, 0], [0, 1]) == 0  # titles of other queries are not compared
+    far_wrong, near_wrong = (loss(four, [4, 0, 2, 1], [0, 0, 1, 1]) for four in ((0, 1, 2, 1), (1, 0, 1, 2)))
     assert far_wrong > near_wrong
 
 

@@ -24,7 +24,6 @@ from models.training import tuning
 from models.training.batches import grade_weights
 from models.training.job import Options, mark_run, prepare, read_split
 from models.training.loop import read_saved
-from models.training.plan import plan_for
 from models.training.standing import scored
 from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
@@ -34,10 +33,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_pairs(file: Path) -> Path:
     """Titles with a lamp are grade 2, others 0: what even a tiny network learns in seconds."""
-    file = tmp_path_factory.mktemp("pairs") / "pairs.csv"
     rng = np.random.default_rng(0)
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -48,6 +45,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 title = rng.choice(WORDS, 3)
                 writer.writerow([f"{query} {number}", " ".join(title), 2 if "lamp" in title else 0])
     return file
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.csv")
 
 
 @pytest.fixture
@@ -263,17 +265,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         assert not options.out.exists()
         assert not options.out.with_name("mine.training").exists()  # nothing in the way of the right options
     assert read_labelled(options.data, grades=3)
-
-
-def test_few_pairs_are_gone_through_in_many_small_steps() -> None:
-    few, many = plan_for([25] * 200, width=192), plan_for([25] * 100_000, width=768)
-    assert few.steps >= 150
-    assert few.batch_tokens // 25 >= 16
-    assert few.rate == pytest.approx(2e-4)
-    assert few.schedule.rate_at(few.steps // 5) > 0.8 * few.rate  # the warm-up is not all there is
-    assert (many.batch_tokens, many.epochs, many.rate) == (4096, 3, pytest.approx(5e-5))
-    asked = plan_for([25] * 200, width=192, epochs=2, rate=1e-3, batch_tokens=1000)
-    assert (asked.epochs, asked.rate, asked.batch_tokens) == (2, 1e-3, 1000)
 
 
 def test_two_hundred_pairs_change_the_model_for_the_better(

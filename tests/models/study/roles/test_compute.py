@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from models import Classifier
 from models.checkpoint.pieces import _piece
-from models.quality.bootstrap import Interval, estimate
 from models.quality.labelled import LabelledPair
 from models.study import kinds
 from models.study.base import Judged
@@ -21,9 +20,9 @@ from models.study.inputs import spread_over_queries
 from models.study.report_files import JSON
 from models.study.result import Result
 from models.study.roles import report
-from models.study.roles.causal import Comparison, layer_matched, relative_changes
+from models.study.roles.causal import layer_matched
 from models.study.roles.compute import Roles, measure
-from models.study.roles.scores import RoleScores, max_t, segmentation_scores
+from models.study.roles.scores import max_t, segmentation_scores
 from models.study.runner import Runner
 from models.study.study import QUICK, Study
 from models.study.words import Words
@@ -158,21 +157,6 @@ def test_sampled_pairs_are_spread_over_the_queries() -> None:
     assert np.bincount(query_of[chosen]).tolist() == [3, 3, 3]
 
 
-def test_a_model_with_one_grade_for_everything_has_no_relative_change() -> None:
-    random = relative_changes([0.0, 0.1], 0.0)
-    assert np.isnan(random).all()
-    nothing = estimate(np.full(5, np.nan), np.full(5, np.nan))
-    metrics = ("accuracy", "qwk", "ndcg10")
-    comparison = Comparison(
-        ((0, 0),),
-        dict.fromkeys(metrics, 0.0),
-        dict.fromkeys(metrics, nothing),
-        dict.fromkeys(metrics, random),
-    )
-    assert all(np.isnan(p) for p in comparison.p.values())
-    np.testing.assert_allclose(relative_changes([0.2, 0.4], 0.4), [-0.5, 0])
-
-
 def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) -> None:
     """A model that gives every pair one grade has a QWK of 0, and no query has a word of several pieces."""
     planted = planted_study(tmp_path, holdout=False)
@@ -197,14 +181,3 @@ def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) ->
     report = " ".join([found.conclusion, *(finding.ours for finding in found.findings)])
     assert "no pair has words that could show it" in report
     assert "nan" not in report + " ".join(cell for row in rows for cell in row)
-
-
-def test_a_claim_is_reported_by_the_role_that_has_queries(study: Study, measured: Roles) -> None:
-    nothing = Interval(np.nan, np.nan, np.nan)
-    untested = RoleScores(np.full(24, np.nan), [nothing] * 24, np.ones(24), 0)
-    scores = {**measured.scores, "next_word": untested}
-    found = report.result(study, replace(measured, scores=scores))
-
-    (finding,) = (f for f in found.findings if f.claim == "some heads attend by word order")
-    assert finding.ours.startswith("1 heads; largest excess")
-    assert "nan" not in finding.ours

@@ -14,7 +14,6 @@ from models.training.data import Example
 from models.training.shipped.catalogue import (
     question_group,
     read_catalogue,
-    shared_words,
     thing_group,
     unrelated_group,
 )
@@ -79,20 +78,6 @@ def test_the_thing_comes_before_what_stands_in_for_it_and_another_thing_comes_la
             assert len({example.query for example in group}) == 1
             assert expected(group[0]) > 3.5
             assert expected(group[-1]) < 0.5
-
-
-@pytest.mark.parametrize(
-    ("question", "title", "shared"),
-    [
-        ("국내산 콩으로 만든 두부 파는 데 있어?", "콩마루 국내산 두부 500g", ["국내산", "두부"]),
-        ("国贸附近有川菜馆吗", "国贸 川菜馆 包间", ["国贸", "川菜馆"]),
-        ("where is a quiet cafe", "tea house", []),
-    ],
-)
-def test_the_words_that_a_question_shares_with_its_answer(
-    question: str, title: str, shared: list[str]
-) -> None:
-    assert shared_words(question, title) == shared
 
 
 def test_no_query_of_the_tests_is_trained_on() -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from models.training.shipped import sources
-from models.training.shipped.judged import Judged, MovieQuery, read_judged, read_movies
-from models.training.shipped.sources import fold_of, grade_of_votes, merged, prepare
+from models.training.shipped.judged import MovieQuery, read_judged, read_movies
+from models.training.shipped.sources import fold_of, prepare
 
 COLOURS = ("red", "blue", "green", "white")
 THINGS = ("lamp", "kettle", "towel", "drill")
@@ -110,32 +109,6 @@ def raw(tmp_path: Path) -> Path:
 def test_a_test_query_stays_a_test_query() -> None:
     assert [fold_of(query) for query in ("t towels kitchen", "sales tax", "mama koala")] == [7, 1, 2]
     assert fold_of("Sales TAX") == fold_of("sales tax")
-
-
-@pytest.mark.parametrize(
-    ("votes", "grade"),
-    [([0, 0, 0], 0), ([0, 0, 1], 1), ([1], 1), ([0, 2, 2], 2), ([2], 3), ([3, 3, 2], 3), ([3, 3, 3], 4)],
-)
-def test_votes_become_the_grade_of_their_mean(votes: list[int], grade: int) -> None:
-    assert grade_of_votes(votes) == grade
-
-
-def test_a_pair_judged_twice_counts_once_where_it_first_was() -> None:
-    pairs = merged({"shop": [("q", "a", 4), ("q", "b", 1)], "other": [("q", "a", 3), ("Q", "a", 0)]})
-    fold = fold_of("q")
-    assert pairs == [
-        Judged("q", "a", 3, "shop", fold),
-        Judged("q", "b", 1, "shop", fold),
-        Judged("Q", "a", 0, "other", fold),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("grade", "agreement", "expected"),
-    [(0, 1.0, 0), (0, 0.6, 1), (1, 1.0, 2), (1, 0.2, 2), (2, 0.3, 3), (2, 0.4, 4)],
-)
-def test_agreement_makes_five_grades_of_three(grade: int, agreement: float, expected: int) -> None:
-    assert sources.five_grades(grade, agreement) == expected
 
 
 def test_the_pipeline_reads_what_is_prepared(raw: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.shipped.vocabulary import SPECIAL, counted_words, kept_pieces, tokenizer_of
+from models.training.shipped.vocabulary import SPECIAL, kept_pieces, tokenizer_of
 
 LETTERS = "abc"
 PIECES = [
@@ -39,12 +39,6 @@ def test_single_letters_and_hangul_stay_and_the_most_used_pieces_fill_the_rest()
     counts = {8: 0.2, 9: 0.5, 10: 0.1, 12: 0.4}
     kept = kept_pieces(PIECES, counts, limit=11)
     assert kept == [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12]
-
-
-def test_words_are_counted_as_they_stand_in_text() -> None:
-    counts = counted_words(WHOLE, {"en": {"ab": 0.5}, "zh": {"漢字": 0.5}})
-    assert counts[8] == pytest.approx(0.5 * 0.6)  # "ab" in small letters; "Ab" and "AB" have no pieces
-    assert counts[12] == pytest.approx(3.0 * 0.5 * 0.3)  # at the start of a text
 
 
 @pytest.mark.parametrize(
