@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks import checkpoints, engines
-from benchmarks.environments import Worker
 from benchmarks.workload import SHAPES, Shape
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
@@ -65,33 +64,6 @@ def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_the
     del seconds["OpenVINO fp32"]
     row = engines.target("", seconds, *engines.AVX2_TARGETS["base", "titles"][0])
     assert (row.value, row.ok) == ("not measured: OpenVINO fp32", False)
-
-
-class Fixed:
-    """Workers whose engines take fixed times for the first batch and for each other one."""
-
-    def __init__(self, seconds: dict[str, tuple[float, float]]) -> None:
-        self.seconds = seconds
-        self.calls: list[str] = []
-
-    def call(self, engine: str, batch: int, calls: int) -> tuple[list[float], np.ndarray]:
-        self.calls.append(f"{engine}/{batch}")
-        taken = self.seconds[engine][batch > 0]
-        return [9.0] * (calls > 1) + [taken] * max(1, calls - 1), np.zeros((1, 2))
-
-
-def test_the_fastest_setting_is_measured_and_engines_take_turns_batch_by_batch() -> None:
-    worker = Fixed({"a [x]": (0.5, 2.0), "a [y]": (1.0, 1.0), "b": (3.0, 3.0)})
-    sides: dict[str, Worker] = dict.fromkeys(worker.seconds, worker)  # type: ignore[arg-type]
-
-    chosen = engines.fastest_settings(sides, 2)
-    assert chosen == ["a [y]", "b"], "the first batch is the one of the shortest titles"
-
-    worker.calls.clear()
-    seconds, logits = engines.one_round(sides, chosen, batches=2, calls=3)
-    assert seconds == {"a [y]": 2.0, "b": 6.0}
-    assert logits["b"].shape == (2, 2)
-    assert worker.calls == ["a [y]/0", "b/0", "a [y]/1", "b/1"]
 
 
 def test_errors_are_relative_to_the_spread_of_the_logits() -> None:
