@@ -15,7 +15,7 @@ from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair, read_labelled
-from models.training.shipped.checks import KINDS, read_quadruples
+from models.training.shipped.checks import read_quadruples
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 
@@ -148,17 +148,6 @@ def quadruples() -> list[dict[str, str]]:
 def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int) -> np.ndarray:
     """(len(pairs) / columns, columns)."""
     return clf.score(pairs).expected_grade.reshape(-1, columns)
-
-
-def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(
-    clf: Classifier, quadruples: list[dict[str, str]]
-) -> None:
-    """All four in order: models/training/shipped/checks.py."""
-    grades = expected_grades(clf, [(row["query"], row[kind]) for row in quadruples for kind in KINDS], 4)
-    assert (grades[:, 0] > grades[:, 3]).all()
-    in_order = np.diff(grades, axis=1) < 0
-    assert in_order[:, 0].mean() >= 0.9
-    assert in_order[:, 2].mean() >= 0.9
 
 
 def test_a_typo_or_another_word_order_still_finds_the_product(
