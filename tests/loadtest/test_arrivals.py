@@ -41,13 +41,6 @@ def test_poisson_arrivals_are_poisson():
     assert np.quantile(gaps, 0.5) == pytest.approx(0.01 * np.log(2), rel=0.03)
 
 
-def test_the_same_seed_gives_the_same_schedule_and_another_gives_another():
-    assert np.array_equal(times(rate=50, duration=20, seed=7), times(rate=50, duration=20, seed=7))
-    assert not np.array_equal(
-        times(rate=50, duration=20, seed=7)[:10], times(rate=50, duration=20, seed=8)[:10]
-    )
-
-
 def test_a_ramp_rises_evenly():
     at = times(arrivals="ramp", rate=10, rate_to=190, duration=100)
     counts, _ = np.histogram(at, bins=[0, 25, 50, 75, 100])

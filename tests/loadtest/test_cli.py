@@ -8,15 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from loadtest import find_max, terminal
+from loadtest import find_max
 from loadtest.cli import app
-from loadtest.plan import make_plan
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
@@ -99,12 +97,10 @@ def test_the_api_key_is_sent_and_never_written(tmp_path, monkeypatch):
     ("arguments", "reason"),
     [
         ("run", "give the server's URL"),
-        ("run http://127.0.0.1:1 --rate fast", "neither a number nor a multiple"),
         ("run http://127.0.0.1:1 --scenario stedy", "is none of"),
         ("run http://127.0.0.1:1 --find-max", "needs an objective"),
         ("run http://127.0.0.1:1 --find-max --slo p99=1s --rate-to 3 --arrivals ramp", "steady"),
         ("run http://127.0.0.1:1 --find-max --slo p99=1s --rate 2x", "--rate must be a number"),
-        ("run http://127.0.0.1:1 --slo fast", "--slo"),
         ("run http://127.0.0.1:1 --slo p99=250", "has no unit; write p99=250ms or"),
         ("run http://127.0.0.1:1 --trace ../two_seconds", "ends after 2 s, within the warm-up of 3 s"),
         ("run --start never-started --trace ../two_seconds", "within the warm-up"),
@@ -204,10 +200,3 @@ def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
     assert lonely.exit_code == 2
     assert "let the run --start it" in " ".join(lonely.output.split())
     assert not (tmp_path / "no").exists()
-
-
-def test_progress_counts_requests_and_errors(capsys: pytest.CaptureFixture[str]):
-    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 20, "warmup": 5})
-    with terminal.live_progress(plan, 20) as show:
-        show(12.0, Counter({"in flight": 3, "sent": 1100, "timeout": 2}))
-    assert capsys.readouterr().err == "7 of 20 s   3 in flight   1,100 sent   2 timeout\n"

@@ -100,11 +100,6 @@ def test_requests_that_were_never_sent_are_unanswered():
     assert comparing.unanswered(run(1), run(2, unsent=10)).b == pytest.approx(10 / 1010)
 
 
-def test_a_run_equals_itself():
-    one = run(1)
-    assert all(d.change == 0 and d.low <= 0 <= d.high for d in comparing.compare(one, one))
-
-
 def test_percentiles_that_too_few_requests_lie_beyond_are_left_out():
     assert [d.percentile for d in comparing.compare(run(1, seconds=12), run(2, seconds=12))] == ["p50", "p90"]
     with pytest.raises(PlanError, match="the second run is too short"):

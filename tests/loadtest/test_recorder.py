@@ -77,14 +77,6 @@ def test_durations_beyond_the_range_are_kept_at_its_ends():
     assert histogram.max_ms() == pytest.approx(3_600_000, rel=1e-3)
 
 
-def test_an_empty_histogram_has_no_percentiles_and_adds_nothing():
-    histogram, empty = Histogram(), Histogram()
-    histogram.record(1)
-    histogram.add(empty)
-    assert set(empty.summary_ms().values()) == {None}
-    assert histogram.summary_ms()["min"] == pytest.approx(1000, rel=1e-3)
-
-
 def test_merging_loses_nothing_even_through_another_process():
     whole, parts = Recorder(0), [Recorder(0), Recorder(0)]
     for place in range(1000):

@@ -41,13 +41,6 @@ def test_the_interval_misses_the_true_slope_about_as_seldom_as_it_says(likeness:
     assert missed < 0.08 * 400
 
 
-def test_a_leak_is_seen_in_the_noise() -> None:
-    found = trend(HOUR, 500 + 6.0 * HOUR / 3600 + noise(1, 0.8))
-    assert found is not None
-    assert found["low"] > 0
-    assert trend(HOUR[:10], HOUR[:10]) is None
-
-
 def flat(_at: float) -> float:
     return 5e8
 
@@ -202,19 +195,6 @@ def test_a_signal_waits_for_a_process_and_says_if_none_got_it(monkeypatch: pytes
     timer.join()
     started[0].communicate()
     assert started[0].returncode == -signal.SIGKILL
-
-
-def test_a_process_that_is_stopped_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SERVER_PID", str(os.getpid()))
-    word = f"frozen-{os.getpid()}"
-    command = [sys.executable, "-c", "input()", word]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        try:
-            assert faults.main(["STOP", word, "0.3s"]) == 0
-            _, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
-            assert os.WIFCONTINUED(status)  # only a process that had stopped can
-        finally:
-            process.kill()
 
 
 def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: Any) -> None:

@@ -117,12 +117,6 @@ def test_wrong_numbers_of_titles_are_refused(text):
         title_counts(text)
 
 
-@pytest.mark.parametrize("traffic", [{"endpoint": "scores"}, {"endpoint": "POST /x"}, {"masks": {"none": 0}}])
-def test_wrong_traffic_is_refused(traffic):
-    with pytest.raises(PlanError):
-        requests([traffic])
-
-
 def test_made_up_pairs_have_the_lengths_of_product_search():
     pairs = made_up_pairs(1)
     tokens = np.array([len(query.split()) + len(title.split()) + 3 for query, title in pairs])
@@ -166,8 +160,3 @@ def test_a_wrong_file_of_pairs_is_refused(tmp_path, name, text, reason):
     file.write_text(text)
     with pytest.raises(PlanError, match=reason):
         read_pairs(file)
-
-
-def test_a_missing_file_of_pairs_is_named(tmp_path):
-    with pytest.raises(PlanError, match="cannot be read"):
-        read_pairs(tmp_path / "a.csv")

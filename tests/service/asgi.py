@@ -33,10 +33,7 @@ async def client(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app)
     kind = {"content-type": "application/json"}
     async with httpx.AsyncClient(
-        transport=transport,
-        base_url="http://localhost",
-        headers=kind,
-        event_hooks={"response": [conforms]},
+        transport=transport, base_url="http://localhost", headers=kind, event_hooks={"response": [conforms]}
     ) as session:
         yield session
 

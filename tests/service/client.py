@@ -82,6 +82,12 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "") -> byt
     return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
 
+async def metric(port: int, *names: str) -> float:
+    """Return the sum of the samples whose lines start with one of these."""
+    text = (await send_raw(port, request("GET", "/metrics"))).body.decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(names))
+
+
 def score(titles: int = 1, **more: Any) -> bytes:
     """Return a POST /v1/score with this many different titles."""
     words = ("steel angle bracket", "wood deck screws", "usb charger cable", "kitchen lamp")

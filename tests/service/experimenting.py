@@ -63,6 +63,16 @@ def exposed(url: str) -> dict[str, str]:
         store.close()
 
 
+async def shadow_of(service: Service, requests: int = 1) -> dict[str, Any]:
+    """Return what the only arm's shadow report says once so many requests were scored for it."""
+    scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
+    await eventually(lambda: service.metric(scored) == requests)
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
+    (arm,) = (await service.http.get("/v1/experiments/prune20")).json()["report"]["arms"]
+    shadow: dict[str, Any] = arm["shadow"]
+    return shadow
+
+
 async def score(service: Service, unit: str | None = None, **more: Any) -> dict[str, Any]:
     return await service.post(
         "/v1/score", query=QUERY, titles=TITLES, **({"unit": unit} if unit else {}), **more

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from tests.service.client import Answer, request, score, send_raw
+from tests.service.client import Answer, metric, request, score, send_raw
 from tests.service.running import LIVE, PATIENCE_S, Server
 
 
@@ -34,17 +34,6 @@ async def test_a_mask_changes_scores_and_none_does_not(server: Server) -> None:
     for one, other in zip(pruned["results"], masked["results"], strict=True):
         assert one["score"] == pytest.approx(other["score"], abs=0.01)
     assert (plain["variant"], masked["head_mask"]["spec"], pruned["variant"]) == ("full", "2.*", "pruned")
-
-
-async def test_errors_have_one_shape_whoever_makes_them(server: Server) -> None:
-    port = server.port
-    assert is_error(await send_raw(port, request("GET", "/nowhere")), 404, "not_found")
-    assert is_error(await send_raw(port, request("GET", "/v1/score")), 405, "method_not_allowed")
-    assert is_error(await send_raw(port, request("BREW", "/v1/score")), 405, "method_not_allowed")
-    assert is_error(await send_raw(port, request("POST", "/v1/score", b"{")), 400, "invalid_json")
-    assert is_error(await send_raw(port, score(1, head_mask="9.9")), 422, "invalid_request")
-    big = request("POST", "/v1/score", b'{"query": "' + b"x" * 5_000_000 + b'"}')
-    assert is_error(await send_raw(port, big), 413, "body_too_large")
 
 
 async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None:
@@ -88,12 +77,8 @@ async def test_ten_thousand_idle_connections_do_not_stop_the_service(server: Ser
 
 
 async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> None:
-    async def metric(name: str) -> float:
-        text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " "))
-
-    shed = 'headroom_shed_total{reason="disconnect"}'
-    before = await metric(shed)
+    shed = 'headroom_shed_total{reason="disconnect"} '
+    before = await metric(server.port, shed)
     for _ in range(20):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(score(1000))
@@ -103,7 +88,7 @@ async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> N
     counted, queued = 0.0, math.inf
     while not (counted > before and queued == 0) and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
-        counted, queued = await metric(shed), await metric("headroom_queue_tokens")
+        counted, queued = await metric(server.port, shed), await metric(server.port, "headroom_queue_tokens ")
     assert counted > before, "no client that hung up was counted"
     assert queued == 0, "the hung-up clients' work was still queued after 10 s"
 
@@ -235,28 +220,6 @@ async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server)
     assert server.replica() == replica
 
 
-@pytest.mark.parametrize(
-    ("live", "reason"),
-    [
-        ({"variants": [{"name": "full", "oops": 1}]}, "oops"),
-        ({"masks": {"far": "77.0"}, "variants": [{"name": "full", "head_mask": "@far"}]}, "77"),
-    ],
-)
-async def test_a_wrong_edit_is_refused_and_the_last_good_config_stays(
-    live: dict[str, object], reason: str, server: Server
-) -> None:
-    before = (await send_raw(server.port, request("GET", "/v1/variants"))).json
-    server.write_config(live)
-    line = server.wait_for_line(reason)
-    assert "config refused, the last good one stays" in line
-    assert (await send_raw(server.port, request("GET", "/v1/variants"))).json == before
-    assert (await send_raw(server.port, score(1))).status == 200
-    assert (
-        "headroom_config_refused 1.0"
-        in (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
-    )
-
-
 @pytest.mark.slow
 async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> None:
     """Under load: 503 with Retry-After or a dropped connection, nobody waits long, back within 15 s."""
@@ -292,8 +255,3 @@ async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> 
     assert server.replica() != replica
     metrics = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
     assert "headroom_ready 1.0" in metrics, "the dead replica's gauges are still counted"
-
-
-async def test_serves_own_endpoints_answer_json_errors_only(server: Server) -> None:
-    routes = await send_raw(server.port, request("GET", "/-/routes"))
-    assert json.loads(routes.body) == {"/": "headroom"}

@@ -88,7 +88,3 @@ def test_a_bad_mask_is_the_callers_to_mend() -> None:
 )
 def test_retry_after_is_whole_seconds_and_never_none_at_all(seconds: float, header: str) -> None:
     assert to_response(errors.QueueFull(seconds)).headers["retry-after"] == header
-
-
-def test_an_unauthorized_answer_names_the_scheme() -> None:
-    assert to_response(errors.Unauthorized()).headers["www-authenticate"].startswith("Bearer")

@@ -447,9 +447,7 @@ async def test_listings_say_why_better_kernels_are_not_used(
     assert any(reason.startswith("avx2: not compiled") for reason in models[0]["kernels_skipped"])
 
 
-async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
-    tiny_checkpoint: Path,
-) -> None:
+async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
         accepted = [
             asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 10)) for _ in range(5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import sqlite3
 import time
@@ -17,11 +16,12 @@ from ray._private.services import JEMALLOC_SO
 
 from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
-from tests.service.client import Answer, request, score, send_raw
+from tests.service.client import Answer, metric, score, send_raw
 from tests.service.experimenting import config
 from tests.service.running import LIVE, PATIENCE_S, Server, running
 
-MAX_TOKENS = 200_000  # of one request
+SCORED = 'headroom_requests_total{route="/v1/score",status="200"}'
+"""Counts the answered scores of the node."""
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,7 @@ def model(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = {"replicas": 2, "max_request_tokens": MAX_TOKENS}
-    with running(tmp_path_factory.mktemp("two"), model, **options) as server:
+    with running(tmp_path_factory.mktemp("two"), model, replicas=2) as server:
         yield server
 
 
@@ -41,29 +40,13 @@ async def everywhere(server: Server, data: bytes, times: int = 40) -> list[Answe
     return [await send_raw(server.port, data) for _ in range(times)]
 
 
-async def counted(server: Server) -> float:
-    """Return the number of answered scores in the metrics of the node."""
-    text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
-    name = 'headroom_requests_total{route="/v1/score",status="200"}'
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
-
-
 async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None:
-    before = await counted(two)
+    before = await metric(two.port, SCORED)
     answers = await everywhere(two, score(3))
     assert len(two.replicas()) == 2
     assert {answer.status for answer in answers} == {200}
     assert len({str(answer.json["results"]) for answer in answers}) == 1
-    assert {await counted(two) for _ in range(10)} == {before + 40}
-
-
-async def test_a_request_of_more_tokens_than_the_config_allows_is_refused(two: Server) -> None:
-    masks = ["none"] * 4
-    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 1000, "masks": masks}
-    answer = await send_raw(two.port, request("POST", "/v1/compare", json.dumps(body).encode()))
-    assert answer.status == 422
-    assert answer.json["error"]["param"] == "titles"
-    assert f"more than the {MAX_TOKENS} of one request" in answer.json["error"]["message"]
+    assert {await metric(two.port, SCORED) for _ in range(10)} == {before + 40}
 
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
@@ -164,7 +147,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     await asyncio.sleep(1)
     victim = two.replicas()[0]
     directory = Path(victim.environ()["PROMETHEUS_MULTIPROC_DIR"])
-    before = await counted(two)
+    before = await metric(two.port, SCORED)
     victim.kill()
     killed = time.monotonic()
     await asyncio.sleep(3)
@@ -173,7 +156,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 
     after = [(at, answer) for at, answer in answers if at > killed]
     fine = [answer for _, answer in after if answer.status == 200]
-    assert await counted(two) >= before + len(fine) - len(clients)
+    assert await metric(two.port, SCORED) >= before + len(fine) - len(clients)
     assert not list(directory.glob(f"gauge_live*_{victim.pid}.db"))
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # A client loses what the dead one had in hand, and is refused until the front, which checks every second,

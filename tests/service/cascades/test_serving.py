@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
 from service.config.settings import InvalidConfig, LiveConfig
-from tests.service.asgi import Exchange, chunk
 from tests.service.cascades.conftest import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config
-from tests.service.experimenting import eventually, exposed
+from tests.service.experimenting import eventually, exposed, shadow_of
 from tests.service.in_process import QUERY, Service, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
@@ -42,9 +40,7 @@ async def test_metrics_count_a_cascade_by_its_name_and_its_stages(tiny_checkpoin
         assert service.metric("headroom_degraded_total") == 0
 
 
-async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(
-    tiny_checkpoint: Path,
-) -> None:
+async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, CONFIG) as service:
         optional = [
             {"name": "full"},
@@ -69,32 +65,6 @@ async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(
         await asyncio.to_thread(service.replica.apply, edited)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
         assert [stage["pairs"] for stage in answer["stages"]] == [20, 2]
-
-
-async def test_a_client_that_hangs_up_has_the_later_stages_dropped(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, CONFIG, max_batch_tokens=64, max_queue_tokens=10**6) as service:
-        scheduler = service.replica.scheduler
-        body = {"query": QUERY, "titles": TITLES * 20, "variant": "cascade"}
-        content = httpx.Request("POST", "http://x", json=body).content
-        exchange = Exchange(service.app, messages=[chunk(content, more=False)])
-        while not scheduler.queued_tokens:
-            await asyncio.sleep(0)
-        exchange.incoming.put_nowait({"type": "http.disconnect"})
-        await exchange.task
-        assert scheduler.queued_tokens == 0
-        while scheduler.in_flight_rows:
-            await asyncio.sleep(0)
-        assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 0
-
-
-async def test_a_cascade_in_hand_is_finished_by_a_stop(tiny_checkpoint: Path) -> None:
-    """Its second stage is submitted after the stop has begun."""
-    async with serve(tiny_checkpoint, CONFIG) as service:
-        asking = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade"))
-        while not service.replica.scheduler._requests:
-            await asyncio.sleep(0)
-        await service.replica.drain()
-        assert [stage["pairs"] for stage in (await asking)["stages"]] == [20, 5]
 
 
 async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkpoint: Path) -> None:
@@ -152,13 +122,10 @@ async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_pa
         assert set(seen["control"]) == {None}
         assert None not in seen["pruned"]
         await eventually(lambda: len(exposed(url)) == 30)
-        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
-        await eventually(lambda: service.metric(scored) == 30)
+        shadow = await shadow_of(service, requests=30)
         assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="failed"}') == 0
-        await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        (arm,) = (await service.http.get("/v1/experiments/prune20")).json()["report"]["arms"]
         alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
         full = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full")
         deltas = [c["score"] - f["score"] for c, f in zip(alone["results"], full["results"], strict=True)]
-        mean = arm["shadow"]["measures"]["mean_delta"]["mean"]
+        mean = shadow["measures"]["mean_delta"]["mean"]
         assert mean == pytest.approx(np.mean(deltas), abs=1e-4)

@@ -108,11 +108,7 @@ async def test_a_cascade_is_a_column_of_a_compare(service: Service) -> None:
     alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
     full = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full")
     answer = await service.post(
-        "/v1/compare",
-        query=QUERY,
-        titles=TITLES,
-        masks=["none"],
-        variants=["cascade", "full", "three"],
+        "/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["cascade", "full", "three"]
     )
     columns = answer["columns"]
     assert [column["variant"] for column in columns] == ["full", "cascade", "full", "three"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.cli.choice import read_setup
 from tests.prompt import Run
 
 QUERY = "steel angle bracket"
@@ -147,22 +146,6 @@ def test_options_come_before_the_config(run: Run, config: Config, plain: dict[st
     assert named == run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*")
     wrong = run("score", QUERY, *TITLES, *elsewhere, "--variant", "small")
     assert (wrong.status, "/no/such does not exist" in wrong.err) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("settings", "given", "expected"),
-    [
-        ({"device": "cuda", "dtype": "float16"}, ("auto", "auto"), ("cuda", "float16")),
-        ({"device": "cuda", "dtype": "float16"}, ("cpu", "float32"), ("cpu", "float32")),
-        ({"deterministic": True}, ("auto", "auto"), ("auto", "float32")),
-        ({}, ("auto", "auto"), ("auto", "auto")),
-    ],
-)
-def test_device_and_number_format_are_the_config_s_unless_they_are_given(
-    config: Config, settings: dict[str, object], given: tuple[str, str], expected: tuple[str, str]
-) -> None:
-    setup = read_setup(None, Path(config(**settings)[1]), *given)
-    assert (setup.device, setup.dtype) == expected
 
 
 def test_a_variant_of_another_model_needs_a_config(run: Run, plain: dict[str, str]) -> None:

@@ -32,35 +32,19 @@ def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
     assert "2 % of control's 0.31" in shown.out
 
 
-def test_more_arms_and_more_power_change_the_plan(run: Run) -> None:
-    def units(*more: str) -> int:
-        output = run(
-            "experiment", "plan", "--baseline", "5", "--sd", "7", "--effect", "0.02", *more, "--json"
-        )
-        return int(json.loads(output.out)["any_time"]["units"])
-
-    two = units()
-    assert units("--weights", "50,50,50") > 1.5 * two
-    assert units("--weights", "90,10") > 2 * two
-    assert units("--power", "0.9") > two
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         (["--baseline", "1.3", "--margin", "0.02"], "--sd"),
         (["--baseline", "0.3"], "give a margin"),
-        (["--baseline", "0.3", "--margin", "-0.1"], "above 0"),
         (
             ["--baseline", "0.3", "--margin", "2"],
             "below 1, because it is a share of the baseline: 0.02 is 2 %",
         ),
         (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "leave nothing to rule out"),
         (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more numbers"),
-        (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0"], "--traffic"),
         (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "above 0"),
         (["--baseline", "0.3", "--margin", "1e-300"], "leave nothing to rule out"),
-        (["--baseline", "0.3", "--effect", "1e-300"], "leave nothing to rule out"),
         (["--baseline", "0.3", "--margin", "0.02", "--units-per-day", "inf"], "--units-per-day"),
     ],
 )

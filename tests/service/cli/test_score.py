@@ -83,10 +83,6 @@ def test_the_version(run: Run) -> None:
         (["score", "a"], 2, "TITLES"),
         (["score", " ", "a"], 2, "blank"),
         (["score", "-", "a"], 2, "standard input"),
-        (["score", "a", "b", "--mask", "9.9"], 1, "layer 9 does not exist"),
-        (["score", "a", "b", "--model", "/no/such"], 1, "/no/such does not exist"),
-        (["score", "a", "b", "--dtype", "int3"], 1, "dtype 'int3'"),
-        (["score", "a", "b", "--overflow", "split"], 2, "'truncate', 'chunks'"),
     ],
 )
 def test_wrong_use_is_one_line_and_a_status(
@@ -111,25 +107,6 @@ def test_help_has_an_example(run: Run) -> None:
         output = run(command, "--help")
         assert output.status == 0
         assert f"Example: headroom {command}" in output.out
-
-
-def test_prune_writes_a_checkpoint_that_scores_as_the_mask(
-    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "smaller"
-    pruned = run(
-        "prune", "--model", str(tiny_checkpoint), "--mask", "random:0.5@3", "--out", str(out), "--json"
-    )
-    result = orjson.loads(pruned.out)
-    assert result["heads"] == {"before": 12, "after": 6}
-    assert result["bytes"]["after"] < result["bytes"]["before"]
-
-    small = run("score", QUERY, *TITLES, "--model", str(out), "--device", "cpu", "--dtype", "float32")
-    assert small == run("score", QUERY, *TITLES, *options, "--mask", "random:0.5@3")
-
-    again = run("prune", "--model", str(tiny_checkpoint), "--mask", "none", "--out", str(out))
-    assert again.status == 1
-    assert "not empty" in again.err
 
 
 def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:

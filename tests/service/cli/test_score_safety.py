@@ -49,26 +49,16 @@ def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
     run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     data = tmp_path / "work" / "data"
-    (data / "more").mkdir(parents=True)
-    for name in ("a.csv", "b.csv", "more/a.csv"):
+    for directory in (data / "more", tmp_path / "elsewhere"):
+        directory.mkdir(parents=True)
+    (data / "linked").symlink_to(tmp_path / "elsewhere")
+    for name in ("a.csv", "b.csv", "more/a.csv", "linked/a.csv"):
         (data / name).write_text(ROWS)
     monkeypatch.chdir(data if source == "." else data.parent)
     output = tmp_path / "out"
     result = run("score", "--input", source, "--output", os.path.relpath(output), *options)
     assert result.status == 0, result.err
-    assert names(output) == ["_SUCCESS", "a.csv", "b.csv", "more/a.csv"]
-
-
-def test_linked_directories_are_scored_too(run: Run, options: list[str], tmp_path: Path) -> None:
-    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
-    for directory in (data, elsewhere):
-        directory.mkdir()
-        (directory / "a.csv").write_text(ROWS)
-    (data / "linked").symlink_to(elsewhere)
-    output = tmp_path / "out"
-    result = run("score", "--input", str(data), "--output", str(output), *options)
-    assert result.status == 0, result.err
-    assert names(output) == ["_SUCCESS", "a.csv", "linked/a.csv"]
+    assert names(output) == ["_SUCCESS", "a.csv", "b.csv", "linked/a.csv", "more/a.csv"]
 
 
 def test_an_output_that_is_a_directory_is_refused_before_anything_is_scored(

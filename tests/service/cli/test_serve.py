@@ -20,7 +20,7 @@ from models.cores import cores
 from service.ray import machine
 from service.ray.processes import VITAL
 from service.ray.run_directory import sweep
-from tests.service.client import request, score, send_raw, send_until_refused
+from tests.service.client import metric, request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 
 REQUEST_S, DRAIN_S = 30, 30
@@ -86,9 +86,7 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
 
 async def tokens_taken(server: Server) -> float:
     """Return the tokens that the replica has admitted: those that wait, and those of all batches so far."""
-    text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
-    names = ("headroom_queue_tokens ", "headroom_batch_tokens_sum ")
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(names))
+    return await metric(server.port, "headroom_queue_tokens ", "headroom_batch_tokens_sum ")
 
 
 def tokens(processes: list[psutil.Process]) -> Iterator[str]:

@@ -101,14 +101,6 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
     assert heard.getvalue() == "headroom: a line\n"
 
 
-def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "serve.yaml"
-    path.write_text("applications: []")
-    failed = run("serve", "--config", str(path))
-    assert failed.status == 1
-    assert failed.err == f"headroom: {path}: applications must hold exactly one application\n"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [

@@ -78,11 +78,7 @@ def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
     [
         ("", "not a Ray Serve config"),
         (WITHOUT_LIVE, "user_config is missing; is the file complete?"),
-        (WITHOUT_LIVE + "        user_config:\n", "user_config is missing"),
-        (EDITED.replace("port: 8000", "port: many"), "http_options.port must be"),
         (EDITED.replace('"0.0"', "&x [*x]"), "a value that JSON does not have"),
-        (EDITED.replace('"0.0"', "[" * 5000), "nested too deeply"),
-        (EDITED.replace('"0.0"', "0.1"), "masks.new: Input should be a valid string; put it in quotes"),
         (EDITED.encode("utf-16"), "not UTF-8 text"),
     ],
 )
@@ -164,8 +160,3 @@ def test_an_edit_goes_on_to_apply_while_the_files_of_a_loaded_model_are_others(t
     edited = pinned(config(tmp_path, '{urgent: "0.0"}'), running)
     assert edited.live.digests == running.live.digests
     assert edited.live.version != running.live.version
-
-
-def test_what_cannot_be_read_is_left_to_the_check_that_says_why(tmp_path: Path) -> None:
-    assert not pinned(config(tmp_path / "missing")).live.digests
-    assert not pinned(config(tmp_path)).live.digests

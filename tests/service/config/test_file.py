@@ -59,10 +59,8 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
     ("text", "reason"),
     [
         ("", "not a Ray Serve config (a mapping with `applications`)"),
-        ("applications: {}", "applications must hold exactly one application"),
         ("applications: [{}, {}]", "applications must hold exactly one application"),
         ("applications: [{}]", "applications[0].deployments must hold Relevance, and it alone"),
-        ("applications: [{deployments: Relevance}]", "deployments must hold Relevance, and it alone"),
         ("applications: [{deployments: [Relevance]}]", "deployments must hold Relevance, and it alone"),
         ("a: [", ", line 1: "),
         ("a: \x00", "special characters are not allowed"),
@@ -71,7 +69,6 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
         ("a: !!python/object/apply:os.system [ls]", ", line 1: could not determine a constructor"),
         ("salt: 2026-11-30", "a value that JSON does not have (put text in quotes)"),
         ("a: " + "7" * 30, "Integer exceeds 64-bit range"),
-        ("a: !!bool maybe", "a value that JSON does not have"),
         ('a: "\\ud800"', "surrogates not allowed"),
         ("masks: &a {b: *a}", "Recursion limit reached"),
         ("{1: 2}", "Dict key must be str"),
@@ -148,10 +145,8 @@ def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) 
         ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
         ({"http_options": {"port": 70_000}}, "http_options.port must be a whole number from 1 to 65535"),
         ({"http_options": {"host": 1.5}}, "http_options.host must be an address"),
-        ({"user_config": [1]}, "user_config must be a mapping"),
         ({"user_config": {"downgrade": {}}}, "user_config.downgrade: there is no such field"),
         ({"user_config": {"masks": []}}, "user_config.masks: should be a mapping (name: value)"),
-        ({"user_config": {"variants": {}}}, "user_config.variants: should be a list"),
         ({"user_config": {"variants": []}}, "user_config.variants: List should have at least 1 item, not 0"),
         (
             {"user_config": {"variants": [{"name": "Full"}]}},
@@ -163,7 +158,6 @@ def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) 
         ),
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
         ({"user_config": {"masks": {"A": "2.3"}}}, "user_config.masks.A: as a name: should be 1 to 64"),
-        ({"ray_actor_options": [1]}, "ray_actor_options must be a mapping"),
         ({"ray_actor_options": {"runtime_env": "x"}}, "runtime_env must be a mapping"),
     ],
 )

@@ -137,12 +137,7 @@ class Stage:
         } | limits
         self.clock = FakeClock()
         self.device = FakeDevice()
-        self.scheduler = Scheduler(
-            self.device.run,
-            clock=self.clock,
-            observer=self.device,
-            **limits,
-        )
+        self.scheduler = Scheduler(self.device.run, clock=self.clock, observer=self.device, **limits)
 
     def submit(self, rows: Sequence[Row], **options: Any) -> Ticket:
         return Ticket(self.scheduler, rows, **options)

@@ -7,33 +7,7 @@ import asyncio
 import pytest
 
 from service.errors import DeviceFailed, Draining, OutOfMemory, QueueFull
-from tests.service.engine.stage import names, result_of, rows, settle, stage
-
-
-async def test_one_bad_item_fails_alone() -> None:
-    async with stage() as s:
-        tickets = [s.submit(rows(n)) for n in range(10)]
-        await settle()
-        while s.device.running:
-            if 6 in names(s.device.running[0][0]):
-                s.device.fail(ValueError("bad row"))
-            else:
-                s.device.finish()
-            await settle()
-        results = [(await ticket.result())[0] for ticket in tickets]
-        assert isinstance(results.pop(6), ValueError)
-        assert results == [result_of(n) for n in range(10) if n != 6]
-        assert len(s.device.batches) <= 2 * 4 + 1
-        assert set(s.device.budgets) == {100}
-
-
-async def test_an_error_the_device_reports_for_one_item_stays_with_it() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows("good", "bad"))
-        await settle()
-        error = ValueError("not finite")
-        s.device.running.pop()[1].set_result(["good", error])
-        assert await ticket.result() == ["good", error]
+from tests.service.engine.stage import result_of, rows, settle, stage
 
 
 async def test_results_that_do_not_match_their_batch_are_never_handed_out() -> None:
@@ -56,17 +30,6 @@ async def test_a_failed_device_is_reported_to_all_and_asked_no_second_time(error
         after = s.submit(rows("after"))
         await s.finish_all()
         assert await after.result() == [result_of("after")], "the slot was lost"
-
-
-async def test_out_of_memory_halves_the_budget_and_loses_nothing() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows(*range(30)))
-        await settle()
-        s.device.fail(OutOfMemory())
-        await s.finish_all()
-        assert [batch.tokens for batch in s.device.batches] == [100, 50, 50, 50, 50, 50, 50]
-        assert s.device.budgets == [100] + [50] * 6
-        assert await ticket.result() == [result_of(n) for n in range(30)]
 
 
 async def test_two_batches_out_of_memory_at_once_halve_the_budget_once() -> None:

@@ -43,10 +43,6 @@ def test_what_a_burst_took_goes_back() -> None:
     assert float(after) - float(before) < 10
 
 
-def test_another_allocator_is_left_alone() -> None:
-    assert not free_memory.give_back()
-
-
 async def test_a_replica_gives_it_back_again_and_again(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,16 +128,6 @@ def test_who_is_done_with_a_batch_need_not_wait_for_part_of_a_long_request() -> 
     assert owners_of(queue.take(BUDGET, now=0.0, fill=False)) == [0] * 40
 
 
-def test_a_request_does_not_pay_for_others_that_gave_up() -> None:
-    queue = queue_of([25] * 400)
-    others = [push(queue, owner, [Named(25, "lane")] * 200, now=0.0) for owner in range(1, 5)]
-    assert set(owners(queue)) == {1}
-    for queued in others:
-        queue.remove(queued)
-    push(queue, 99, [Named(25, "lane")] * 400, now=0.0)
-    assert [set(owners(queue)) for _ in range(11)] == [{0}] * 10 + [{99}]
-
-
 def test_what_is_before_a_request_is_known_when_it_comes() -> None:
     """The admission limit: a short request waits for little even behind many tokens, a long one for all."""
     queue = queue_of([25] * 400, [25] * 400, [25])
@@ -179,9 +169,7 @@ class LineOfRequests(RuleBasedStateMachine):
         self.parts = 0
         self.batches = 0
 
-    @rule(
-        items=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("abc")), min_size=1, max_size=12),
-    )
+    @rule(items=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("abc")), min_size=1, max_size=12))
     def push(self, items: list[tuple[int, str]]) -> None:
         owner = len(self.requests)
         work = [Named(tokens, lane, f"{owner}.{n}") for n, (tokens, lane) in enumerate(items)]

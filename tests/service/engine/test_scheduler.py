@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
-import weakref
 
 import pytest
 
-from service.errors import DeadlineExceeded, Draining
-from tests.service.engine.stage import Named, Stage, result_of, rows, settle, stage
+from service.errors import Draining
+from tests.service.engine.stage import Stage, result_of, rows, settle, stage
 
 
 async def test_an_idle_device_starts_at_once_and_what_arrives_meanwhile_makes_one_batch() -> None:
@@ -58,45 +56,6 @@ async def test_many_slots_go_together_where_sharing_would_leave_most_of_them_idl
         assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(10, False)] * 8
 
 
-async def test_nothing_keeps_a_request_that_is_answered() -> None:
-    async with stage() as s:
-        gc.disable()  # an object in a circle would stay until Python looks for circles
-        try:
-            ticket = s.submit(rows(1), deadline=s.clock() + 1)
-            await s.finish_all()
-            assert await ticket.result() == [result_of(1)]
-            left = weakref.ref(ticket.submission)
-            del ticket
-            s.device.batches.clear()
-            assert left() is None
-        finally:
-            gc.enable()
-
-
-async def test_thousand_title_request_does_not_starve_a_single_title_one() -> None:
-    async with stage(max_batch_tokens=1000, max_queue_tokens=100_000) as s:
-        s.submit([Named(20 + n % 30, "full", "big") for n in range(1000)])
-        await settle()
-        ticket = s.submit(rows("small", tokens=400))
-        s.device.finish()
-        await settle()
-        assert "small" in s.device.names[1], "it waits for more than the batch that was running"
-        s.device.finish()
-        assert await ticket.result() == [result_of("small")]
-
-
-async def test_a_waiter_wakes_once_however_many_titles_it_has() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows(*range(30)))
-        waiter = asyncio.create_task(ticket.result())
-        await settle()
-        for _ in range(3):
-            assert not waiter.done()
-            s.device.finish()
-            await settle()
-        assert len(waiter.result()) == 30
-
-
 async def test_times_say_how_long_a_request_waited_and_ran() -> None:
     async with stage() as s:
         s.submit(rows("before"))
@@ -110,21 +69,6 @@ async def test_times_say_how_long_a_request_waited_and_ran() -> None:
         await s.finish_all()
         assert (ticket.submission.queue_s, ticket.submission.inference_s) == (2.0, 3.0)
         assert s.scheduler.oldest_age_s == 0.0
-
-
-async def test_draining_finishes_what_was_accepted_and_refuses_the_rest() -> None:
-    async with stage() as s:
-        ticket = s.submit(rows(*range(30)))
-        await settle()
-        draining = asyncio.create_task(s.scheduler.drain())
-        await settle()
-        with pytest.raises(Draining) as refused:
-            s.submit(rows("too late"))
-        assert refused.value.retry_after is not None
-        assert not draining.done()
-        await s.finish_all()
-        assert draining.done()
-        assert len(await ticket.result()) == 30
 
 
 async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:
@@ -168,29 +112,6 @@ async def calls_per_batch(requests: int) -> float:
 
 async def test_a_batch_costs_the_same_however_much_waits() -> None:
     assert await calls_per_batch(100) < 1.5 * await calls_per_batch(2)
-
-
-async def test_late_work_is_dropped_and_its_waiter_told() -> None:
-    async with stage() as s:
-        await s.busy()
-        ticket = s.submit(rows("late", "too"), deadline=s.clock() + 1.0)
-        s.clock.advance(1.0)
-        await s.finish_all()
-        assert s.scheduler.queued_tokens == 0
-        with pytest.raises(DeadlineExceeded):
-            await ticket.result()
-        assert s.device.names == [["busy"]]
-
-
-async def test_a_request_of_which_a_part_would_begin_late_is_dropped() -> None:
-    async with stage(max_batch_tokens=10) as s:
-        ticket = s.submit(rows("in time", "late"), deadline=s.clock() + 1.0)
-        await settle()
-        s.clock.advance(1.0)
-        await s.finish_all()
-        with pytest.raises(DeadlineExceeded):
-            await ticket.result()
-        assert s.device.names == [["in time"]]
 
 
 async def test_work_that_has_begun_may_finish_after_its_deadline() -> None:

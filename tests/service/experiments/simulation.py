@@ -66,14 +66,7 @@ class Conclusions(NamedTuple):
     relative_high: Floats
 
 
-def simulate(
-    design: Design,
-    draw: Draw,
-    *,
-    experiments: int,
-    truth: float,
-    seed: int = 0,
-) -> Conclusions:
+def simulate(design: Design, draw: Draw, *, experiments: int, truth: float, seed: int = 0) -> Conclusions:
     """Run `experiments` experiments to the end, with a look every `every` units.
 
     truth: the true difference.

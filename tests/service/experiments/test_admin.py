@@ -16,7 +16,7 @@ from service.experiments.assignment import Assigner
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach
-from service.experiments.state import IDLE, Epoch, Loss, fold, identity, losses
+from service.experiments.state import Epoch, fold, identity
 from service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
@@ -202,11 +202,6 @@ def test_the_log_says_where_an_experiment_stands(
     assert standing.is_running == (status == "running")
 
 
-def test_nothing_runs_before_its_start_is_recorded() -> None:
-    assert fold(CONFIG, [], START) == IDLE
-    assert not IDLE.is_running
-
-
 def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> None:
     """Its units would move between arms, and what was measured before would be counted for others."""
     for change in (
@@ -218,23 +213,6 @@ def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> No
         assert (standing.status, standing.traffic) == ("changed", 0)
     reslotted = ExperimentConfig.model_validate(CONFIG.model_dump() | {"slots": (0, 10)})
     assert fold(reslotted, [STARTED], START).is_running
-
-
-def test_when_units_lost_their_arm_follows_from_the_log() -> None:
-    log = [
-        STARTED,
-        action("rollback", START + 2 * HOUR, arm="a"),
-        action("ramp", START + 5 * HOUR, traffic=0.1),
-        action("ramp", START + 6 * HOUR, traffic=0.2),
-        action("ship", START + 6 * HOUR - 60, arm="b"),  # by a replica whose clock is behind
-        action("stop", START + 9 * HOUR),
-    ]
-    assert losses(CONFIG, log) == [
-        Loss(START + 2 * HOUR, {"control": 166, "b": 6667 + 166}),
-        Loss(START + 5 * HOUR, {"control": 333, "b": 6667 + 333}),
-        Loss(START + 6 * HOUR, {}),
-    ]
-    assert losses(CONFIG, [STARTED]) == losses(CONFIG, []) == []
 
 
 def test_an_epoch_is_the_same_in_every_replica_and_says_what_is_exposed() -> None:

@@ -144,13 +144,6 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         ]
 
 
-def test_a_unit_is_new_once_and_again_when_its_event_was_lost() -> None:
-    seen = RecentlySeen()
-    assert [seen.add(("e", "u")), seen.add(("e", "u")), seen.add(("f", "u"))] == [True, False, True]
-    seen.forget(("e", "u"))
-    assert seen.add(("e", "u"))
-
-
 def test_the_latest_are_known_and_one_that_keeps_coming_is_not_forgotten() -> None:
     seen = RecentlySeen(capacity=100)
     assert seen.add("often")

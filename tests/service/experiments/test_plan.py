@@ -80,18 +80,3 @@ def test_experiments_conclude_as_often_as_planned(case: str) -> None:
     found = simulate(design, draw, experiments=EXPERIMENTS, truth=question.effect, seed=8)
     assert (found.good > 0).mean() == pytest.approx(0.8, abs=0.03)
     assert np.median(found.good[found.good > 0]) < 0.7 * units  # it mostly ends well before the plan
-
-
-def test_looking_at_any_time_costs_units_but_fewer_than_twice() -> None:
-    question = Question(0.3, SD, margin=0.006)
-    fixed, sequence = units_of(question)
-    assert 1.3 * fixed < sequence < 2 * fixed
-    assert units_of(question, power=0.9)[1] > sequence
-    plan = make_plan(question, alpha=0.05, power=0.8, units_per_day=sequence / 14)
-    assert plan.any_time.days == 14
-
-
-def test_a_question_without_an_answer_is_refused() -> None:
-    with pytest.raises(ValueError, match="leave nothing to rule out"):
-        Question(0.3, SD, margin=0.01, effect=-0.01)
-    assert Question(0.3, SD, margin=0.01, effect=-0.01, sign=-1).shift == pytest.approx(0.02)

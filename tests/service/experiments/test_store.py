@@ -179,15 +179,6 @@ def test_a_database_of_another_release_is_left_alone(store: Store, url: str, cha
         other.add_exposures([exposure("b")])
 
 
-def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
-    store.add_exposures([exposure("a")])
-    batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger")]
-    batch.append(outcome(4, "a", experiment="never heard of"))
-    assert counts(store.record_outcomes(batch, OPEN)) == (1, 1, 1, 1)
-    assert counts(store.record_outcomes(batch, OPEN)) == (0, 3, 1, 0)
-    assert len(ids(store)) == 2
-
-
 def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     store.add_exposures([exposure("a")])
     batch = [
@@ -209,16 +200,6 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     # What was not kept is no duplicate: it can be sent again once the config has the metric.
     mended = [experiment(metrics=[{"name": "clik"}])]
     assert counts(store.record_outcomes(batch[1:2], mended)) == (1, 0, 0, 0)
-
-
-def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(month: Store, clock: Clock) -> None:
-    early = [outcome(1, "late exposure"), outcome(2, "never exposed")]
-    assert month.record_outcomes(early, OPEN).pending == 2
-    month.add_exposures([exposure("late exposure")])
-    assert month.sweep() == 0
-    clock.now += DAY + 1
-    assert [month.sweep(), month.sweep()] == [2, 0]
-    assert ids(month) == {"o1"}
 
 
 def test_what_a_unit_did_before_its_exposure_waits_for_it(month: Store, clock: Clock) -> None:

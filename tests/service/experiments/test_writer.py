@@ -21,7 +21,6 @@ from service.experiments.store import Store
 from service.experiments.tables import exposures, shadow_results
 from service.experiments.writer import Writer
 from tests.service.experiments.making import shadowed
-from tests.service.experiments.postgres import Cluster
 
 
 class Counts(ExperimentMetrics):
@@ -70,36 +69,6 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
         assert db.scalar(select(func.count()).select_from(shadow_results)) == 130
     assert not writer.put(exposure(9999))  # after the end: refused, and counted
     assert counts.totals == (1300, 1, 0)
-
-
-def test_a_stopped_postgresql_costs_only_what_the_buffer_cannot_hold(
-    postgres: Cluster, counts: Counts
-) -> None:
-    store = Store(postgres.create("stopped"))
-    writer = counts.writer(store, capacity=700)
-    writer.start()
-    try:
-        for number in range(100):
-            writer.put(exposure(number))
-        assert writer.flush(20)
-        postgres.stop()
-        try:
-            taken = [writer.put(exposure(number)) for number in range(100, 1000)]
-            assert taken == [True] * 700 + [False] * 200
-            assert writer.depth == 700
-            assert counts.totals == (100, 200, 0)
-            while writer.failure is None:  # the writer finds out by itself
-                time.sleep(0.01)
-        finally:
-            postgres.start()
-        assert writer.flush(30)
-        assert writer.close(10) == 0
-        assert writer.failure is None
-        assert stored(store) == 800
-        assert counts.totals == (800, 200, 0)
-    finally:
-        writer.close(0)
-        store.close()
 
 
 def test_rows_that_a_database_cannot_hold_are_counted_and_keep_nothing_out(

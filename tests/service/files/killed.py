@@ -65,6 +65,16 @@ class Child:
             self.events.send(None)
         return told
 
+    def to_the_end(self) -> list[Any]:
+        """Let the job go on to its end, and return what it tells."""
+        events: list[Any] = []
+        try:
+            while True:
+                events.append(self.event())
+        except EOFError:
+            self.process.join()
+        return events
+
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
@@ -86,13 +96,7 @@ def start(job: Arguments, *, window_rows: int, file_bytes: int | None = None) ->
 
 def peak_bytes(job: Arguments) -> int:
     """Run a job to its end and return the peak of its resident memory."""
-    child = start(job, window_rows=WINDOW_ROWS)
-    last: Any = None
-    try:
-        while True:
-            last = child.event()
-    except EOFError:
-        child.process.join()
+    last = start(job, window_rows=WINDOW_ROWS).to_the_end()[-1]
     assert isinstance(last, tuple), last
     return int(last[1])
 

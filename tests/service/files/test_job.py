@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoints import WORDS
-from tests.service.files.killed import START, Child, arguments, peak_bytes, start
+from tests.service.files.killed import START, arguments, peak_bytes, start
 
 ROWS = 1000
 
@@ -27,16 +27,6 @@ def pairs_file(path: Path, rows: int) -> Path:
     return path
 
 
-def to_the_end(child: Child) -> list[object]:
-    events: list[object] = []
-    try:
-        while True:
-            events.append(child.event())
-    except EOFError:
-        child.process.join()
-    return events
-
-
 @pytest.mark.parametrize(("ending", "kills"), [("jsonl.gz", 7), ("parquet", 3)])
 def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed_one(
     tiny_checkpoint: Path, tmp_path: Path, ending: str, kills: int
@@ -44,7 +34,7 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed
     source = pairs_file(tmp_path / "pairs.jsonl", ROWS)
     options = {"model": tiny_checkpoint, "masks": ("none", "0-1.*")}
     undisturbed, output = tmp_path / f"undisturbed.{ending}", tmp_path / f"killed.{ending}"
-    to_the_end(start(arguments(source, undisturbed, **options), window_rows=50))
+    start(arguments(source, undisturbed, **options), window_rows=50).to_the_end()
 
     rng = np.random.default_rng(1)
     for _ in range(kills):
@@ -55,7 +45,7 @@ def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed
         child.kill()
         assert child.was_killed
         assert not output.exists()
-    last = to_the_end(start(arguments(source, output, **options), window_rows=50))
+    last = start(arguments(source, output, **options), window_rows=50).to_the_end()
 
     assert len(last) < 2 + ROWS // 50, "it did not go on from what was done"
     assert output.read_bytes() == undisturbed.read_bytes()
@@ -81,10 +71,10 @@ def test_an_input_that_changes_meanwhile_gives_no_output(tiny_checkpoint: Path, 
     assert child.event() == START
     child.event()
     pairs_file(source, 310)
-    assert f"{source} has changed while it was scored" in str(to_the_end(child)[-1])
+    assert f"{source} has changed while it was scored" in str(child.to_the_end()[-1])
     assert not output.exists()
 
-    to_the_end(start(arguments(source, output, tiny_checkpoint), window_rows=50))
+    start(arguments(source, output, tiny_checkpoint), window_rows=50).to_the_end()
     assert len(output.read_text().splitlines()) == 310 - 4
 
 
@@ -92,12 +82,12 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tiny_checkpoint: P
     source = pairs_file(tmp_path / "pairs.jsonl", 600)
     job = arguments(source, tmp_path / "scored.jsonl", tiny_checkpoint)
     # A part is smaller than the limit, the whole output is larger.
-    full = to_the_end(start(job, window_rows=50, file_bytes=60_000))
+    full = start(job, window_rows=50, file_bytes=60_000).to_the_end()
     assert isinstance(full[-1], str)
     assert "scored.jsonl cannot be written: File too large; what is scored is kept" in full[-1]
     assert not (tmp_path / "scored.jsonl").exists()
 
-    to_the_end(start(job, window_rows=50))
+    start(job, window_rows=50).to_the_end()
     assert len((tmp_path / "scored.jsonl").read_text().splitlines()) == 600 - 7
 
 

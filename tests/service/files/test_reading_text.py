@@ -45,20 +45,6 @@ def test_lines_of_a_refused_row_that_is_whole_stay_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('a,"b\n', "a quote that never closes"),
-        (
-            'a,"b" c\n',
-            "text after a closing quote: another quote is missing, or one in the text is not doubled",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_said_in_words(line: str, reason: str) -> None:
-    assert [row.reason for row in rows(line)] == [reason]
-
-
-@pytest.mark.parametrize(
     ("line", "key"),
     [
         ('{"query": "a: b", "query": "c", "title": "d"}', "query"),

@@ -81,21 +81,6 @@ def test_batches_that_do_not_fit_the_memory_are_halved(
         score(tmp_path / "in.csv", tmp_path / "none.csv", tiny_checkpoint)
 
 
-def test_each_row_gets_the_score_of_its_own_mask_or_variant(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    source, output, config = tmp_path / "a.csv", tmp_path / "out.csv", tmp_path / "serve.yaml"
-    masks = ["0-1.*", "1.*", "0-1.*", "none", "1.*", "1.*"]  # the last window has one mask
-    rows = write(source, masks)
-    score(source, output, tiny_checkpoint, window_rows=4, columns=("query", "title", "choice", None))
-    check(output, rows, tiny_checkpoint, {mask: mask for mask in masks})
-    output.unlink()
-
-    live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}]}"
-    config.write_text(f"applications: [{{deployments: [{{name: Relevance, user_config: {live}}}]}}]")
-    rows = write(source, ["full", "small", "full", "small"])
-    score(source, output, tiny_checkpoint, config=config, columns=("query", "title", None, "choice"))
-    check(output, rows, tiny_checkpoint, {"full": "none", "small": "0.*"})
-
-
 def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> None:
     model = tmp_path / "model"
     broken = random_model()

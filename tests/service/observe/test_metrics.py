@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Histogram
 
 from service.api import create_app
 from service.config.settings import Settings
@@ -19,7 +18,7 @@ from service.experiments.events import Action, Exposure
 from service.experiments.ledger import COUNTS_EVERY
 from service.experiments.live import LiveExperiments
 from service.experiments.store import Store
-from service.observe.metrics import Metrics, _observe
+from service.observe.metrics import Metrics
 from tests.service.asgi import client
 from tests.service.metering import check, feed, samples
 
@@ -78,32 +77,6 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
 def test_failures_of_the_device_are_counted_from_zero() -> None:
     """Prometheus sees no increase in a series that appears at 3, and the alert would not fire."""
     assert samples(Metrics().render())['headroom_device_failures_total{kind="cuda"}'] == 0
-
-
-@pytest.mark.parametrize("value", [0.0, 0.05, 0.1, 0.100001, 3.0, 1e9])
-def test_observing_many_at_once_is_observing_each(value: float) -> None:
-    registry = CollectorRegistry()
-    each = Histogram("each", "-", buckets=(0.05, 0.1, 1.0), registry=registry)
-    once = Histogram("once", "-", buckets=(0.05, 0.1, 1.0), registry=registry)
-    for _ in range(7):
-        each.observe(value)
-    _observe(once, value, times=7)
-    (first, second) = registry.collect()
-    assert [(s.name[4:], s.labels, s.value) for s in first.samples] == [
-        (s.name[4:], s.labels, pytest.approx(s.value)) for s in second.samples
-    ]
-
-
-def test_seconds_of_pairs_are_the_same_in_any_order_after_years() -> None:
-    """If the sum fell by its last bit when a dead process is added up, Prometheus would see a new start."""
-    sums = []
-    for years_first in (True, False):
-        metrics = Metrics()
-        for years in (years_first, not years_first):
-            for _ in range(1000):
-                metrics.scored("full", pairs=10**7 if years else 3, seconds=30.0 if years else 0.0123)
-        sums.append(samples(metrics.render())['headroom_pair_seconds_sum{arm="",variant="full"}'])
-    assert sums[0] == sums[1] == pytest.approx(3e11 + 3000 * 0.0123, abs=0.2)
 
 
 async def test_a_scrape_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from service.api import create_app
 from service.config.settings import LiveConfig, Settings
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure, Outcome, ShadowResult
-from service.experiments.state import Epoch, identity
+from service.experiments.state import Epoch
 from service.experiments.store import Store
 from service.observe.metrics import Metrics
 from service.replica import Replica
-from tests.service.experiments.making import shadowed
+from tests.service.experiments.making import shadowed, start
 from tests.service.page.browsing import PATIENCE_S
 
 SHIPPED = Path(__file__).parents[3] / "models" / "default"
@@ -39,10 +39,7 @@ PRUNE20: dict[str, Any] = {
     "slots": [0, 5000],
     "shadow": 0.05,
     "planned_units": UNITS,
-    "metrics": [
-        {"name": "click", "kind": "proportion", "margin": 0.1},
-        {"name": "revenue", "margin": 0.2},
-    ],
+    "metrics": [{"name": "click", "kind": "proportion", "margin": 0.1}, {"name": "revenue", "margin": 0.2}],
 }
 DEEPER: dict[str, Any] = {
     "name": "deeper",
@@ -108,25 +105,18 @@ def seed(database: Path) -> None:
     began = time.time() - DAYS * 86_400
     try:
         for config, rates in ((PRUNE20, (0.31, 0.318)), (DEEPER, (0.31, 0.30))):
-            start = Action(config["name"], "start", began, "schedule", detail=_identity(config))
-            store.record_action(start)
+            store.record_action(start(ExperimentConfig.model_validate(config), began))
             rolled_back = config is DEEPER
             _fill(store, config, began, DAYS * 86_400 * (0.4 if rolled_back else 1.0), rates)
             if rolled_back:
                 detail = "p99 612 ms over 500 ms in 248 requests of 60 s"
-                rollback = Action("deeper", "rollback", began + DAYS * 86_400 * 0.4, "guardrail", "pruned30")
-                store.record_action(_with(rollback, reason="p99_ms", detail=detail))
+                at = began + DAYS * 86_400 * 0.4
+                rollback = Action(
+                    "deeper", "rollback", at, "guardrail", "pruned30", reason="p99_ms", detail=detail
+                )
+                store.record_action(rollback)
     finally:
         store.close()
-
-
-def _identity(config: dict[str, Any]) -> str:
-    return identity(ExperimentConfig.model_validate(config))
-
-
-def _with(action: Action, **changes: str) -> Action:
-    values = {name: getattr(action, name) for name in Action.__slots__}
-    return Action(**{**values, **changes})
 
 
 def _fill(

@@ -289,22 +289,6 @@ def test_a_tap_on_a_telephone_moves_a_ranking_that_is_in_view(page: Page) -> Non
     )
 
 
-def test_places_among_ties_are_muted(page: Page) -> None:
-    page.open("#playground?q=mouse&t=towel&t=wireless+mouse&t=towel+&mask=none&mask=0.0&base=0&active=1")
-    settled(page)
-    page.run("""
-      window.answer = async (...what) => {
-        const answer = await (await unwatched(...what)).json();
-        const scores = [[0.5, 0.9, 0.1], [0.5, 0.50001, 0.50002]];
-        answer.columns.forEach((column, i) => column.results.forEach((result, j) => {
-          result.score = result.raw_score = scores[i][j];
-        }));
-        return Response.json(answer);
-      };""")
-    page.write("#query", "a mouse")
-    page.until(lambda: [move.get_attribute("class") for move in page.all(".move")] == ["move soft"] * 3)
-
-
 @pytest.mark.parametrize(("layers", "heads", "labels"), [(6, 12, 1), (24, 16, 3)])
 def test_models_of_other_shapes_and_with_one_label_are_shown(
     chromium: Any, tmp_path: Path, layers: int, heads: int, labels: int

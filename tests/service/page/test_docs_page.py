@@ -2,69 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import httpx
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
-from tests.referees import need
-from tests.service.page.browsing import waiting
+from tests.service.page.browsing import Page
 from tests.service.running import Server
-
-
-@pytest.fixture
-def browser() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = need("chromium")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1200,1000"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(need("chromedriver")))
-    try:
-        yield driver
-        said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
-        assert [line for line in said if "Failed to load resource" not in line] == []
-    finally:
-        driver.quit()
-
-
-def wait(browser: webdriver.Chrome, selector: str) -> Any:
-    """The first element that can be seen under a CSS selector."""
-
-    def seen(driver: webdriver.Chrome) -> Any:
-        found = [
-            element for element in driver.find_elements(By.CSS_SELECTOR, selector) if element.is_displayed()
-        ]
-        return found[0] if found else None
-
-    return waiting(browser).until(seen, f"nothing to see under {selector}")
 
 
 @pytest.mark.slow
 def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
-    page_server: str, browser: webdriver.Chrome
+    page_server: str, chromium: webdriver.Chrome
 ) -> None:
     scrape = f"{page_server}/metrics"
     assert httpx.get(scrape).status_code == 401
     before = models_read(scrape)
-    browser.get(f"{page_server}/docs")
-    field = wait(browser, "#token")
+    page = Page(chromium, page_server).open("docs")
+    field = page.one("#token")
     field.send_keys("wrong\n")
-    waiting(browser).until(lambda _: "not one of" in wait(browser, "#problem").text)
+    page.until(lambda: "not one of" in page.one("#problem").text)
     field.clear()
     field.send_keys("plain\n")
-    wait(browser, "[id^=operations-what][id$=models] .opblock-summary-control").click()
+    page.one("[id^=operations-what][id$=models] .opblock-summary-control").click()
     assert not field.is_displayed()
-    wait(browser, ".try-out__btn").click()
-    wait(browser, ".btn.execute").click()
-    assert wait(browser, ".live-responses-table .response .response-col_status").text.startswith("200")
-    wait(browser, ".btn.authorize").click()
-    assert wait(browser, ".auth-container").text.count("Authorized") == 1
+    page.one(".try-out__btn").click()
+    page.one(".btn.execute").click()
+    assert page.one(".live-responses-table .response .response-col_status").text.startswith("200")
+    page.one(".btn.authorize").click()
+    assert page.one(".auth-container").text.count("Authorized") == 1
     assert models_read(scrape) == before + 1
+    page.check_and_leave()
 
 
 def models_read(scrape: str) -> float:
@@ -75,8 +43,9 @@ def models_read(scrape: str) -> float:
 
 
 @pytest.mark.slow
-def test_without_keys_the_page_asks_for_none(server: Server, browser: webdriver.Chrome) -> None:
-    browser.get(f"{server.url}/docs")
-    wait(browser, "#operations-scoring-score")
-    assert not browser.find_element(By.ID, "token").is_displayed()
-    assert wait(browser, "a[href$='openapi.json']")
+def test_without_keys_the_page_asks_for_none(server: Server, chromium: webdriver.Chrome) -> None:
+    page = Page(chromium, server.url).open("docs")
+    page.one("#operations-scoring-score")
+    assert not chromium.find_element(By.ID, "token").is_displayed()
+    assert page.one("a[href$='openapi.json']")
+    page.check_and_leave()

@@ -113,7 +113,7 @@ def test_what_others_wrote_stays_text(page: Page) -> None:
     page.one(".details")
 
 
-def test_errors_stand_at_their_field_and_come_back_by_themselves(page: Page) -> None:
+def test_errors_stand_at_their_field(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
     settled(page)
     page.run(
@@ -125,19 +125,6 @@ def test_errors_stand_at_their_field_and_come_back_by_themselves(page: Page) -> 
     page.write("#query", "")
     page.until(lambda: page.one("#query-wrong").text == "Type a query.")
     page.one(".empty")
-
-    page.run("""
-      const message = 'The queue is full; try again later.';
-      const busy = JSON.stringify({error: {type: 'queue_full', message, param: null}});
-      const real = window.fetch; let refused = 0;
-      window.answer = (...what) => refused++ < 2
-        ? Promise.resolve(new Response(busy, {status: 429, headers: {'retry-after': '1'}}))
-        : (window.answer = undefined, real(...what));""")
-    page.one("#query").send_keys("mouse")
-    page.until(lambda: "The queue is full" in page.one(".trouble").text)
-    assert page.button("Try now", ".trouble")
-    settled(page)
-    page.until(lambda: not page.all(".trouble"))
 
 
 def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(page: Page) -> None:

@@ -39,11 +39,3 @@ def test_polls_come_no_sooner_than_the_service_asked_for(page: Page) -> None:
     times = page.until(lambda: (found := page.run("return times")) and len(found) > 3 and found)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert min(gaps) > 6900, gaps
-
-
-def test_an_error_of_another_shape_is_told_by_its_status(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse")
-    page.one(".ranking")
-    page.run("""window.answer = async () => new Response('{"error": "upstream"}', {status: 500})""")
-    page.one("#query").send_keys("s")
-    assert page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 500.")

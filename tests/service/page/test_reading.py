@@ -45,25 +45,6 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
     ]
 
 
-def test_joined_words_keep_all_attention(page: Page) -> None:
-    page.open()
-    script = """(() => {
-      const names = ['[CLS]', 'log', '##itech', '[SEP]', 'mouse', '[SEP]'];
-      const values = Float32Array.from({length: 36}, (_, i) => (i % 6 === 1 ? 0.5 : 0.1));
-      const segments = [0, 0, 0, 0, 1, 1];
-      const joined = tokens.shown(names, segments, values, {special: false, words: true});
-      const spm = tokens.pieces(['<s>', '▁wire', 'less', '▁mouse', '</s>']);
-      const hundredths = (values) => [...values].map((value) => Math.round(100 * value));
-      return [joined.labels, hundredths(joined.values), hundredths(joined.hidden),
-              spm.map((piece) => piece.text + (piece.continues ? '+' : ''))];
-    })()"""
-    labels, values, hidden, pieces = page.evaluate(script)
-    assert labels == ["logitech", "mouse"]
-    assert values == [60, 10, 60, 10]  # both pieces of a word are summed, the word's own pieces averaged
-    assert hidden == [30, 30]
-    assert pieces == ["<s>", "wire", "less+", "mouse", "</s>"]
-
-
 def test_unknown_pieces_show_their_text(page: Page) -> None:
     page.open()
     script = "tokens.withUnknown(arguments[0], arguments[1], arguments[2])"

@@ -225,44 +225,6 @@ def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
     page.until(lambda: focused() == "Ship")
 
 
-def test_the_admin_key_dialog_can_be_left_and_the_key_stays(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
-    page.button("Stop").click()
-    page.button("Yes", ".confirm").click()
-    page.write("dialog.key #key", "wrong\n")
-    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
-    page.button("Cancel", "dialog.key").click()
-    page.until(lambda: not page.all("dialog.key[open]"))
-    assert page.run("return sessionStorage.getItem('headroom-key')") == "plain"
-    page.until(lambda: page.run("return seen.flying") == 0)
-    assert not page.all("dialog.key[open]")
-    assert page.one(".trip")
-
-
-def test_an_action_sends_the_reason_as_it_stands(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
-    page.run("""
-      const real = window.fetch;
-      window.sent = [];
-      const answer = (path, options) => {
-        if (options.method === 'POST') {
-          sent.push(JSON.parse(options.body));
-          return Promise.resolve(new Response('{}'));
-        }
-        window.answer = undefined;
-        const reply = real(path, options);
-        window.answer = answer;
-        return reply;
-      };
-      window.answer = answer;""")
-    page.button("Stop").click()
-    page.one("#reason").send_keys("too slow")
-    page.button("Yes", ".confirm").click()
-    page.until(lambda: page.run("return sent") == [{"reason": "too slow"}])
-
-
 def pretend_running(page: Page) -> None:
     """Show `deeper` as an experiment that runs with all its traffic, though an arm is rolled back."""
     page.open("#playground?experiment=deeper")
@@ -340,16 +302,6 @@ def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(
     page.until(lambda: page.all(".live.old"))
     assert page.one(".live [role=status].wrong").text.startswith("These values are ")
     assert scored <= 4  # the facts, the history and scrapes: no view but the playground has anything scored
-
-
-def test_on_a_telephone_the_heads_to_choose_from_come_before_the_one(page: Page) -> None:
-    page.size(390, 844)
-    page.open("#attention?q=mouse&t=wireless+mouse")
-    page.one(".token")
-    tops = page.run("""
-      const parts = ['.pair', '.all-heads', '.one-head'].map((part) => document.querySelector(part));
-      return parts.map((part) => part.getBoundingClientRect().top)""")
-    assert tops == sorted(tops)
 
 
 def test_without_an_experiment_there_is_a_text_to_copy(page: Page) -> None:

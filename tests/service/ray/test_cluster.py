@@ -141,21 +141,6 @@ def versions(serve: Serve) -> set[str]:
     return {replica._replica.config_version for replica in serve.replicas}
 
 
-def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
-    found, serve = running(replica(), replica(), replica())
-    edited = config(tmp_path, EDITED)
-    assert rollout.apply(found, edited) is None
-    assert versions(serve) == {edited.live.version}
-
-
-def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_path: Path) -> None:
-    found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
-    before = versions(serve)
-    reason = rollout.apply(found, config(tmp_path, EDITED))
-    assert reason == "1 of 3 replicas refused it: masks.a: no"
-    assert (versions(serve), serve.deployed) == (before, 1)
-
-
 def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
     before = versions(serve)

@@ -25,16 +25,6 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return own
 
 
-def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
-    variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "1024"
-    variables["RAY_LD_PRELOAD_ON_WORKERS"] = "0"
-    environment.prepare_tasks(tmp_path)
-    assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
-    assert variables["RAY_LD_PRELOAD_ON_WORKERS"] == "0"
-    assert variables["LRU_CACHE_CAPACITY"] == "64"
-    assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
-
-
 def test_the_operators_options_of_jemalloc_hold_in_every_process(
     variables: dict[str, str], tmp_path: Path
 ) -> None:

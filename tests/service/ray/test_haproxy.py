@@ -180,7 +180,11 @@ def test_haproxys_own_answers_have_the_error_shape() -> None:
             continue
         head, body = content.decode().split("\r\n\r\n")
         lines = head.splitlines()
-        assert set(json.loads(body)["error"]) == {"type", "message", "param"}
+        answer = json.loads(body)
+        assert set(answer["error"]) == {"type", "message", "param"}
+        assert (
+            answer["message"] == answer["detail"] == answer["error"]["message"]
+        )  # as rerank clients read it
         assert f"content-length: {len(body)}" in lines
         if name in ("502.http", "503.http"):
             assert lines[0].startswith("HTTP/1.1 503 ")

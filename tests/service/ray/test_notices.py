@@ -43,10 +43,7 @@ def test_a_traceback_is_shown_line_by_line() -> None:
 def test_what_is_no_trouble_is_not_shown() -> None:
     lines: list[str] = []
     handler = OperatorHandler(lines.append)
-    for name, level in (
-        ("headroom.engine", logging.INFO),
-        ("ray.serve", logging.WARNING),
-    ):
+    for name, level in (("headroom.engine", logging.INFO), ("ray.serve", logging.WARNING)):
         hand_over(handler, record("quiet", name=name, level=level))
     hand_over(handler, record("loud", name="service.experiments.writer", level=logging.WARNING))
     assert lines == [f"{NAME}: WARNING service.experiments.writer: loud"]

@@ -57,11 +57,6 @@ def refused(replica: Any) -> float:
     return samples(replica._metrics.render())["headroom_config_refused"]
 
 
-async def test_a_live_config_is_put_in_force(replica: Any) -> None:
-    await replica.reconfigure(GOOD)
-    assert [variant.name for variant in replica._replica.config.variants] == ["full", "half"]
-
-
 @pytest.mark.parametrize("wrong", [{"masks": {"wrong": "none"}}, {"variants": []}, {"nonsense": 1}])
 async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any, replica: Any) -> None:
     await replica.reconfigure(GOOD)
@@ -86,11 +81,6 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     assert settings.max_pairs == 7
     assert settings.api_keys == Settings(api_keys="s3cr3t,boss;role=admin").api_keys
     assert build({})._bound_deployment.init_args[0] == {}
-
-
-async def test_a_check_of_a_config_does_not_apply_it(replica: Any) -> None:
-    assert await replica.refusal(GOOD) is None
-    assert replica._replica.config == LiveConfig()
 
 
 async def test_an_edit_that_may_be_undone_starts_no_experiment(replica: Any) -> None:

@@ -31,15 +31,7 @@ def test_two_nodes_and_a_worker_killed_give_the_rows_of_one_machine(
     score_all(arguments(inputs, here, tiny_checkpoint), lambda *_: None, window_rows=WINDOW)
 
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.service.ray.two_nodes",
-            inputs,
-            there,
-            tiny_checkpoint,
-            str(WINDOW),
-        ],
+        [sys.executable, "-m", "tests.service.ray.two_nodes", inputs, there, tiny_checkpoint, str(WINDOW)],
         capture_output=True,
         text=True,
         timeout=280,

@@ -7,14 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.scoring.cascade import (
-    Course,
-    Due,
-    Keep,
-    comparable_scores,
-    count_kept,
-    floor_of,
-)
+from service.scoring.cascade import Course, Due, Keep, comparable_scores, count_kept, floor_of
 
 GRADED = floor_of("softmax")
 
@@ -44,27 +37,6 @@ def test_a_share_is_of_the_stages_titles_and_rounded_up() -> None:
     assert [len(due.pairs) for (due,) in rounds] == [100, 20, 10]
 
 
-def test_what_is_announced_for_later_is_what_comes() -> None:
-    queries = ["a"] * 7 + ["b"] * 2 + ["c"] * 30
-    course, rounds = run(queries, [0.5, 3], [np.random.default_rng(1).random(39).tolist()] * 3)
-    first = Course(queries, [0.5, 3])
-    announced = [0, 0, 0]
-    for stage, _, count in first.later():
-        announced[stage] += count
-    scored = [0, 0, 0]
-    for due in (due for rest in rounds[1:] for due in rest):
-        scored[due.stage] += len(due.pairs)
-    assert announced == scored
-    assert list(course.later()) == []
-
-
-def test_a_score_is_lowered_to_just_below_the_one_before_it() -> None:
-    scores = np.array([0.25, 0.75, 0.875, 0.125], np.float32)
-    found = comparable_scores(scores, np.array([1, 0, 0, 0]), GRADED)
-    below = np.nextafter(np.float32(0.25), np.float32(0))
-    assert found.tolist() == [0.25, np.nextafter(below, np.float32(0)), below, 0.125]
-
-
 def test_no_score_of_a_graded_model_falls_below_0() -> None:
     scores = np.array([0.0, 0.5, 0.25], np.float32)
     assert comparable_scores(scores, np.array([1, 0, 0]), GRADED).tolist() == [0, 0, 0]
@@ -91,18 +63,6 @@ def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarr
                 assert found[one] > found[other]
             elif ours == theirs:
                 assert found[one] == found[other]
-
-
-def test_titles_whose_scores_round_to_1_go_on_and_are_lowered_by_their_raw_scores() -> None:
-    logits = np.array([17.5, 20.0, 16.9, 19.0, 18.0])
-    course = Course(["q"] * 5, [2])
-    course.advance([logits])
-    assert course.due == [Due(1, [1, 3])]
-    course.advance([np.array([18.25, 18.75])])
-    found = course.scores(np.ones(5, np.float32), GRADED)
-    assert found[[1, 3]].tolist() == [1, 1]
-    assert (found[[0, 2, 4]] == np.nextafter(np.float32(1), np.float32(0))).all()
-    assert np.argsort(-course.raw_scores(), kind="stable").tolist() == [3, 1, 4, 0, 2]
 
 
 def test_no_lowered_score_leaves_the_range_of_float32() -> None:

@@ -18,7 +18,6 @@ from models.condense.local import condense
 from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from service.engine.runner import Batch
-from tests.checkpoints import write_checkpoint
 from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, in_session, serve
 
@@ -70,12 +69,6 @@ async def test_one_word_stays_and_a_note_says_why(shared: Service) -> None:
     one = await shared.post("/v1/condense", query="오리고기맛집", titles=TITLES)
     assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
     assert "one word" in one["note"]
-
-
-async def test_a_one_label_model(tmp_path: Path) -> None:
-    async with serve(write_checkpoint(tmp_path / "one", num_labels=1)) as service:
-        answer = await service.post("/v1/condense", query=QUERY, titles=TITLES, max_words=2)
-        assert len(answer["condensed"].split()) == 2
 
 
 @pytest.mark.parametrize(
@@ -185,18 +178,6 @@ async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
     await service.post("/v1/score", query="angle", titles=["lamp"])
     assert gate.batches == before + 1
     assert service.replica.scheduler.queued_tokens == 0
-
-
-async def test_what_was_scored_counts_against_the_keys_rate_of_pairs_if_the_client_hangs_up(
-    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scored = 3 * len(TITLES)  # in three portions
-    keys = f"slow;pairs=0.001;burst={scored + 2}"
-    async with serve(tiny_checkpoint, max_compare_rows=len(TITLES), api_keys=keys) as service:
-        gate = Gate(service, monkeypatch, batches=3)
-        await hang_up(ask(service, BEARER), gate)
-        gate.open.set()
-        await check_pairs_left(service, 2)
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from models.checkpoint.chunks import LongTitles, encode_chunks
 from service.engine.request import Deadline
 from service.schemas.requests import DocumentsRequest
 from tests.checkpoints import write_checkpoint
-from tests.service.experimenting import config, eventually
+from tests.service.experimenting import config, shadow_of
 from tests.service.in_process import QUERY, TITLES, Service, check_scores, in_session, serve
 
 WORDS = "steel wood lamp deck screws black white red cable charger kitchen towel phone case".split()
@@ -181,11 +180,7 @@ async def test_a_shadow_comparison_takes_each_arms_best_chunk(tiny_checkpoint: P
             for name in ("full", "other")
         ]
         await service.post("/v1/score", query=QUERY, titles=titles, overflow="chunks")
-        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
-        await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
-        shadow = report["arms"][0]["shadow"]
+        shadow = await shadow_of(service)
         full, others = ([row["score"] for row in answer["results"]] for answer in by_arm)
         assert shadow["measures"]["mean_delta"]["requests"] == 1
         assert shadow["measures"]["mean_delta"]["mean"] == pytest.approx(

@@ -29,48 +29,12 @@ async def test_scores_are_the_classifiers_own_in_the_request_order(shared: Servi
         assert row["label"] == clf.grades[row["grade"]]
     assert [row["truncated"] for row in answer["results"]] == [False, False, False, True]
     assert answer["results"][3]["tokens"] == clf.max_tokens
-    assert answer["head_mask"] == {
-        "id": HeadMask.parse("1.*,2.3", layers=3, heads=4).id,
-        "spec": "1.*,2.3",
-        "heads_on": 7,
-        "heads": 12,
-        "units_on": 192,
-        "units": 192,
-        "layers_on": 3,
-        "layers": 3,
-    }
+    assert answer["head_mask"]["id"] == HeadMask.parse("1.*,2.3", layers=3, heads=4).id
+    assert (answer["head_mask"]["spec"], answer["head_mask"]["heads_on"]) == ("1.*,2.3", 7)
     assert answer["usage"] == {"pairs": 4, "tokens": sum(row["tokens"] for row in answer["results"])}
     assert answer["variant"] == "full"
     assert answer["assignment"] is None
     assert set(answer["timing_ms"]) == {"tokenize", "queue", "inference", "total"}
-
-
-@in_session
-async def test_pairs_in_place_of_query_and_titles(shared: Service) -> None:
-    one = await shared.post("/v1/score", query=QUERY, titles=TITLES)
-    other = await shared.post("/v1/score", pairs=[list(pair) for pair in pairs()])
-    assert one["results"] == other["results"]
-
-
-@in_session
-@pytest.mark.parametrize(
-    ("variant", "spec"), [("full", "none"), ("masked", "1.0-2"), ("cut", "random:0.5@7"), (None, "none")]
-)
-async def test_every_variant_scores_as_its_mask(
-    shared: Service, clf: Classifier, variant: str | None, spec: str
-) -> None:
-    answer = await shared.post("/v1/score", query=QUERY, titles=TITLES, variant=variant)
-    expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
-    check_scores(answer["results"], expected.score)
-
-
-@in_session
-async def test_a_mask_is_multiplied_onto_the_variants(shared: Service) -> None:
-    answer = await shared.post(
-        "/v1/score", query=QUERY, titles=TITLES, variant="masked", head_mask={"keep": [[1, 0], [1, 3]]}
-    )
-    assert answer["head_mask"]["spec"] == "0.*,1.0-2,2.*"
-    assert answer["variant"] == "masked"
 
 
 @in_session
@@ -206,12 +170,6 @@ async def test_any_text_is_scored(shared: Service, title: str) -> None:
     answer = await shared.post("/v1/score", query=QUERY, titles=[title, "angle"])
     alone = await shared.post("/v1/score", query=QUERY, titles=["angle"])
     assert answer["results"][1]["score"] == pytest.approx(alone["results"][0]["score"], abs=1e-5)
-
-
-@in_session
-async def test_unknown_script_is_said(shared: Service) -> None:
-    answer = await shared.post("/v1/score", query=QUERY, titles=["강남역 맛집", "angle"])
-    assert [row["unknown_tokens"] for row in answer["results"]] == [2, 0]
 
 
 async def test_a_request_of_more_tokens_than_one_may_have_is_refused_before_it_is_queued(

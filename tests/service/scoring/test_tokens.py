@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from service.errors import Draining, QueueFull
+from service.errors import Draining
 from service.scoring import tokens
-from service.scoring.tokens import CHARS_PER_SECOND, Encoder
+from service.scoring.tokens import Encoder
 from tests.service.experimenting import eventually
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
@@ -116,24 +116,6 @@ async def test_a_short_request_overtakes_a_long_one() -> None:
     assert log.index("short") <= 2
     assert len(log) - log[::-1].index("short") < 10  # both of its turns came among the first
     assert thread.waiting_chars == 0
-    thread.close()
-
-
-@pytest.mark.usefixtures("one_step_is_a_turn")
-async def test_what_would_wait_too_long_is_refused_unless_it_is_short() -> None:
-    thread, gate, log = Encoder(max_wait_s=1.0), Gate(), list[str]()
-    chars = int(10 * CHARS_PER_SECOND)
-    first = asyncio.create_task(thread.read(gate.steps("first", log, 1), chars))  # nothing is ahead of it
-    await gate.is_begun()
-    with pytest.raises(QueueFull) as refusal:
-        await thread.read(steps("second", log, 1), chars)
-    assert refusal.value.retry_after == 10.0
-    short = asyncio.create_task(thread.read(steps("short", log, 1), 1_000))
-    await asyncio.sleep(0)
-    gate.open.set()
-
-    assert (await first, await short) == ("first", "short")
-    assert "second" not in log
     thread.close()
 
 

@@ -34,69 +34,49 @@ async def answered(body: Any, headers: dict[str, str] | None = None) -> tuple[in
     return answer.status_code, error["error"]
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no title": ({"inputs": INPUTS[:1]}, "inputs: there is no tensor 'title'; send query and title"),
-    "two titles": ({"inputs": [*INPUTS, INPUTS[1]]}, "inputs[2]: is the second title"),
-    "numbers": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, datatype="FP32")]},
-        "inputs[1].datatype: should be 'BYTES'",
-    ),
-    "a matrix": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, [2, 2])]},
-        "inputs[1].shape: should be [n] or [n, 1], not [2, 2]",
-    ),
-    "a shape too large": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, [5])]},
-        "inputs[1].data: 4 elements do not fill the shape [5]",
-    ),
-    "no data": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, data=None)]},
-        "inputs[1].data: is missing; give the tensor's elements as strings",
-    ),
-    "queries and titles that do not match": (
-        {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
-        "query: 2 queries for 4 titles; send one query, or as many",
-    ),
-    "a blank query": ({"inputs": [tensor("query", [" "]), INPUTS[1]]}, "query: must not be blank"),
-    "an unknown output": (
-        {"inputs": INPUTS, "outputs": [{"name": "embedding"}]},
-        "outputs[0].name: should be 'score', 'probabilities' or 'grade'",
-    ),
-    "a classification": (
-        {"inputs": INPUTS, "outputs": [{"name": "grade", "parameters": {"classification": 2}}]},
-        "outputs[0].parameters.classification: is not supported",
-    ),
-    "shared memory": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, parameters={"shared_memory_region": "a"})]},
-        "inputs[1].parameters.shared_memory_region: is not supported",
-    ),
-    "too many titles": (
-        {"inputs": [INPUTS[0], tensor("title", ["a"] * 1001)]},
-        "title: 1001 are more than the 1000 of one request",
-    ),
-    "no inputs": ({}, "inputs: is missing"),
-    "a mask beside parameters that is wrong": (
-        {"inputs": INPUTS, "head_mask": "99.0"},
-        "head_mask: layer 99 does not exist; this model has layers 0 to 11",
-    ),
-    "a deadline too late": (
-        {"inputs": INPUTS, "deadline_ms": 60_001},
-        "deadline_ms: must be at most 60000, the request timeout",
-    ),
-    "a timeout that is no number of microseconds": (
-        {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
-        "parameters.timeout: should be less than or equal to 9007199254740991",
-    ),
-    "a shape of many sides": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, [1] * 1000)]},
-        f"inputs[1].shape: should be [n] or [n, 1], not {str([1] * 1000)[:64]}…",
-    ),
-}
+def titled(titles: list[str] = TITLES, shape: list[int] | None = None, **more: Any) -> dict[str, Any]:
+    """A request whose second tensor is this one."""
+    return {"inputs": [INPUTS[0], tensor("title", titles, shape, **more)]}
 
 
-@pytest.mark.parametrize("case", WRONG)
-async def test_wrong_tensors_are_refused_by_name(case: str) -> None:
-    body, message = WRONG[case]
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": INPUTS[:1]}, "inputs: there is no tensor 'title'; send query and title"),
+        ({"inputs": [*INPUTS, INPUTS[1]]}, "inputs[2]: is the second title"),
+        (titled(datatype="FP32"), "inputs[1].datatype: should be 'BYTES'"),
+        (titled(shape=[2, 2]), "inputs[1].shape: should be [n] or [n, 1], not [2, 2]"),
+        (titled(shape=[1] * 1000), f"inputs[1].shape: should be [n] or [n, 1], not {str([1] * 1000)[:64]}…"),
+        (titled(shape=[5]), "inputs[1].data: 4 elements do not fill the shape [5]"),
+        (titled(data=None), "inputs[1].data: is missing; give the tensor's elements as strings"),
+        (
+            {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
+            "query: 2 queries for 4 titles; send one query, or as many",
+        ),
+        (
+            {"inputs": INPUTS, "outputs": [{"name": "embedding"}]},
+            "outputs[0].name: should be 'score', 'probabilities' or 'grade'",
+        ),
+        (
+            {"inputs": INPUTS, "outputs": [{"name": "grade", "parameters": {"classification": 2}}]},
+            "outputs[0].parameters.classification: is not supported",
+        ),
+        (
+            titled(parameters={"shared_memory_region": "a"}),
+            "inputs[1].parameters.shared_memory_region: is not supported",
+        ),
+        (titled(["a"] * 1001), "title: 1001 are more than the 1000 of one request"),
+        (
+            {"inputs": INPUTS, "deadline_ms": 60_001},
+            "deadline_ms: must be at most 60000, the request timeout",
+        ),
+        (
+            {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
+            "parameters.timeout: should be less than or equal to 9007199254740991",
+        ),
+    ],
+)
+async def test_wrong_tensors_are_refused_by_name(body: dict[str, Any], message: str) -> None:
     assert await answered(body) == (400, message)
 
 

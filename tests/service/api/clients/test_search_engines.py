@@ -58,16 +58,6 @@ async def test_elasticsearch_reads_indices_and_scores(shared: Service) -> None:
 
 
 @in_session
-async def test_elasticsearch_reads_the_documents_if_the_template_asks_for_them(shared: Service) -> None:
-    """As deploy/elasticsearch/README.md says."""
-    fields = json.loads(RECORDED["elasticsearch"]["body"]) | {"return_documents": True}
-    answer = await answer_to(shared, "http://headroom:8000/v1/rerank", json.dumps(fields))
-
-    texts = read(answer, "$.results[*].document.text")
-    assert texts == [RECORDED["documents"][index] for index in read(answer, "$.results[*].index")]
-
-
-@in_session
 async def test_opensearch_gets_a_double_for_every_document(shared: Service) -> None:
     action = OPENSEARCH["actions"][0]
     url = action["url"].replace("${parameters.endpoint}", OPENSEARCH["parameters"]["endpoint"])

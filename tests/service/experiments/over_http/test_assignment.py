@@ -18,6 +18,7 @@ from tests.service.experimenting import (
     eventually,
     exposed,
     score,
+    shadow_of,
     write_broken_checkpoint,
 )
 from tests.service.in_process import LIMITS, QUERY, TITLES, Service, long_queue, serve
@@ -44,9 +45,7 @@ async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(
         assert service.metric(pairs) == 2 * len(TITLES) * counts[arm]
 
 
-async def test_who_names_a_variant_or_a_mask_or_no_unit_is_in_no_experiment(
-    service: Service,
-) -> None:
+async def test_who_names_a_variant_or_a_mask_or_no_unit_is_in_no_experiment(service: Service) -> None:
     for more in ({"unit": "u", "variant": "cut"}, {"unit": "u", "head_mask": "none"}, {}):
         answer = await score(service, **more)
         assert answer["assignment"] is None
@@ -123,12 +122,7 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         for _ in range(2):
             answer = await service.post("/v1/score", query=QUERY, titles=titles, grades=grades, unit="user")
         assert answer["results"] == full["results"]
-        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
-        await eventually(lambda: service.metric(scored) == 2)
-        await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
-        (arm,) = report["arms"]
-        shadow = arm["shadow"]
+        shadow = await shadow_of(service, requests=2)
         deltas = [c["score"] - f["score"] for c, f in zip(cut["results"], full["results"], strict=True)]
         found = shadow["measures"]["mean_delta"]
         assert (found["requests"], found["units"]) == (2, 1)
@@ -153,12 +147,7 @@ async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, file_url: s
             answer = await service.http.post("/predict", json=body | {"variant": variant})
             scores.append([labels[0]["score"] for labels in answer.json()])
         assert (await service.http.post("/predict", json=body)).status_code == 200
-        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
-        await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.replica.live.writer.flush, 60)
-        report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
-        (arm,) = report["arms"]
-        mean_delta = arm["shadow"]["measures"]["mean_delta"]["mean"]
+        mean_delta = (await shadow_of(service))["measures"]["mean_delta"]["mean"]
         assert mean_delta == pytest.approx(np.mean(np.subtract(*scores)), abs=1e-6)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.experiments.events import Action
 from service.experiments.store import Store
-from tests.service.client import request, score, send_raw
+from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.running import PATIENCE_S, Server
 
@@ -32,11 +32,6 @@ def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
         yield server
     finally:
         server.kill()
-
-
-async def metric(server: Server, name: str) -> float:
-    text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
 async def ask(server: Server, unit: str) -> dict[str, Any]:
@@ -64,17 +59,17 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
     assert (await ask(server, "user-40"))["assignment"] is not None
     assert server.replica() != replica
     # The counters outlive the replica that was killed, and say exactly how much went with it.
-    put = await metric(server, "headroom_exposures_total")
+    put = await metric(server.port, "headroom_exposures_total")
     assert put == 41
     store = Store(url)
     try:
         for _ in range(100):
-            written = await metric(server, "headroom_exposures_written_total")
-            waiting = await metric(server, "headroom_exposure_buffer_rows")
+            written = await metric(server.port, "headroom_exposures_written_total")
+            waiting = await metric(server.port, "headroom_exposure_buffer_rows")
             if "user-40" in exposed(url) and waiting == 0:
                 break
             await asyncio.sleep(0.1)
-        lost = await metric(server, "headroom_exposures_lost_total")
+        lost = await metric(server.port, "headroom_exposures_lost_total")
         assert lost == 0
         # What was stored in the moment of the kill may not have been counted: stored is written or more.
         assert written <= len(exposed(url)) <= put
