@@ -24,7 +24,7 @@ serve: install
 
 ## make test      install what the tests need and run all of them
 # Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
-test: referees dev clients page-checks .venv-audit/installed.txt
+test: referees dev clients page-checks
 	@status=0; \
 	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
 	$(BIN)/python -m pytest -m alone --durations 5 || status=$$?; exit $$status

@@ -43,7 +43,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
-# POST routes watch client and clock themselves (`service.api.waiting`); Serve's watch costs two more tasks.
+# POST routes watch client and clock themselves (`service.api.post`); Serve's watch costs two more tasks.
 _WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
 SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is

@@ -136,7 +136,8 @@ class Settings(BaseSettings):
         30.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds to answer accepted requests when the service stops.",
+        description="Seconds to answer accepted requests when `headroom serve` stops. On a Ray cluster, "
+        "`graceful_shutdown_timeout_s` of the deployment says it.",
     )
 
     database_url: str | None = Field(
