@@ -55,6 +55,7 @@ class LiveEdits:
         self._apply = apply
         self._say = say
         self._refused = refused
+        self._is_refused = False
 
     def look(self) -> None:
         """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
@@ -73,7 +74,8 @@ class LiveEdits:
         except Exception as error:
             message = " ".join(str(error).split()) or type(error).__name__
             reason = f"{self._path}: {message}"
-        self._refused(reason is not None)
+        self._is_refused = reason is not None
+        self._refused(self._is_refused)
         if reason is not None:
             self._say(f"config refused, the last good one stays: {reason}")
 
@@ -95,7 +97,9 @@ class LiveEdits:
             if reason is not None:
                 return f"{self._path}: {reason}"
             self._running = wanted
-            self._say(f"config applied: version {wanted.live.version}")
+        elif not self._is_refused:
+            return None
+        self._say(f"config applied: version {wanted.live.version}")
         return None
 
 

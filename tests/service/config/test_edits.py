@@ -120,6 +120,14 @@ def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
     ]
 
 
+def test_who_takes_a_wrong_edit_back_is_told_that_all_is_well(service: Service) -> None:
+    service.edits = service.watch(pinned(load(service.file, Overrides())))
+    service.edit("")
+    service.edit(GOOD)
+    assert service.said[1].startswith("config applied: version ")
+    assert (service.applied, service.is_refused) == ([], False)
+
+
 def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
     tmp_path: Path, service: Service
 ) -> None:
