@@ -1,4 +1,7 @@
-"""The files of a checkpoint: which are loaded, and whether they may be; their digest; a new directory."""
+"""The files of a checkpoint: which are loaded, and whether they may be; their digest; a new directory.
+
+`python -m models.checkpoint.files DIRECTORY` prints the digest, as `digests` in a config file takes it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -185,3 +189,7 @@ def readable_as_usual(path: Path) -> None:
     os.umask(umask)
     for each in (path, *path.rglob("*")):
         each.chmod((0o777 if each.is_dir() else 0o666) & ~umask)
+
+
+if __name__ == "__main__":
+    print(digest_of(Path(sys.argv[1]), masks=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,13 @@ def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
     assert service.said == [
         f"config refused, the last good one stays: {service.file}: No such file or directory"
     ]
+
+
+def test_a_command_prints_the_digest_that_a_file_may_pin(tmp_path: Path) -> None:
+    config = pinned(load(DEPLOY, Overrides(model=str(write_checkpoint(tmp_path)))))
+    command = [sys.executable, "-m", "models.checkpoint.files", tmp_path]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert printed == config.live.digests[""]
 
 
 def test_who_takes_a_wrong_edit_back_is_told_that_all_is_well(service: Service) -> None:
