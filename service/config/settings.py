@@ -257,8 +257,8 @@ class LiveConfig(BaseModel):
     holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
     digests: dict[str, Digest] = Field(
         default_factory=dict,
-        description="SHA-256 of the files of checkpoints, as `python -m models.checkpoint.files DIRECTORY` prints "
-        "it, by their path; by `''` that of the service's own. "
+        description="SHA-256 of the files of checkpoints, as `python -m models.checkpoint.files DIRECTORY` "
+        "prints it, by their path; by `''` that of the service's own. "
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )
 
