@@ -86,7 +86,7 @@ images: dev
 release: dev clients sbom
 	$(BIN)/python -m deploy.release
 
-## make model     fetch the base and the data, tune, and write models/default again (an hour)
+## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed-model
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.shipped.fetch --out $(DATA))
