@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
@@ -143,11 +145,10 @@ def _serve(
                 edits = LiveEdits(
                     path, seen, overrides, config, apply=apply, say=_say, refused=cluster.show_refused
                 )
-                while True:
-                    for line in cluster.notices():
-                        _say(line)
-                    if stop.wait(WATCH_S):
-                        break
+                # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
+                show = partial(_show_notices, cluster.notices, stop.is_set)
+                threading.Thread(target=show, name="notices", daemon=True).start()
+                while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
             status = 0
@@ -186,6 +187,15 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     from service.ray import rollout  # imports ray
 
     return rollout.apply(cluster, config)
+
+
+def _show_notices(notices: Callable[[], list[str]], is_stopping: Callable[[], bool]) -> None:
+    """Show what the run's processes tell the operator, until the service stops."""
+    with contextlib.suppress(FileNotFoundError):  # the run has ended
+        while not is_stopping():
+            for line in notices():
+                _say(line)
+            time.sleep(WATCH_S)
 
 
 def _say(line: str) -> None:
