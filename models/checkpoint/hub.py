@@ -43,9 +43,10 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     if shared.is_file() and name in (directories := json.loads(shared.read_text())):
         return Path(directories[name])
     if name.startswith("@"):
-        if not has_network(locate(model), name):
+        home = locate(model)
+        if not has_network(home, name):
             raise UnsupportedCheckpoint(f"the model has no network {name}")
-        _located[name] = (locate(model) / "networks" / name[1:]).resolve()
+        _located[name] = (home / "networks" / name[1:]).resolve()
         return _located[name]
     directory = Path(path).expanduser()
     if directory.is_dir():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.checkpoint.hub import has_network
 from models.errors import InvalidMask
 from models.masks.grammar import stored_name
 from models.masks.head_mask import HeadMask
 from service.config.settings import InvalidConfig, LiveConfig
-from service.config.variants import MaskForm
+from service.config.variants import MaskForm, VariantConfig
 
 if TYPE_CHECKING:
     from models.checkpoint.config import ModelConfig
@@ -57,6 +59,15 @@ def resolve_masks(
     return masks, of_variants
 
 
+def lacks_network(entry: VariantConfig, model: Path | None) -> bool:
+    """Return whether an optional variant's smaller network (`@NAME`) is not beside the model's weights.
+
+    model: the directory of the service's own checkpoint; None if it has none.
+    """
+    name = entry.checkpoint or ""
+    return entry.optional and name.startswith("@") and not (model and has_network(model, name))
+
+
 def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
     """Return why variants are left out, by their names; a cascade is if one of its stages is.
 
@@ -69,7 +80,8 @@ def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
             reasons[entry.name] = "a stage of it is left out"
             why = f"{entry.name}, whose stage {missing[0]} is left out"
         elif entry.cascade is None and entry.name not in present:
-            lacking = f"network {entry.checkpoint}" if entry.checkpoint else f"mask {entry.head_mask}"
+            of_model = (entry.checkpoint or "").startswith("@")
+            lacking = f"network {entry.checkpoint}" if of_model else f"mask {entry.head_mask}"
             reasons[entry.name] = f"the model has no {lacking}"
             why = f"{entry.name}, but the model has no {lacking}"
         else:

@@ -63,11 +63,14 @@ def check_checkpoints(config: ConfigFile) -> None:
     """Check the variants' own checkpoints; download what the cache lacks. Raises InvalidConfig."""
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
+    from service.config.masks import lacks_network
 
     for variant in config.live.variants:
-        if variant.checkpoint is not None and not variant.optional:
+        if variant.checkpoint is not None:
             try:
-                read_config(locate(variant.checkpoint, config.settings.model))
+                model = locate(config.settings.model) if variant.checkpoint.startswith("@") else None
+                if not lacks_network(variant, model):
+                    read_config(locate(variant.checkpoint, model))
             except ModelError as error:
                 raise InvalidConfig(f"variants.{variant.name}.checkpoint: {error}") from None
 
@@ -149,8 +152,8 @@ def _check_device(config: ConfigFile) -> None:
 
 def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import has_network, locate
-    from service.config.masks import left_out, resolve_masks
+    from models.checkpoint.hub import locate
+    from service.config.masks import lacks_network, left_out, resolve_masks
 
     directory = locate(config.settings.model)
     model = read_config(directory)
@@ -158,8 +161,7 @@ def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     elsewhere = {
         entry.name
         for entry in config.live.variants
-        if entry.checkpoint is not None
-        and not (entry.optional and not has_network(directory, entry.checkpoint))
+        if entry.checkpoint is not None and not lacks_network(entry, directory)
     }
     for name, reason in left_out(config.live, of_variants.keys() | elsewhere).items():
         say(f"variant {name} is left out: {reason}")

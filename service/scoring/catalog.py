@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from models.checkpoint.hub import has_network, locate
+from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
-from service.config.masks import left_out, resolve_masks
+from service.config.masks import lacks_network, left_out, resolve_masks
 from service.config.settings import InvalidConfig, LiveConfig
 from service.config.variants import CUSTOM, MaskForm
 from service.engine.threads import Lane
@@ -172,8 +172,7 @@ def build_catalog(
     users: dict[str, str] = {}  # of each checkpoint, the first variant that has it
     home = classifiers[BASE].directory
     for entry in config.variants:
-        absent = entry.optional and entry.checkpoint and not (home and has_network(home, entry.checkpoint))
-        if entry.cascade is None and not absent:
+        if entry.cascade is None and not lacks_network(entry, home):
             users.setdefault(entry.checkpoint or BASE, entry.name)
     for key in dict.fromkeys((BASE, *users)):
         try:

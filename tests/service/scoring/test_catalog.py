@@ -95,6 +95,23 @@ def test_a_smaller_network_beside_the_weights_is_a_variant_of_its_model(tmp_path
         build()
 
 
+def test_an_optional_variant_of_another_checkpoint_stays_where_that_has_the_mask(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "other", seed=3)
+    (other / "masks").mkdir()
+    (other / "masks" / "tuned.json").write_text('{"mask": "0.1"}')
+    entry = {"name": "tuned", "checkpoint": str(other), "head_mask": "@tuned", "optional": True}
+    config = LiveConfig.model_validate({"variants": [{"name": "full"}, entry]})
+
+    def build() -> Catalog:
+        return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path, "cpu", "float32"))
+
+    assert build().variants["tuned"].mask == parsed("0.1", classifier)
+    (other / "masks" / "tuned.json").unlink()
+    assert list(build().variants) == ["full"]
+
+
 def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(
     classifier: Classifier, tmp_path: Path
 ) -> None:
