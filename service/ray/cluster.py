@@ -10,7 +10,6 @@ import copy
 import logging
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
@@ -164,17 +163,9 @@ class Cluster:
                 return answers
 
     def show_refused(self, is_refused: bool) -> None:
-        """Show in the replicas' metrics whether the last edit of the config was refused.
-
-        In a thread of its own: a replica that dies at this moment is waited for, and what replicas tell the
-        operator must be shown meanwhile.
-        """
-
-        def show() -> None:
-            with contextlib.suppress(Exception):  # none answers
-                self.ask_all("show_refused", is_refused, limit_s=SHOW_S)
-
-        threading.Thread(target=show, name="show-refused", daemon=True).start()
+        """Show in the replicas' metrics whether the last edit of the config was refused."""
+        with contextlib.suppress(Exception):  # none answers
+            self.ask_all("show_refused", is_refused, limit_s=SHOW_S)
 
     def notices(self) -> list[str]:
         """Return the lines for the operator that this run's processes wrote since the last call."""
