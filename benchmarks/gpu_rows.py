@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks import workload
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
-from models.batch import pack
+from models.batch import PackedBatch, pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import EncodedPair
@@ -274,10 +274,14 @@ def graph(bench: Bench) -> list[Row]:
         return [Row("passes as CUDA graphs", "left out: no GPU")]
     network, rows = bench.network(), []
     live = network.selector.select(None)
+
+    def one_pass(batch: PackedBatch) -> Tensor:
+        return network.classify(network.pooled(batch, live))
+
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
         for name, pairs in (("one pair's", bench.one_pair()), ("a full batch's", bench.pairs())):
-            run = partial(network.logits, pack(pairs, device=bench.device), live)
+            run = partial(one_pass, pack(pairs, device=bench.device))
             eager, captured = bench.median(run), torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.graph(captured):

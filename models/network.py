@@ -123,19 +123,19 @@ class Network(Weights):
         with torch.inference_mode():
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
-            logits = self.logits(batch, selection)[: len(batch.lengths)]
+            logits = self.classify(self.pooled(batch, selection))[: len(batch.lengths)]
             restored = torch.empty_like(logits)
             (order,) = to_device([batch.order], self.device)
             restored[order] = logits
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return restored
 
-    def logits(self, batch: PackedBatch, selection: Sequence[Chosen]) -> Tensor:
-        """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
+    def pooled(self, batch: PackedBatch, selection: Sequence[Chosen]) -> Tensor:
+        """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""
         x = self.embed(batch)  # (T, D)
         for layer, chosen, view in zip(self.layers, selection, self.views(batch), strict=True):
             x = self.layer_output(layer, x, view, chosen)  # (T, D), at last (B, D)
-        return self.classify(self.pool(x, batch))  # (B, labels)
+        return self.pool(x, batch)
 
     def views(self, batch: PackedBatch) -> list[PackedBatch]:
         """Return the batch as each layer computes it: only the tokens that are read leave the last one."""

@@ -75,11 +75,27 @@ def recover(networks: Networks, structure: Structure, minutes: float) -> Recover
 
 @dataclass(frozen=True)
 class Student:
-    """A smaller network after its training. tensors: by name, float32. losses: one per step."""
+    """A smaller network after its training.
+
+    tensors: by name, float32. losses: one per step. before, after: the mean loss of the first and of the last
+    tenth of the steps.
+    """
 
     tensors: dict[str, torch.Tensor]
     config: ModelConfig
     losses: list[float]
+
+    @property
+    def before(self) -> float:
+        return float(np.mean(self.losses[: self._tenth] or np.nan))
+
+    @property
+    def after(self) -> float:
+        return float(np.mean(self.losses[-self._tenth :] or np.nan))
+
+    @property
+    def _tenth(self) -> int:
+        return max(1, len(self.losses) // 10)
 
 
 def distilled(
@@ -94,7 +110,8 @@ def distilled(
     which they are computed. Word embeddings stay as they are: most words occur in no batch.
     share_done: the share of the training that is over after so many steps; it ends at 1.
     """
-    start, config = cut(teacher.network.in_plain_torch().tensors(), _as_floats(teacher.config), structure)
+    floats = replace(teacher.config, int8=False)
+    start, config = cut(teacher.network.in_plain_torch().tensors(), floats, structure)
     device = teacher.network.device
     weights = {name: tensor.detach().clone() for name, tensor in start.items()}
     trained = [tensor.requires_grad_() for name, tensor in weights.items() if "word_embeddings" not in name]
@@ -125,18 +142,9 @@ def distilled(
     return Student({name: tensor.detach() for name, tensor in weights.items()}, config, losses)
 
 
-def _as_floats(config: ModelConfig) -> ModelConfig:
-    return replace(config, int8=False)
-
-
 def _read(network: Network, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what a network's classifier reads, (B, D), and its logits, (B, labels), both in float32."""
-    x = network.embed(batch)
-    for layer, chosen, view in zip(
-        network.layers, network.selector.select(None), network.views(batch), strict=True
-    ):
-        x = network.layer_output(layer, x, view, chosen)
-    state = network.pool(x, batch)[: batch.rows]
+    state = network.pooled(batch, network.selector.select(None))[: batch.rows]
     return state.float(), network.classify(state)
 
 
@@ -154,7 +162,7 @@ def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
 
 def _written(networks: Networks, structure: Structure, student: Student, minutes: float) -> Recovered:
     """Write the checkpoint in the source's number format, load it, and evaluate it."""
-    study, losses = networks.study, student.losses
+    study = networks.study
     stored = networks.tensors["classifier.weight"].dtype
     directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
@@ -163,15 +171,14 @@ def _written(networks: Networks, structure: Structure, student: Student, minutes
     network = study.classifier.network
     dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
     loaded = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
-    tenth = max(1, len(losses) // 10)
     name = f"recovered {time.time_ns()}"
     return Recovered(
         structure,
         directory,
-        len(losses),
+        len(student.losses),
         minutes,
-        float(np.mean(losses[:tenth] or np.nan)),
-        float(np.mean(losses[-tenth:] or np.nan)),
+        student.before,
+        student.after,
         networks.evaluate_one(loaded, study.data, name),
         networks.evaluate_one(loaded, study.holdout, name) if study.holdout is not None else None,
     )

@@ -21,7 +21,8 @@ from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from models.classifier import Classifier
 from models.commands.options import parse_mask
 from models.compress.prune import structure_of, write_checkpoint
-from models.study.search.recovery import distilled
+from models.errors import ModelError
+from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.judged import TRAINING_FOLDS
 from models.training.shipped.mixture import mixed_groups, read_sources
 from models.training.shipped.tune import SECOND, Recipe
@@ -29,7 +30,6 @@ from models.training.shipped.tune import SECOND, Recipe
 log = logging.getLogger(__name__)
 
 WORDS = "bert.embeddings.word_embeddings.weight"
-PAIRS = 64
 SEED = 2
 
 
@@ -61,8 +61,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    teacher = Classifier.load(options.model, "cpu", "bfloat16")
-    mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
+    if options.steps < 1:
+        parser.error(f"--steps must be at least 1, not {options.steps}")
+    try:
+        teacher = Classifier.load(options.model, "cpu", "bfloat16")
+        mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
+    except ModelError as error:
+        parser.error(str(error))
 
     def share_done(step: int) -> float:
         if step % 50 == 0:
@@ -70,8 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
         return step / int(options.steps)
 
     student = distilled(teacher, structure_of(mask, teacher.config), pairs_of(options.data), share_done)
-    tenth = len(student.losses) // 10
-    log.info("loss: %.4f, at last %.4f", np.mean(student.losses[:tenth]), np.mean(student.losses[-tenth:]))
+    log.info("loss: %.4f, at last %.4f", student.before, student.after)
     tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
     out = options.model / "networks" / options.name
     write_checkpoint(options.model, out, tensors, student.config)

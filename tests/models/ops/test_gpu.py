@@ -118,7 +118,7 @@ def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
     try:
         with torch.inference_mode():
             batch = pack(pairs, device=network.device)
-            logits = network.logits(batch, network.selector.select(mask))
+            logits = network.classify(network.pooled(batch, network.selector.select(mask)))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert logits.isfinite().all()
