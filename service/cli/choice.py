@@ -83,6 +83,11 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
 
 def resolve(network: Network) -> Variant:
     """Return the variant and mask that the options name; without a variant, the config's default."""
+    return _resolve_with_model(network)[0]
+
+
+def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
+    """Return what `resolve` does, and the service's own model, which is loaded for it."""
     from models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)
@@ -99,7 +104,8 @@ def resolve(network: Network) -> Variant:
     def load(path: str | None) -> Classifier:
         return Classifier.load(path, setup.device, setup.dtype)
 
-    return build_catalog(live, {BASE: load(setup.model)}, load).choose(None, form, with_units=True)
+    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    return catalog.choose(None, form, with_units=True), catalog.base
 
 
 def of_default(variant: str, mask: str | None) -> str:
@@ -132,12 +138,12 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     That is a cascade's last stage, or the intact model: `full`, or `intact` if the variant has a checkpoint
     of its own or is `full` itself. A smaller network (`@NAME`) is compared with its model.
     """
-    from models import Classifier, ModelError
+    from models import ModelError
     from models.quality.labelled import read_labelled
     from service.scoring.catalog import BASE
     from service.scoring.offline import whole
 
-    variant = resolve(network)
+    variant, model = _resolve_with_model(network)
     classifier = variant.classifier
     grades = classifier.grades
     if not grades:
@@ -148,8 +154,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     if variant.stages:
         name, base = variant.stages[-1].name, variant.stages[-1]
     elif variant.checkpoint.startswith("@"):
-        setup = read_setup(network.model, network.config, network.device, network.dtype)
-        name, base = "full", whole(Classifier.load(setup.model, setup.device, setup.dtype))
+        name, base = "full", whole(model)
     else:
         is_base = variant.checkpoint == BASE and variant.name != "full"
         name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
