@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Relative:
-    """What h heads of one layer add to their scores.
+    """Additions of one layer's h heads to their scores.
 
     keys: (h, W, d), K of queries (content to position); queries: (h, W, d), Q of keys (position to content).
     order: (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.

@@ -22,12 +22,11 @@ def modules(root: Path, entry: str) -> str:
 
     entry: relative to root. Raises ValueError if modules import each other in a circle.
     """
-    names: dict[
-        Path, str | None
-    ] = {}  # of the constant that holds a module's exports; None: it is being read
+    names: dict[Path, str | None] = {}  # None: the module is being read
     parts: list[str] = []
 
     def add(path: Path) -> str:
+        """Add a module after those that it imports; return the constant that holds its exports."""
         if path in names:
             name = names[path]
             if name is None:

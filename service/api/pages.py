@@ -125,7 +125,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 async def _facts(request: Request) -> Response:
-    """Four of the listings of /v1 in one answer, so that the page waits for one."""
+    """Answer with four of the listings of /v1 at once, so that the page waits for one."""
     backend = backend_of(request)
     return json_response(
         {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
@@ -133,7 +133,7 @@ async def _facts(request: Request) -> Response:
 
 
 async def _history(request: Request) -> Response:
-    """What `/metrics` said at the last scrapes of this replica, and the time on its clock."""
+    """Answer what `/metrics` said at the last scrapes of this replica, and the time on its clock."""
     return json_response({"now": time.time(), "scrapes": list(request.app.state.metrics.history)})
 
 

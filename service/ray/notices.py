@@ -1,4 +1,4 @@
-"""What `headroom serve` shows of its replicas: notices, warnings with tracebacks, and the access log.
+"""Shows the operator of `headroom serve` what its replicas tell: notices, warnings and the access log.
 
 Ray keeps a replica's log in a file, which is gone with a container. So that a replica in trouble cannot flood
 the operator's log, it shows a limited number of records a minute, and then says how many are missing.
