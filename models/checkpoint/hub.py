@@ -40,7 +40,8 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
         return DEFAULT
     name = str(path)
     shared = Path(os.environ.get(LOCATED, ""))
-    if shared.is_file() and name in (directories := json.loads(shared.read_text())):
+    directories = json.loads(shared.read_text()) if shared.is_file() else {}
+    if name in directories and Path(directories[name]).is_dir():  # else somebody has emptied the cache
         return Path(directories[name])
     if name.startswith("@"):
         home = locate(model)
