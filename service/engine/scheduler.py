@@ -46,7 +46,7 @@ class Scheduler:
         max_queue_tokens, max_request_tokens, max_wait_s: as `Admission` takes them. At most
             `2 * max_queue_tokens + max_request_tokens` tokens wait, which bounds the memory; long requests
             alone fill at most `max_queue_tokens + max_request_tokens` of it.
-        max_age_s: requests that have waited longer get a quarter of the device (`FairQueue`).
+        max_age_s: requests that have waited longer get a sixteenth of the device (`FairQueue`).
         tokens_per_second: the device's rate, which counts until one is measured; None: until then no request
             is refused because of the time that it would take.
         slots: batches in flight at once: 1; or 2 if one can be prepared while another runs; or as many as run

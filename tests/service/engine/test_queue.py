@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
+from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
@@ -102,16 +104,43 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
 
 @pytest.mark.parametrize("fill", [True, False])
 def test_a_long_request_ends_however_many_short_ones_keep_coming(fill: bool) -> None:
-    """Every batch could be filled with newcomers alone; a quarter of it goes to what is past its age."""
+    """Every batch could be filled with newcomers alone; a sixteenth of it goes to what is past its age."""
     queue = queue_of([25] * 100, max_age_s=1.0)
     got = newcomers = 0
-    for turn in range(12 if fill else 14):
+    for turn in range(60):
         while queue.tokens - 25 * (100 - got) < 2 * BUDGET:
             newcomers += 1
             push(queue, newcomers, [Named(25, "lane")], now=float(turn))
         entries = queue.take(BUDGET, now=float(turn), fill=fill)
         got += owners_of(entries).count(0)
     assert got == 100
+
+
+def test_a_long_request_past_its_age_costs_short_ones_little_at_80_percent_of_the_load() -> None:
+    """A client asks 400 titles again and again. With a quarter single titles waited twice as long."""
+    assert median_wait_of_singles(max_age_s=0.5) < 1.2 * median_wait_of_singles(max_age_s=inf)
+
+
+def median_wait_of_singles(*, max_age_s: float, tokens_per_s: int = 20_000) -> float:
+    """Return how many seconds single titles wait and are computed, by a clock that the batches move."""
+    rng = random.Random(0)
+    queue = queue_of([25] * 400, max_age_s=max_age_s)
+    now, arrival, waits, left = 0.0, 0.0, [], 400
+    since: dict[int, float] = {}
+    while now < 30:
+        while arrival <= now:
+            push(queue, len(since) + 1, [Named(25, "lane")], now=arrival)
+            since[len(since) + 1] = arrival
+            arrival += rng.expovariate(0.8 * tokens_per_s / 25)
+        entries = queue.take(1600, now)
+        now += sum(entry.tokens for entry in entries) / tokens_per_s
+        served = owners_of(entries)
+        left -= served.count(0)
+        waits += [now - since[owner] for owner in served if owner]
+        if not left:
+            push(queue, 0, [Named(25, "lane") for _ in range(400)], now=now)
+            left = 400
+    return median(waits)
 
 
 def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_got_its_part() -> None:
@@ -218,7 +247,7 @@ class LineOfRequests(RuleBasedStateMachine):
         mine = {key: w for key, w in before.items() if w.row.lane == lane}
         aged = sorted((w for w in aged if w.row.lane == lane), key=lambda w: (w.rank[1], w.rank[2]))
         left = [w for key, w in mine.items() if key not in taken]
-        # By age: a quarter of the batch at most, or one item; the oldest first, and it in any case.
+        # By age: a sixteenth of the batch at most, or one item; the oldest first, and it in any case.
         out_of_turn = [w for w in taken.values() if any(other.rank < w.rank for other in left)]
         by_age = sum(w.row.tokens for w in out_of_turn)
         assert by_age <= budget // AGED_PART or len(out_of_turn) == 1, "more than its part went by age"
