@@ -19,6 +19,7 @@ from service import replica
 from service.config.file import DEPLOYMENT
 from service.engine.threads import GPU_SLOTS, Engine
 from service.ray.actor import Relevance, bind
+from service.scoring import loading
 
 if TYPE_CHECKING:
     _Relevance = Relevance
@@ -55,11 +56,15 @@ class InstantEngine(Engine):
             classifier.network = network
 
 
+WITHOUT_NETWORK = mock.patch.object(loading, "Engine", InstantEngine)
+"""What turns a replica of this process into the front alone."""
+
+
 class Front(_Relevance):
     """The replica with this engine."""
 
     def _import(self) -> Callable[..., Awaitable[replica.Replica]]:
-        mock.patch.object(replica, "Engine", InstantEngine).start()  # until this process ends
+        WITHOUT_NETWORK.start()  # until this process ends
         return super()._import()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +25,11 @@ from models.classifier import Classifier
 from models.quality.labelled import read_labelled
 from tests.checkpoints import write_checkpoint
 from tests.loadtest.servers import reference
+from tests.service import in_process
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, at import
+    from benchmarks import front_engine
 
 MIXED = """
 rate: 15
@@ -141,14 +147,25 @@ def test_latency_compares_the_cascade_with_the_full_model(
 
 @pytest.mark.slow
 def test_a_short_run_of_the_front_has_every_row(
-    small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the network of the shared server; the front's own is below."""
     monkeypatch.setattr(front, "cores", lambda: 1)
+    monkeypatch.setattr(front, "headroom", lambda *_: nullcontext(server))
     report = front.measure(1, 0.5, small_checkpoint)
     assert [row.name for row in report.rows] == [
         f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")
     ]
     assert all(float(row.value.split()[0].replace(",", "")) > 0 for row in report.rows)
+
+
+async def test_the_front_answers_without_a_network(tiny_checkpoint: Path) -> None:
+    with front_engine.WITHOUT_NETWORK:
+        async with in_process.serve(tiny_checkpoint) as running:
+            assert isinstance(running.replica.engine, front_engine.InstantEngine)
+            answer = await running.post("/v1/score", query="lamp", titles=["red lamp", "screw"])
+        assert len(answer["results"]) == 2
+    assert front_engine.build({"max_pairs": 7})._bound_deployment.init_args[0] == {"max_pairs": 7}
 
 
 def test_bulk_measures_the_same_pairs_both_ways(tiny_checkpoint: Path) -> None:
