@@ -29,13 +29,23 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 # suite than alone, and others again with each edit of a file that it does not use.
 providers._get_local_constants = lambda: providers._local_constants
 
-SHARED = ("tests/benchmarks/", "tests/clients/", "tests/loadtest/", "tests/service/page/")
-"""Folders whose files share what takes long to start, or to run: a server, a browser, a soak."""
+SHARED = (
+    ("tests/benchmarks/",),
+    # With `server`, which is then started in one process only.
+    (
+        *("tests/clients/", "tests/security/", "tests/service/api/"),
+        *("tests/service/ray/test_environment.py", "tests/service/test_deployment.py"),
+    ),
+    # The soak, and what is tested while it runs.
+    ("tests/loadtest/", "tests/models/commands/", "tests/models/compress/", "tests/models/quality/"),
+    ("tests/service/page/",),
+)
+"""Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Keep the tests of a file, or of a folder that shares a server, in one process of `pytest -n 2`."""
+    """Keep the tests of a file, or of files that share a server, in one process of `pytest -n 2`."""
 
     class ByGroup(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -45,15 +55,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the groups that take long, so that both processes end at about the same time."""
+    """Begin with the groups that take long, so that both processes end at about the same time.
+
+    The soak's own test is the last one of them: it waits for the soak's end.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {_group(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: _group(item.nodeid) not in slow)
+        items.sort(key=lambda item: (_group(item.nodeid) not in slow, item.path.name == "test_soak.py"))
 
 
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    return next((folder for folder in SHARED if file.startswith(folder)), file)
+    return next((paths[0] for paths in SHARED if file.startswith(paths)), file)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,8 @@ import pytest
 from tests.clients.conftest import DOCUMENTS, QUERY, Outcomes
 from tests.service.running import Server
 
+pytestmark = pytest.mark.slow
+
 CASES = ("bad_request", "unknown_key", "full_queue")
 
 # For each client: its environment, and what it raises in each of CASES. A client that reads the answer's text
@@ -102,7 +104,6 @@ def assert_ranked(results: list[Any], scores: list[float], count: int = len(DOCU
     assert [score for _, score, _ in results] == pytest.approx([scores[index] for index, *_ in results])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["top", "all", "variant"])
 @pytest.mark.parametrize("name", [*RERANKERS, *TEI])
 def test_results_are_sorted_and_as_many_as_wanted_with_their_documents(
@@ -116,7 +117,6 @@ def test_results_are_sorted_and_as_many_as_wanted_with_their_documents(
         assert text == (None if name in WITHOUT_DOCUMENTS else DOCUMENTS[index])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", CLIENTS)
 def test_each_failure_is_an_exception_of_the_clients_own(name: str, did: dict[str, Any], case: str) -> None:
@@ -130,7 +130,6 @@ def test_each_failure_is_an_exception_of_the_clients_own(name: str, did: dict[st
         assert SENTENCES.get(case, bad_request) in outcome["text"]
 
 
-@pytest.mark.slow
 def test_a_mask_comes_as_an_extra_field_where_a_client_sends_some(
     sdk: Outcomes, frameworks: Outcomes, scores: dict[str, list[float]]
 ) -> None:
@@ -138,7 +137,6 @@ def test_a_mask_comes_as_an_extra_field_where_a_client_sends_some(
         assert_ranked(returned(did["mask"]), scores["mask"], 3)
 
 
-@pytest.mark.slow
 def test_truncation_is_told_in_coheres_warnings_and_undone_by_its_limits(sdk: Outcomes) -> None:
     for name in ("cohere_v1", "cohere_v2"):
         meta = returned(sdk[name]["long"])["meta"]
@@ -152,7 +150,6 @@ def test_truncation_is_told_in_coheres_warnings_and_undone_by_its_limits(sdk: Ou
         assert whole["tokens"]["input_tokens"] > meta["tokens"]["input_tokens"] + 400
 
 
-@pytest.mark.slow
 def test_cohere_1_ranks_objects_by_their_text_or_the_fields_it_names(
     sdk: Outcomes, scores: dict[str, list[float]]
 ) -> None:
@@ -165,14 +162,12 @@ def test_cohere_1_ranks_objects_by_their_text_or_the_fields_it_names(
     assert all(result["document"] is None for result in returned(did["no_documents"])["results"])
 
 
-@pytest.mark.slow
 def test_infinity_gets_logits_for_raw_scores(frameworks: Outcomes, scores: dict[str, list[float]]) -> None:
     results = returned(frameworks["infinity_client"]["raw"])
     assert [index for index, *_ in results] == ranked(scores["full"], 3)
     assert [score for _, score, _ in results] != pytest.approx([scores["full"][i] for i, *_ in results])
 
 
-@pytest.mark.slow
 def test_voyage_without_top_k_gets_all_and_without_truncation_an_error(sdk: Outcomes) -> None:
     did = sdk["voyageai"]
     assert returned(did["no_top_k"]) == len(DOCUMENTS)
@@ -181,7 +176,6 @@ def test_voyage_without_top_k_gets_all_and_without_truncation_an_error(sdk: Outc
     assert f"documents[{len(DOCUMENTS)}]" in did["no_truncation"]["text"]
 
 
-@pytest.mark.slow
 def test_the_hubs_client_learns_health_kind_and_the_best_label(sdk: Outcomes, server: Server) -> None:
     did = sdk["huggingface_hub"]
     assert returned(did["healthy"]) is True
@@ -190,7 +184,6 @@ def test_the_hubs_client_learns_health_kind_and_the_best_label(sdk: Outcomes, se
     assert returned(did["classify"]) == [labels[0]["label"], labels[0]["score"]]
 
 
-@pytest.mark.slow
 def test_triton_reads_the_same_scores_in_bytes_and_in_json(
     sdk: Outcomes, ours: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -204,7 +197,6 @@ def test_triton_reads_the_same_scores_in_bytes_and_in_json(
     assert "probabilities" not in returned(did["json"])
 
 
-@pytest.mark.slow
 def test_triton_learns_what_is_served_and_that_its_timeout_passed(sdk: Outcomes) -> None:
     did = sdk["triton"]
     assert returned(did["server"]) == [True, True]

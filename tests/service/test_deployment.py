@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from tests.service.client import Answer, metric, request, score, send_raw
-from tests.service.running import LIVE, PATIENCE_S, Server
+from tests.service.running import LIVE, Server
 
 
 def is_error(answer: Answer, status: int, kind: str) -> bool:
@@ -199,9 +199,8 @@ async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -
     replica = server.replica()
     server.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "head_mask": "0.0"}]})
     meanwhile = []
-    deadline = time.monotonic() + PATIENCE_S
     answer = await send_raw(server.port, score(1, variant="new"))
-    while answer.status != 200 and time.monotonic() < deadline:
+    while answer.status != 200:  # pytest's timeout is the limit
         meanwhile.append(await send_raw(server.port, score(1)))
         answer = await send_raw(server.port, score(1, variant="new"))
     assert answer.json["head_mask"]["spec"] == "0.0"

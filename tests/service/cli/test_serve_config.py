@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import yaml
 from service.config import file as config_file
 from service.ray import preflight
 from tests.service.client import Answer, request, score, send_raw
-from tests.service.running import DEPLOY, Server, running
+from tests.service.running import DEPLOY, Server, still_there
 
 USER, BOSS, SMALL = "us3r-s3cr3t", "b0ss-s3cr3t", "sma11-s3cr3t"
 
@@ -42,14 +44,19 @@ def mount(directory: Path, name: str, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service with keys. The last test stops it."""
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
     live["degrade"] = {"above_queue_tokens": 1, "variant": "pruned20"}
     keys = [USER, f"{BOSS};role=admin", f"{SMALL};pairs=0.001;burst=3"]
     options: dict[str, Any] = {"api_keys": keys, "score_cache_size": 100}
     directory = tmp_path_factory.mktemp("guarded")
-    mount(directory, "..first", "")  # `running` writes through the links
-    with running(directory, proven, live=live, **options) as server:
+    mount(directory, "..first", "")  # `Server` writes through the links
+    server = Server(directory, proven, live=live, **options)
+    try:
+        assert server.wait_until_ready(), server.stderr
         yield server
+    finally:
+        server.kill()
 
 
 def with_the_sample() -> str:
@@ -153,6 +160,17 @@ async def test_a_config_map_that_kubernetes_replaces_applies_as_an_edit_does(gua
         answer = await call(guarded, "/v1/variants", USER)
         names = [variant["name"] for variant in answer.json["variants"]]
     assert guarded.stderr.count("config refused") == refusals
+
+
+@pytest.mark.slow
+def test_the_second_ctrl_c_stops_everything_at_once(guarded: Server) -> None:
+    """The signal reaches the terminal's whole process group. A first one alone would let requests finish."""
+    processes = guarded.family()
+    os.killpg(guarded.process.pid, signal.SIGINT)
+    guarded.wait_for_line("stopping")
+    os.killpg(guarded.process.pid, signal.SIGINT)
+    assert guarded.process.wait(30) == 130
+    assert still_there(processes) == []
 
 
 def test_the_sample_experiment_is_served_with_the_shipped_model_and_refused_with_another(

@@ -19,6 +19,8 @@ from tests.service.client import Answer, request, send_raw
 from tests.service.observe.collector import Collector, Spanned, collecting
 from tests.service.running import Server, still_there
 
+pytestmark = pytest.mark.slow
+
 KEY, WRONG_KEY = "Kq7SECRETKEYx9", "Kq7WRONGKEYx9"
 SECRETS = (KEY, WRONG_KEY, "secretquery", "secrettitle", "secretunit", "secretparam", "secretcookie")
 POISON = "keyboard"
@@ -137,7 +139,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             server.kill()
 
 
-@pytest.mark.slow
 def test_a_trace_goes_on_through_the_proxy(seen: Seen) -> None:
     spans = {span.name: span for span in seen.spans if span.trace == TRACES["sampled"]}
     assert spans.keys() == {"POST /v1/score", "tokenize", "queue", "forward", "respond"}
@@ -148,13 +149,11 @@ def test_a_trace_goes_on_through_the_proxy(seen: Seen) -> None:
     assert failed["POST /v1/score"].attributes["http.response.status_code"] == 500
 
 
-@pytest.mark.slow
 def test_a_collector_that_hangs_fails_no_request_and_no_stop(seen: Seen) -> None:
     assert seen.answers["last"].status == 200
     assert not [span for span in seen.spans if span.trace == TRACES["last"]]
 
 
-@pytest.mark.slow
 def test_the_access_log_is_on_standard_output_with_ids_and_times(seen: Seen) -> None:
     statuses = {
         "sampled": 200,
@@ -175,7 +174,6 @@ def test_the_access_log_is_on_standard_output_with_ids_and_times(seen: Seen) -> 
     assert seen.line("odd_path")["path"] == "/no%0Awhere%1b[31m"
 
 
-@pytest.mark.slow
 def test_no_log_no_span_and_no_file_of_the_run_holds_a_text_a_key_or_a_header(seen: Seen) -> None:
     assert any(b"request failed failed" in text for text in seen.files.values()), "the 500 left no trace"
     assert len(seen.files) > 20

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
+from tests.checkpoints import write_checkpoint
 from tests.service.page.browsing import Page
-from tests.service.running import Server
+from tests.service.page.seeding import served
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
     page_server: str, chromium: webdriver.Chrome
 ) -> None:
@@ -42,10 +46,10 @@ def models_read(scrape: str) -> float:
     return sum(float(line.removeprefix(name)) for line in scraped.text.splitlines() if line.startswith(name))
 
 
-@pytest.mark.slow
-def test_without_keys_the_page_asks_for_none(server: Server, chromium: webdriver.Chrome) -> None:
-    page = Page(chromium, server.url).open("docs")
-    page.one("#operations-scoring-score")
-    assert not chromium.find_element(By.ID, "token").is_displayed()
-    assert page.one("a[href$='openapi.json']")
-    page.check_and_leave()
+def test_without_keys_the_page_asks_for_none(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+    with served(write_checkpoint(tmp_path)) as url:
+        page = Page(chromium, url).open("docs")
+        page.one("#operations-scoring-score")
+        assert not chromium.find_element(By.ID, "token").is_displayed()
+        assert page.one("a[href$='openapi.json']")
+        page.check_and_leave()

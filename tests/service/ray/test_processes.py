@@ -76,7 +76,7 @@ ray.get(work)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"])
+@pytest.mark.parametrize("name", ["raylet", "ray::RuntimeEnvAgent"])
 def test_the_death_of_any_program_that_ray_needs_is_named_and_leaves_nothing(name: str) -> None:
     """Ray starts none of them again, and a call into it, as here, would wait for ever."""
     command = [sys.executable, "-c", ON_RAY]

@@ -14,6 +14,8 @@ import pytest
 
 from tests.checkpoints import write_checkpoint
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1600)]
+
 
 @pytest.fixture(scope="module")
 def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -34,25 +36,15 @@ def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return result
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
 def test_tokens_start_a_second_replica_and_requests_spread_over_the_nodes(found: dict[str, Any]) -> None:
     """The script waits until both nodes have answered, and for one replica again; the counts add up."""
     (answers,) = found["scaled_up"]
     assert answers.startswith("200 ")
     assert found["scaled_down"] == [answers], "a replica that stops failed a request"
     assert found["counted"] == found["answered"]
+    assert found["stopping"] == "DRAINING", "haproxy.py takes this word for being up"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
-def test_a_replica_that_stops_tells_haproxy_that_it_still_serves(found: dict[str, Any]) -> None:
-    """haproxy.py takes this word for being up; a replica that counts as down at once would leave a gap."""
-    assert found["stopping"] == "DRAINING"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
 def test_an_edit_and_a_new_model_are_rolled_out_without_a_failed_request(found: dict[str, Any]) -> None:
     """Each request is answered by one version or by the other."""
     assert len(found["edited"]) == len(found["updated"]) == 2, f"{found['edited']}, {found['updated']}"
@@ -66,8 +58,6 @@ def test_an_edit_and_a_new_model_are_rolled_out_without_a_failed_request(found: 
     assert new.split()[2] == old.split()[2], "the same live config"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
 def test_the_service_goes_on_when_a_node_dies(found: dict[str, Any]) -> None:
     """The script waits for answers from after the death."""
     killed = found["killed"]

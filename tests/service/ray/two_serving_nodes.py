@@ -149,7 +149,7 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
     os.environ |= {
         "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(fronts[1]),  # two nodes of one machine cannot share a port
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "10",  # Serve's default is 30
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",  # Serve's default is 30
         "RAY_worker_niceness": "0",  # by default other tests come first
         "RAY_raylet_start_wait_time_s": str(int(PATIENCE_S)),
     }
