@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoTokenizer, BertForSequenceClassification
 
 from models import Classifier, HeadMask, InvalidMask, ModelError
 from models.batch import batches_by_length
@@ -25,28 +23,6 @@ PAIRS = [
 @pytest.fixture(scope="module")
 def clf(tiny_checkpoint: Path) -> Classifier:
     return Classifier.load(tiny_checkpoint, "cpu", "float32")
-
-
-def test_the_result_is_what_transformers_gives_for_the_same_pairs(
-    clf: Classifier, tiny_checkpoint: Path
-) -> None:
-    model = BertForSequenceClassification.from_pretrained(tiny_checkpoint).eval()
-    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    inputs = tokenizer(
-        [query for query, _ in PAIRS],
-        [title for _, title in PAIRS],
-        padding=True,
-        truncation=True,
-        max_length=64,
-        return_tensors="pt",
-    )
-    with torch.no_grad():
-        expected = model(**inputs).logits.numpy()
-
-    scores = clf.score(PAIRS)
-
-    np.testing.assert_allclose(scores.logits, expected, atol=1e-5)
-    assert clf.grades == tuple(model.config.id2label.values())
 
 
 def test_shapes_and_dtypes_are_the_documented_ones(clf: Classifier) -> None:

@@ -26,17 +26,6 @@ def some(*heads: int) -> np.ndarray:
     return np.isin(np.arange(4), heads)
 
 
-def test_a_set_is_copied_when_it_comes_again_or_at_once_if_that_is_certain() -> None:
-    cache, whole = WeightCache(10**9), module()
-    assert cache.get(0, whole, some(0, 1)) is None
-    assert cache.get(0, whole, some(2)) is None
-    first, sure = cache.get(0, whole, some(0, 1)), cache.get(0, whole, some(3), at_once=True)
-    assert first is not None
-    assert cache.get(0, whole, some(0, 1)) is first
-    assert sure is not None
-    assert cache.get(0, whole, some(3)) is sure
-
-
 def test_the_cache_keeps_to_its_bound_and_drops_the_least_recently_used() -> None:
     whole = module()
     size = whole.only((0, 1)).nbytes

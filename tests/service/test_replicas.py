@@ -18,7 +18,7 @@ from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, metric, score, send_raw
 from tests.service.experimenting import config
-from tests.service.running import LIVE, PATIENCE_S, Server, running
+from tests.service.running import LIVE, Server, running
 
 SCORED = 'headroom_requests_total{route="/v1/score",status="200"}'
 """Counts the answered scores of the node."""
@@ -64,14 +64,6 @@ def test_all_allocate_by_jemalloc_and_keep_little(two: Server) -> None:
     for program in ("gcs_server", "raylet", "ray::ServeController"):
         found = next(own for command, own in of_others.items() if program in command)
         assert found["MALLOC_CONF"].endswith(",tcache:false"), program
-
-
-async def test_an_edit_reaches_both(two: Server) -> None:
-    two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "head_mask": "0.0"}]})
-    deadline = time.monotonic() + PATIENCE_S
-    while {answer.status for answer in await everywhere(two, score(1, variant="new"))} != {200}:
-        assert time.monotonic() < deadline
-    assert len(await versions(two)) == 1
 
 
 async def versions(server: Server) -> set[str]:
@@ -122,15 +114,13 @@ async def test_units_get_the_same_arm_from_both(two: Server) -> None:
 
 async def assignments(server: Server, units: list[str]) -> list[list[dict[str, str]]]:
     """Return what eight requests of each unit were assigned to, once both replicas have the experiment."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    found: list[list[dict[str, str]]] = [[{}]]
+    while not all(all(answers) for answers in found):  # pytest's timeout is the limit
         found = [
             [(await send_raw(server.port, score(1, unit=unit))).json["assignment"] for _ in range(8)]
             for unit in units
         ]
-        if all(all(answers) for answers in found):
-            return found
-        assert time.monotonic() < deadline
+    return found
 
 
 @pytest.mark.slow
@@ -164,9 +154,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert all(answer.status == 200 for at, answer in after if at > killed + 2)
     assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
     assert max(answer.seconds for answer in fine) < 5
-    deadline = time.monotonic() + PATIENCE_S
-    while len(two.replicas()) != 2 or victim in two.replicas():
-        assert time.monotonic() < deadline
+    while len(two.replicas()) != 2 or victim in two.replicas():  # pytest's timeout is the limit
         await asyncio.sleep(0.1)
 
 
@@ -174,10 +162,9 @@ async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_ag
     two: Server, model: Path
 ) -> None:
     """Else two models would answer under one version. The last test: one replica stays away."""
-    applied, deadline = two.stderr.count("config applied"), time.monotonic() + PATIENCE_S
+    applied = two.stderr.count("config applied")
     two.write_config({**LIVE, "masks": {"lower": "2.*", "settled": "0.0"}})
-    while two.stderr.count("config applied") == applied:
-        assert time.monotonic() < deadline
+    while two.stderr.count("config applied") == applied:  # pytest's timeout is the limit
         await asyncio.sleep(0.1)
     before = {str(answer.json["results"]) for answer in await everywhere(two, score(1))}
     write_checkpoint(model, seed=7)

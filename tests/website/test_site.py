@@ -1,10 +1,9 @@
-"""The documentation site: it builds, its links lead somewhere, and it loads nothing from elsewhere."""
+"""The documentation site: it builds, which checks its links, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
-import posixpath
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 import typer
@@ -27,12 +26,11 @@ MARKDOWN = re.compile(r"\n\s*(?:[-*] |\d+\. |#+ |\|.*\|$)|\*\*\w|\]\(|```", re.M
 
 
 class Reading(HTMLParser):
-    """A page's anchors, links, headings, what it loads, and its paragraphs without their code."""
+    """A page's anchors, headings, what it loads, and its paragraphs without their code."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: set[str] = set()
-        self.links: list[str] = []
         self.loaded: list[str] = []
         self.headings: list[str] = []
         self.prose: list[str] = []
@@ -43,9 +41,7 @@ class Reading(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value for name, value in attrs if value is not None}
         self.ids |= {values[name] for name in ("id", "name") if name in values}
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-        elif tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
+        if tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
             self.loaded.append(values["href"])
         elif "src" in values:
             self.loaded.append(values["src"])
@@ -85,31 +81,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(folder, pages)
 
 
-def test_every_link_leads_to_a_page_and_to_an_anchor_of_it(site: Site) -> None:
-    broken = []
-    for name, page in site.pages.items():
-        for link in page.links + page.loaded:
-            address = urlsplit(link)
-            if address.scheme or address.netloc:
-                continue
-            target = name
-            if address.path:
-                target = posixpath.normpath(
-                    posixpath.join(posixpath.dirname(name), unquote(address.path))
-                ).lstrip("/")
-            if not (site.folder / target).is_file():
-                broken.append(f"{name}: {link}: no such file")
-            elif (
-                address.fragment
-                and target in site.pages
-                and unquote(address.fragment) not in site.pages[target].ids
-            ):
-                broken.append(f"{name}: {link}: no such anchor")
-    assert len(site.pages) > 40
-    assert broken == []
-
-
 def test_the_site_works_offline(site: Site) -> None:
+    assert len(site.pages) > 40
     loaded = {(name, source) for name, page in site.pages.items() for source in page.loaded}
     assert {source for _, source in loaded if source.endswith(("style.css", "iframe-worker.js", ".png"))}
     assert [entry for entry in loaded if urlsplit(entry[1]).netloc] == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
 
-from models.checkpoint.caches import LONGEST, WordCache
+from models.checkpoint.caches import WordCache
 from models.checkpoint.reading import OtherReading
 from models.checkpoint.tokenizer import PairTokenizer
 from tests.models.checkpoint.library import library_tokenizer
@@ -99,24 +99,3 @@ def test_a_text_read_word_by_word_has_the_ids_of_the_whole(parts: list[str], str
     texts = [" ".join(parts), "".join(parts), "-".join(parts)]
     for some in (texts[:1], texts, texts[2:]):
         assert cache.ids(some) == [ids(text, strip_accents=strip) for text in some]
-
-
-def test_only_words_that_are_not_known_are_encoded() -> None:
-    asked: list[str] = []
-
-    def encode(word: str) -> bytes:
-        asked.append(word)
-        return word.encode()
-
-    cache = WordCache(encode, size=3)
-    long = "x" * (LONGEST + 1)
-    assert cache.ids(["red lamp"]) == [b"redlamp"]
-    assert cache.ids(["lamp, red", "lamp"]) == [b"lamp,red", b"lamp"]
-    assert cache.ids([long]) == cache.ids([long]) == [long.encode()]
-    assert asked[2:] == [",", long, long]
-
-    for number in range(100):  # what comes again is never forgotten, and what does not is
-        assert cache.ids([f"lamp {number}"]) == [f"lamp{number}".encode()]
-    assert asked[5:] == [str(number) for number in range(100)]
-    assert cache.ids(["red 99"]) == [b"red99"]
-    assert asked[105:] == ["red"]

@@ -125,7 +125,7 @@ def test_a_one_label_score_has_the_activation_that_sentence_transformers_stored(
 
     logits = scores.logits[:, 0]
     probability = 1 / (1 + np.exp(-logits))
-    assert clf.config.score_activation == activation
+    assert (clf.config.score_activation, clf.grades) == (activation, ())
     np.testing.assert_allclose(scores.score, logits if activation == "identity" else probability, rtol=1e-6)
     np.testing.assert_allclose(scores.probabilities[:, 0], probability, rtol=1e-5)
     np.testing.assert_allclose(clf.relevance(scores.score), probability, rtol=1e-5)

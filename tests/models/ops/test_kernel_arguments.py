@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,16 +33,12 @@ def attend(ours: Kernels, **changes: Any) -> None:
     ours.attention(**(arguments | changes))
 
 
-NUMBERS = torch.arange(100).int()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"projected": torch.zeros(9, 96, dtype=torch.float64)}, r"\(9, 96\) torch.float64"),
         ({"projected": torch.zeros(9, 72)}, "2 heads of a multiple of 16"),  # heads of 12
         ({"offsets": torch.tensor([0, 4, 9])}, r"\(3,\) torch.int64"),
-        ({"offsets": NUMBERS[:9:4]}, r"\(3,\) torch.int32 \(not contiguous\)"),
         ({"offsets": torch.tensor([0, 4, 10]).int()}, "at most 9 tokens"),
         ({"offsets": torch.tensor([0, 3, 6, 9]).int()}, "head_weights"),
         ({"offsets": torch.tensor([0, 3, 9]).int()}, "rotation"),
@@ -62,26 +57,20 @@ def test_attention_takes_no_other_form(ours: Kernels, changes: dict[str, Any], m
         attend(ours, **changes)
 
 
-ROWS, COLUMN, LONG = torch.zeros(3, 32), torch.zeros(32), torch.zeros(64)
+ROWS, COLUMN = torch.zeros(3, 32), torch.zeros(32)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda ours: ours.layer_norm(ROWS, COLUMN.double(), COLUMN, 1e-5),
-        lambda ours: ours.layer_norm(ROWS, LONG[::2], COLUMN, 1e-5),
-        lambda ours: ours.layer_norm(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
-        lambda ours: ours.quantize(ROWS[:, :24], None, None, 0.5),
-        lambda ours: ours.quantize(ROWS, COLUMN, None, 0.5),
-        lambda ours: ours.quantize(ROWS, COLUMN, LONG, 0.5),
-        lambda ours: ours.quantize_gelu(ROWS.to(HALF), 1.0, 0.5, 255, by_tanh=False),
-    ],
-)
-def test_rows_take_no_other_form(ours: Kernels, call: Callable[[Kernels], object]) -> None:
+def test_rows_take_no_other_form(ours: Kernels) -> None:
     ours.layer_norm(ROWS, COLUMN, COLUMN, 1e-5)
     ours.quantize(ROWS, COLUMN, COLUMN, 0.5)
-    with pytest.raises(ValueError, match="needed"):
-        call(ours)
+    for call in (
+        lambda: ours.layer_norm(ROWS, COLUMN.double(), COLUMN, 1e-5),
+        lambda: ours.layer_norm(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
+        lambda: ours.quantize(ROWS, COLUMN, torch.zeros(64), 0.5),
+        lambda: ours.quantize_gelu(ROWS.to(HALF), 1.0, 0.5, 255, by_tanh=False),
+    ):
+        with pytest.raises(ValueError, match="needed"):
+            call()
 
 
 TILES, BIAS = to_tiles(torch.zeros(48, 48, dtype=HALF)), filled(torch.zeros(48))

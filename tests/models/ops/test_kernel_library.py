@@ -52,8 +52,6 @@ def compiler(tmp_path: Path, script: str) -> str:
     return str(path)
 
 
-# ---- levels ---------------------------------------------------------------------------------------------
-
 NAMES = {
     "bmi": "bmi1",
     "lzcnt": "abm",
@@ -107,14 +105,6 @@ def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
     assert skipped[0] in caplog.text
 
 
-# ---- compiling ------------------------------------------------------------------------------------------
-
-
-def test_the_install_compiles_every_level_also_those_of_other_processors() -> None:
-    for level in levels_of_machine():
-        assert kernel_build.library_of(level).exists()
-
-
 def test_nothing_is_compiled_when_the_kernels_are_first_needed(
     built: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,8 +153,6 @@ def test_a_level_that_could_not_be_compiled_gives_the_next_one(
     assert found.name == others[0].name
     assert f"those for {others[0].name} are used instead: {best.name}: not compiled" in caplog.text
 
-
-# ---- trying ---------------------------------------------------------------------------------------------
 
 MISTAKES = {
     "attention": ("1.44269504f / ", "1.4f / "),

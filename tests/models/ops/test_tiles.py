@@ -13,7 +13,7 @@ from models.ops import kernel_library
 from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear, TileLinear
 from models.ops.int8 import Int8Linear
 from models.ops.kernel_build import features_here, levels_of_machine
-from models.ops.kernels import Kernels, from_tiles, to_tiles
+from models.ops.kernels import Kernels
 from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.torch import activate
 
@@ -241,13 +241,3 @@ def test_a_network_in_bfloat16_uses_tiles_where_they_compute_its_activation() ->
     assert isinstance(ops.linear(weight, bias, "gelu"), TileLinear)
     assert isinstance(ops.linear(weight, bias, "silu"), PrepackedLinear)
     assert isinstance(ops.linear(weight.float(), bias.float()), PrepackedLinear)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
-@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
-def test_tiles_hold_the_weight_and_zeros(inputs: int, outputs: int, dtype: torch.dtype) -> None:
-    weight = torch.randint(-127, 128, (outputs, inputs)).to(dtype)
-    back = from_tiles(to_tiles(weight))
-    assert torch.equal(back[:outputs, :inputs], weight)
-    assert back.count_nonzero() == weight.count_nonzero()
-    assert [len(back) % 32, back.shape[1] * dtype.itemsize % 64] == [0, 0]

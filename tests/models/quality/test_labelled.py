@@ -73,6 +73,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.csv", "", "holds no pairs"),
         ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
         ("a.jsonl", '{"query": "a", "title": 3, "grade": 1}\n', "must be text"),
+        ("a.jsonl", '{"query": "a", "grade": 1, "grade": 2}\n', 'line 1: the key "grade" appears twice'),
         ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(Expecting ',' delimiter at column 15\)"),
         ("a.csv", 'query,title,grade\na,b,1\na,"b,1\n', "line 3: a quote that never closes"),
         ("a.jsonl", "[1]\n", "line 1: not a JSON object"),
@@ -112,12 +113,6 @@ def test_grades_by_name_and_esci_s_letters(
     else:
         found = read_labelled(file, grades=len(labels) or 5, labels=labels, columns=columns)
         assert found == [LabelledPair("a", "b", expected)]
-
-
-def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"query": "a", "title": "b", "grade": 1, "grade": 2}\n')
-    with pytest.raises(ModelError, match='line 1: the key "grade" appears twice'):
-        read_labelled(tmp_path / "a.jsonl", grades=5)
 
 
 def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.service.asgi import DISCONNECT, Exchange, chunk, client
 from tests.service.fake_backend import FakeBackend
 
 BODY = orjson.dumps(SCORE)
+LOCKED = app_with(api_keys="alpha")
 
 
 async def refused(exchange: Exchange) -> int:
@@ -108,19 +109,29 @@ CLOSED = (
 
 @pytest.mark.parametrize("path", OPEN)
 async def test_with_keys_health_and_the_pages_stay_open(path: str) -> None:
-    answer = await Exchange(app_with(api_keys="alpha"), "GET", path).answer()
-    assert answer.status == 200
+    assert (await Exchange(LOCKED, "GET", path).answer()).status == 200
 
 
 @pytest.mark.parametrize("path", CLOSED)
 async def test_with_keys_everything_else_is_closed(path: str) -> None:
-    app = app_with(api_keys="alpha")
-    for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "Basic alpha")]):
-        answer = await Exchange(app, "GET", path, headers).answer()
+    for wrong in (
+        None,
+        "",
+        "alpha",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "Basic alpha",
+        "Bearer alpha x",
+        "Bearer ÿ",
+    ):
+        headers = [] if wrong is None else [("Authorization", wrong)]
+        answer = await Exchange(LOCKED, "GET", path, headers).answer()
         assert (answer.status, answer.error["type"]) == (401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    right = await Exchange(app, "GET", path, [("Authorization", "Bearer alpha")]).answer()
-    assert right.status in (200, 404, 405)
+    for right in ("Bearer alpha", "bearer alpha", "BEARER   alpha "):
+        answer = await Exchange(LOCKED, "GET", path, [("Authorization", right)]).answer()
+        assert answer.status in (200, 404, 405)
 
 
 async def test_a_stranger_is_refused_before_his_body_is_read() -> None:
