@@ -37,7 +37,7 @@ _EMBEDDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The base as it was packed. tensors: by their names in transformers' BertModel, float32.
+    """The base as it was packed. tensors: flat, by their names in transformers' BertModel, float32.
 
     pieces: each piece of the Unigram vocabulary with its log-probability, by id.
     """
@@ -80,7 +80,7 @@ def read_base(file: Path) -> Base:
     if reader.bytes(4) != b"E5S1":
         raise ModelError(f"{file} is not the base's file: it does not begin with E5S1")
     reader.values("I")  # the layout's version
-    hidden, layers, heads, feed_forward, vocabulary, positions, types = reader.values("7i")
+    hidden, layers, heads, feed_forward, _vocabulary, positions, _types = reader.values("7i")
     (epsilon,) = reader.values("f")
     (block,) = reader.values("i")
     if block != _BLOCK:
@@ -88,9 +88,7 @@ def read_base(file: Path) -> Base:
     pieces = _pieces(reader)
     _entries, size = reader.values("iI")
     reader.bytes(size)  # a table of normalisations: vocabulary.tokenizer_of has them as rules
-    shapes = {"emb.word": (vocabulary, hidden), "emb.pos": (positions, hidden), "emb.type": (types, hidden)}
-    tensors = _tensors(reader, shapes, hidden, feed_forward)
-    return Base(layers, heads, hidden, feed_forward, positions, round(epsilon, 15), tensors, pieces)
+    return Base(layers, heads, hidden, feed_forward, positions, round(epsilon, 15), _tensors(reader), pieces)
 
 
 def _pieces(reader: _Reader) -> list[tuple[str, float]]:
@@ -102,9 +100,7 @@ def _pieces(reader: _Reader) -> list[tuple[str, float]]:
     return [(text[int(ends[i]) : int(ends[i + 1])].decode(), float(scores[i])) for i in range(count)]
 
 
-def _tensors(
-    reader: _Reader, shapes: dict[str, tuple[int, int]], hidden: int, feed_forward: int
-) -> dict[str, npt.NDArray[np.float32]]:
+def _tensors(reader: _Reader) -> dict[str, npt.NDArray[np.float32]]:
     (entries,) = reader.values("i")
     tensors = {}
     for _ in range(entries):
@@ -117,7 +113,7 @@ def _tensors(
             raise ModelError(
                 f"the base's tensor {name} has {flat.size} numbers, its directory says {numbers}"
             )
-        tensors[_name(name)] = flat.reshape(shapes.get(name) or _shape(name, hidden, feed_forward))
+        tensors[_name(name)] = flat
     return tensors
 
 
@@ -133,11 +129,3 @@ def _name(name: str) -> str:
     layer, part, kind = name.split(".")
     where = _LINEAR.get(part) or _NORM[part]
     return f"encoder.layer.{layer[1:]}.{where}.{'weight' if kind == 'w' else 'bias'}"
-
-
-def _shape(name: str, hidden: int, feed_forward: int) -> tuple[int, ...]:
-    part, kind = name.split(".")[1:]
-    if part in _LINEAR and kind == "w":
-        rows = feed_forward if part == "fi" else hidden
-        return (rows, feed_forward if part == "fo" else hidden)
-    return (feed_forward,) if part == "fi" else (hidden,)

@@ -32,10 +32,6 @@ GITHUB = "https://raw.githubusercontent.com"
 TIMEOUT_SECONDS = 30
 
 
-class FetchFailed(ModelError):
-    """A raw file cannot be fetched unchanged, or the prepared data differ from the list."""
-
-
 def read_public() -> dict[str, Any]:
     """Return the committed list: the raw files by repository, and the SHA-256 of each prepared file."""
     public: dict[str, Any] = yaml.safe_load(PUBLIC.read_text(encoding="utf-8"))
@@ -45,7 +41,7 @@ def read_public() -> dict[str, Any]:
 def fetch(public: dict[str, Any], out: Path, *, server: str = GITHUB) -> None:
     """Put into `out` exactly the data that the shipped model was trained on.
 
-    Raises FetchFailed at the first file that cannot be fetched or that differs. Finished files stay.
+    Raises ModelError at the first file that cannot be fetched or that differs. Finished files stay.
     """
     for repository in public["repositories"]:
         for file in repository["files"]:
@@ -58,21 +54,21 @@ def fetch(public: dict[str, Any], out: Path, *, server: str = GITHUB) -> None:
         log.info("preparing %s", out)
         prepare(out / "raw", out)
     if names := differing(public, out):
-        raise FetchFailed(f"{out}: not what the shipped model was trained on: {', '.join(names)}")
+        raise ModelError(f"{out}: not what the shipped model was trained on: {', '.join(names)}")
 
 
 def download(url: str, sha256: str) -> bytes:
-    """Return the content of a URL. Raises FetchFailed if it cannot be read, or has another SHA-256."""
+    """Return the content of a URL. Raises ModelError if it cannot be read, or has another SHA-256."""
     try:
         with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
             content: bytes = response.read()
     except (OSError, HTTPException) as error:
         if isinstance(error, HTTPError):
             error.close()
-        raise FetchFailed(f"{url}: {error}; the same command goes on with this file") from error
+        raise ModelError(f"{url}: {error}; the same command goes on with this file") from error
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
-        raise FetchFailed(f"{url}: expected SHA-256 {sha256}, got {found}")
+        raise ModelError(f"{url}: expected SHA-256 {sha256}, got {found}")
     return content
 
 
@@ -101,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         fetch(read_public(), options.out)
-    except FetchFailed as error:
+    except ModelError as error:
         sys.exit(f"fetch: {error}")
     log.info("%s holds the training data", options.out)
 

@@ -116,10 +116,11 @@ def converted(base: Base, kept: Sequence[int]) -> tuple[BertModel, Tokenizer]:
     model = BertModel(config)
     word = "embeddings.word_embeddings.weight"
     weights = {name: torch.from_numpy(array.copy()) for name, array in base.tensors.items()}
-    weights[word] = weights[word][list(kept)]
+    weights[word] = weights[word].reshape(-1, base.hidden)[list(kept)]
     weights["pooler.dense.weight"] = torch.eye(base.hidden)
     weights["pooler.dense.bias"] = torch.zeros(base.hidden)
-    model.load_state_dict(weights)
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    model.load_state_dict({name: flat.reshape(shapes[name]) for name, flat in weights.items()})
     return model.eval(), tokenizer_of([base.pieces[piece] for piece in kept])
 
 

@@ -8,7 +8,6 @@ a hundred entities, keeps twenty.
 
 import argparse
 import gzip
-import io
 import json
 import random
 from collections import Counter
@@ -34,7 +33,9 @@ def write_samples(data: Path, out: Path) -> None:
         rows = list(sampled(read_judged(data, folds)))
         print(f"{name}: {len(rows)} pairs, {len({row.query for row in rows})} queries")
         print(" ", dict(Counter(row.source.partition(":")[0] for row in rows)))
-        (out / f"{name}.jsonl.gz").write_bytes(zipped(rows))
+        lines = [{"query": row.query, "title": row.title, "grade": row.grade} for row in rows]
+        text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+        (out / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def sampled(rows: Sequence[Judged]) -> Iterator[Judged]:
@@ -45,16 +46,6 @@ def sampled(rows: Sequence[Judged]) -> Iterator[Judged]:
         for group in queries.get(family, []):
             limit = TITLES_PER_QUERY.get(family, len(group))
             yield from group if len(group) <= limit else rng.sample(group, limit)
-
-
-def zipped(rows: Sequence[Judged]) -> bytes:
-    """Return the rows as gzipped JSON lines, the same bytes every time."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
-        for row in rows:
-            line = {"query": row.query, "title": row.title, "grade": row.grade}
-            file.write(f"{json.dumps(line, ensure_ascii=False)}\n".encode())
-    return buffer.getvalue()
 
 
 def main() -> None:

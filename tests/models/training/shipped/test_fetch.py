@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from models.training.shipped.fetch import FetchFailed, fetch, read_public
+from models.errors import ModelError
+from models.training.shipped.fetch import fetch, read_public
 from models.training.shipped.judged import read_judged
 from models.training.shipped.sources import prepare
 from tests.models.training.shipped.test_sources import write_raw
@@ -121,7 +122,7 @@ def test_a_file_that_cannot_be_had_unchanged_is_named_and_the_next_run_goes_on_w
     if fault != "missing":
         host.files[AGREEMENTS] = content + (b"more" if fault == "changed" else b"")
     host.cut_short = {AGREEMENTS} if fault == "cut short" else set()
-    with pytest.raises(FetchFailed, match=f"{AGREEMENTS}: {reason}"):
+    with pytest.raises(ModelError, match=f"{AGREEMENTS}: {reason}"):
         fetch(public, tmp_path / "data", server=host.url)
     assert not (tmp_path / "data" / "raw" / "dbpedia_entity_v2").exists()
 
@@ -136,7 +137,7 @@ def test_data_that_differs_from_the_shipped_models_is_reported(
     host: Host, public: dict[str, Any], tmp_path: Path
 ) -> None:
     public["prepared"]["graded.jsonl.gz"] = "0" * 64
-    with pytest.raises(FetchFailed, match=r"not what the shipped model was trained on: graded\.jsonl\.gz$"):
+    with pytest.raises(ModelError, match=r"not what the shipped model was trained on: graded\.jsonl\.gz$"):
         fetch(public, tmp_path / "data", server=host.url)
 
 
