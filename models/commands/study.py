@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from models.study.runner import Runner
     from models.study.study import Effort, Study
 
-NEEDED = ("jieba", "jinja2", "matplotlib", "sklearn", "statsmodels")
-"""The packages that the extra [study] installs."""
-
 CHOOSES_NOTHING = (
     "headroom: without --holdout, a search shows what each mask costs and chooses none, because the data "
     "that made the masks cannot also judge them"
@@ -193,9 +190,9 @@ def _check(
     dtype: str,
 ) -> None:
     """Refuse wrong arguments before torch is imported, which takes seconds."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}: {how_to_install('study')}")
+    if kind in (Kind.roles, Kind.all) and importlib.util.find_spec("jieba") is None:
+        need = "needs jieba, which finds the words of Chinese text"
+        raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
     from models.device import check_device_name, check_dtype_name
@@ -252,8 +249,11 @@ def _read(
     judged = [read(file, max_pairs=max_pairs, seed=seed) for file in files]
     for other in judged[1:]:
         inputs.check_apart(judged[0], other)
-    if effort.pairs is not None:
-        judged = [inputs.roughly(one, effort.pairs, QUERY_TITLES, seed) for one in judged]
+    sizes = (effort.pairs, effort.holdout_pairs)
+    judged = [
+        one if size is None else inputs.roughly(one, size, QUERY_TITLES, seed)
+        for one, size in zip(judged, sizes, strict=False)
+    ]
     return judged[0], judged[1] if len(judged) > 1 else None
 
 

@@ -28,7 +28,7 @@ def everything(study: Study) -> Result:
         _module(kind)
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
-    files: dict[str, str] = {}
+    files: dict[str, str | None] = {}
     for result in results:
         if both := merged.keys() & result.json.keys():
             raise AssertionError(f"two kinds of study report {both}")

@@ -14,7 +14,7 @@ from models.quality.bootstrap import Floats, Interval
 from models.study import plots
 from models.study.gradients import states
 from models.study.result import Figure, Finding, Result, Section, Table, in_words
-from models.study.statistics import METRICS, Effect, effects, holm
+from models.study.statistics import Effect, adjusted_p, effects
 from models.study.study import Study
 from models.study.wording import CHANGES, TOO_FEW, layer_range, p_value, percent, signed
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PAIRS = 400
 """How many pairs the tokens are drawn from."""
+TOKENS = 1200
+"""How many tokens' states are compared."""
 ALIKE = 0.9
 """A linear CKA of at least this counts as "hardly notice"."""
 
@@ -36,30 +38,19 @@ class Off:
     how: str
     layers: range
     effect: Effect
-    p_adjusted: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Change:
-    """The likeness of the output of layer `later` with and without the heads of layer `off`; later ≥ off.
-
-    cka: linear centred kernel alignment over tokens (Kornblith et al. 2019, arXiv:1905.00414); cosine: the
-    mean cosine between a token's two vectors. 1 is unchanged.
-    """
-
-    off: int
-    later: int
-    cka: float
-    cosine: float
+    p_adjusted: float
 
 
 @dataclass(frozen=True)
 class WholeLayers:
-    """The effects of whole layers: each layer alone, then all from below, then all from above; and how later
-    layers change."""
+    """The effects of whole layers: each layer alone, then all from below, then all from above.
+
+    cka: (layers, layers), the likeness of each layer's output (column) with and without the heads of an
+    earlier layer or its own (row); 1 is the same. nan if the column's layer is earlier.
+    """
 
     sets: list[Off]
-    changes: list[Change]
+    cka: Floats
 
 
 def measure(study: Study) -> WholeLayers:
@@ -71,51 +62,45 @@ def measure(study: Study) -> WholeLayers:
     masks = [np.ones(study.shape, np.float32) for _ in sets]
     for mask, (_, layers) in zip(masks, sets, strict=True):
         mask[layers.start : layers.stop] = 0
-    found, p, _ = effects(study, masks, "whole layers")
+    found, p = effects(study, masks, "whole layers")
     # Each of the three questions (alone, from below, from above) is a family of tests of its own.
-    adjusted = np.concatenate([holm(p[start : start + depth]) for start in range(0, len(sets), depth)])
+    adjusted = np.concatenate([adjusted_p(part) for part in np.split(p, 3)])
     results = [
-        Off(how, layers, effect, dict(zip(METRICS, row.tolist(), strict=True)))
-        for (how, layers), effect, row in zip(sets, found, adjusted, strict=True)
+        Off(how, layers, effect, float(own))
+        for (how, layers), effect, own in zip(sets, found, adjusted, strict=True)
     ]
-    return WholeLayers(results, layer_changes(study))
+    return WholeLayers(results, layer_likeness(study))
 
 
-def layer_changes(study: Study) -> list[Change]:
-    """Switch each layer off and return the changes of its own output and of all later ones."""
+def layer_likeness(study: Study) -> Floats:
+    """Switch each layer's heads off and compare its own output and all later ones: (layer off, layer)."""
     depth = study.shape[0]
     chosen = np.sort(np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS])
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in chosen])
     ends = np.cumsum([len(pair) for pair in encoded])
-    tokens = np.random.default_rng([study.seed, 4]).permutation(ends[-1])[: study.effort.tokens]
+    tokens = np.random.default_rng([study.seed, 4]).permutation(ends[-1])[:TOKENS]
     wanted = np.split(np.isin(np.arange(ends[-1]), tokens), ends[:-1])
     network = study.classifier.network
     study.progress.start("outputs of later layers", depth + 1)
     _, (_, *intact) = states(network, encoded, wanted)
     study.progress.advance()
-    changes = []
+    likeness: Floats = np.full((depth, depth), np.nan)
     for off in range(depth):
         mask = np.ones(study.shape, np.float32)
         mask[off] = 0
         _, (_, *masked) = states(network, encoded, wanted, mask)
-        changes += [
-            Change(off, later, cka(intact[later], masked[later]), _cosine(intact[later], masked[later]))
-            for later in range(off, depth)
-        ]
+        for later in range(off, depth):
+            likeness[off, later] = cka(intact[later], masked[later])
         study.progress.advance()
-    return changes
+    return likeness
 
 
 def cka(first: Floats32, second: Floats32) -> float:
-    """Return the linear centred kernel alignment of two layers' token vectors, (n, d) each."""
+    """Return the linear centred kernel alignment of two layers' token vectors, (n, d) each (Kornblith et al.
+    2019, arXiv:1905.00414)."""
     left, right = (x - x.mean(0, dtype=np.float64) for x in (first, second))
     own = np.linalg.norm(left.T @ left) * np.linalg.norm(right.T @ right)
     return float(np.square(left.T @ right).sum() / own)
-
-
-def _cosine(first: Floats32, second: Floats32) -> float:
-    norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return float(((first * second).sum(1) / norms).mean())
 
 
 def result(study: Study, layers: WholeLayers) -> Result:
@@ -148,7 +133,7 @@ def result(study: Study, layers: WholeLayers) -> Result:
             }
             for off in layers.sets
         ],
-        "noticed": layers.changes,
+        "cka": layers.cka,
     }
     findings = _findings(layers, depth, shown)
     return Result("layers", json, verdict, in_words(findings), (_section(study, layers),), findings, picture)
@@ -157,10 +142,9 @@ def result(study: Study, layers: WholeLayers) -> Result:
 def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...]:
     """Return what was published of whole layers, beside our numbers. A model of one layer has neither."""
     findings = []
-    last = [change for change in layers.changes if change.later == depth - 1 and change.off < depth - 1]
-    if last:
-        alike = sum(change.cka >= ALIKE for change in last)
-        ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {len(last)}"
+    if depth > 1:
+        alike = np.count_nonzero(layers.cka[:-1, -1] >= ALIKE)
+        ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
         findings.append(
             Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
         )
@@ -180,25 +164,25 @@ def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...
 
 def _section(study: Study, layers: WholeLayers) -> Section:
     rows = tuple(
-        (str(off.layers.start), *off.effect.cells(), p_value(min(off.p_adjusted.values())))
+        (str(off.layers.start), *off.effect.cells(), p_value(off.p_adjusted))
         for off in layers.sets
         if off.how == "alone"
     )
     noticed = Figure(
         "layers-noticed",
-        "How alike each later layer's output stays when one layer's heads are off: linear CKA (left) "
-        "and mean cosine of the token vectors (right); 1 is unchanged.",
-        partial(_noticed, study.shape[0], layers.changes),
-        "Two heat maps, layer off by later layer.",
+        "How alike each later layer's output stays when one layer's heads are off: linear CKA, 1 is "
+        "unchanged.",
+        partial(_noticed, layers.cka),
+        "A heat map, layer off by later layer.",
     )
     return Section(
         "Whole layers off",
         (
             "p-values come from a paired permutation test over queries "
-            f"({study.effort.permutations:,} draws), adjusted by Holm over layers and metrics; a "
-            "layer's p is the smallest of its metrics'. A layer is non-inferior if one-sided tests "
+            f"({study.effort.permutations:,} draws). A layer's p combines its metrics (Bonferroni) and is "
+            "adjusted over the layers by Benjamini–Hochberg. A layer is non-inferior if one-sided tests "
             f"show that accuracy, QWK and NDCG@10 each fall by less than {study.margin} (5 % each; "
-            "all must pass). CKA and cosine are those of a sample of tokens.",
+            "all must pass). CKA is that of a sample of tokens.",
         ),
         (Table(("layer off", *CHANGES, "adjusted p"), rows, "Each layer's heads off alone."),),
         (noticed,),
@@ -224,15 +208,10 @@ def _curves(depth: int, sets: list[Off]) -> Drawing:
     return drawing
 
 
-def _noticed(depth: int, changes: list[Change]) -> Drawing:
-    drawing, panels = plots.figure(15, 6, 1, 2)
-    for axes, name, title in ((panels[0], "cka", "linear CKA"), (panels[1], "cosine", "mean cosine")):
-        values: Floats = np.full((depth, depth), np.nan)
-        for change in changes:
-            values[change.off, change.later] = getattr(change, name)
-        plots.heat_map(
-            axes, values, title=f"Output with one layer off: {title}", label=title, x="later layer",
-            y="layer whose heads are off", signed=False, limits=(min(0.5, float(np.nanmin(values))), 1),
-            digits=2,
-        )  # fmt: skip
+def _noticed(values: Floats) -> Drawing:
+    drawing, axes = plots.figure(8.5, 6)
+    plots.heat_map(
+        axes, values, title="Output with one layer's heads off", label="linear CKA", x="later layer",
+        y="layer whose heads are off", signed=False, limits=(min(0.5, float(np.nanmin(values))), 1), digits=2,
+    )  # fmt: skip
     return drawing

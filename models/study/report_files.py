@@ -12,7 +12,7 @@ from models.files import write_whole
 from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Judged
-from models.study.page import FILES, PAGES, PLOTS, REPORT, remove_others
+from models.study.page import REPORT
 from models.study.result import Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
@@ -22,33 +22,30 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 
 
 def write(study: Study, result: Result) -> dict[str, Any]:
-    """Write the report into study.out and return the content of report.json.
-
-    Files of an earlier report there that this one does not write are removed, such as its mask.
-    """
+    """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
+    replaced = (study.out / REPORT).exists()
     content = report_json(study, result)
     sections = (*_beside_published(result), *result.sections, _setting(study, content))
     figures = {figure.name: figure for section in sections for figure in section.figures}
     if result.picture is not None:
         figures[result.picture.name] = result.picture
-    plot_files = [f"{PLOTS}/{name}.{ending}" for name in figures for ending in ("png", "svg")]
-    content[FILES] = [*PAGES, *result.files, *plot_files]
-    remove_others(study.out, content[FILES])
-    (study.out / PLOTS).mkdir(parents=True, exist_ok=True)
-    drawings = {
-        name: plots.svg(figure.draw, study.out / PLOTS / f"{name}.png") for name, figure in figures.items()
-    }
+    folder = study.out / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawings = {name: plots.svg(figure.draw, folder / f"{name}.png") for name, figure in figures.items()}
     for name, svg in drawings.items():
-        write_whole(study.out / PLOTS / f"{name}.svg", svg.encode())
+        write_whole(folder / f"{name}.svg", svg.encode())
     title = f"Head study “{result.kind}” of {study.classifier.name}"
-    conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}"
+    conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}".strip()
     values: dict[str, Any] = {"title": title, "verdict": result.verdict, "conclusion": conclusion}
     values |= {"sections": sections, "picture": result.picture}
     write_whole(study.out / REPORT, orjson.dumps(content, option=JSON))
     write_whole(study.out / "report.md", page.markdown(**values).encode())
     write_whole(study.out / "report.html", page.html(drawings, **values).encode())
     for name, text in result.files.items():
-        write_whole(study.out / name, text.encode())
+        if text is not None:
+            write_whole(study.out / name, text.encode())
+        elif replaced:
+            (study.out / name).unlink(missing_ok=True)
     return content
 
 
@@ -99,7 +96,7 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
         read += f", from {holdout.source}" + (f" ({holdout.note})" if holdout.note else "")
     paragraphs = [
         f"{read}. Intervals are 95 %, by symmetric bootstrap-t over whole queries "
-        f"({study.resamples:,} resamples, seed {study.seed}). All figures are of "
+        f"({study.resamples:,} resamples, seed {study.seed}). All figures are for "
         f"{content['number_format']} on {content['device']}; with another number format they differ a "
         "little, and the number of heads that just pass a test differs more."
     ]

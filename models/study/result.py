@@ -70,7 +70,7 @@ class Result:
 
     json: plain Python values, merged into report.json beside schema, kind, model and baseline.
     verdict: one sentence. conclusion: one paragraph made from the numbers. picture: what one sees first.
-    files: the text of further files for the report's directory, by name.
+    files: the text of further files for the report's directory, by name; None removes an earlier report's.
     """
 
     kind: str
@@ -80,4 +80,4 @@ class Result:
     sections: tuple[Section, ...] = ()
     findings: tuple[Finding, ...] = ()
     picture: Figure | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str | None] = field(default_factory=dict)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
-from statsmodels.stats.multitest import multipletests
 
 from models.quality import bootstrap, metrics
 from models.quality.bootstrap import (
@@ -109,10 +108,8 @@ def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) ->
     )
 
 
-def effects(
-    study: Study, masks: Sequence[Matrix], what: str
-) -> tuple[list[Effect], Floats, dict[str, Draws]]:
-    """Return the effect of each mask, the p-values of `swap_p`, and the draws of the whole model.
+def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effect], Floats]:
+    """Return the effect of each mask, and the p-values of `swap_p`.
 
     what: the name of the masks on the progress bar.
     """
@@ -123,7 +120,7 @@ def effects(
     for evaluation in masked:
         found.append(effect(resamples, base, evaluation))
         study.progress.advance()
-    return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed), base
+    return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
 
 
 def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int) -> Floats:
@@ -154,24 +151,16 @@ def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed:
     return np.asarray((1 + beyond) / (1 + draws))
 
 
-def holm(p: Floats) -> Floats:
-    """Return Holm's adjusted p-values (1979), for any dependence between tests; same shape."""
-    return np.asarray(multipletests(np.ravel(p), method="holm")[1]).reshape(np.shape(p))
+def adjusted_p(p: Floats) -> Floats:
+    """Return p-values of "the mask changes no metric", (masks,), adjusted over the masks, from p of (masks,
+    metrics).
 
-
-def benjamini_hochberg(p: Floats) -> Floats:
-    """Return Benjamini and Hochberg's adjusted p-values (1995), (heads, k), over the heads of each column."""
-    return np.asarray(false_discovery_control(p, axis=0, method="bh"))
-
-
-def benjamini_hochberg_by_head(p: Floats) -> Floats:
-    """Return adjusted p-values of "the head changes no metric", (heads,), from p of (heads, metrics).
-
-    A head's metrics are combined first (Bonferroni), so that a discovery is a head. Over all heads and
-    metrics together, the share of false heads among the heads found could exceed that of false tests.
+    A mask's metrics are combined first (Bonferroni), then the masks by Benjamini and Hochberg (1995), so that
+    a discovery is a head, or a layer. Over all masks and metrics together, the share of false masks among
+    those found could exceed that of false tests.
     """
     combined = np.minimum(np.min(p, axis=1) * np.shape(p)[1], 1)
-    return benjamini_hochberg(combined[:, None])[:, 0]
+    return np.asarray(false_discovery_control(combined, method="bh"))
 
 
 def permutation_p(observed: float, null: NDArray[np.float64]) -> float:

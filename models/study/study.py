@@ -15,16 +15,17 @@ from models.study.runner import Runner
 class Effort:
     """The numbers of things that a study computes.
 
-    pairs: how many pairs of each file are used, spread over the queries; None: as many as --max-pairs allows.
+    pairs, holdout_pairs: how many pairs of either file are used, spread over the queries; None: as many as
+    --max-pairs allows. A quick search holds out more than it searches on: enough queries for its test.
     resamples: the most resamples of a bootstrap. permutations: the draws of a permutation test over queries.
     fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
     role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
-    comparison. compared_pairs: the pairs that `similarity` compares. tokens: the tokens whose states
-    `layers` compares. shares: the shares of heads kept at which `search` makes masks, in the order tested;
-    orders: how many random masks of each kind it makes. rounds: how often `search` times each thing.
+    comparison. compared_pairs: the pairs that `similarity` compares. shares, orders, rounds: for `search`,
+    the shares of heads kept at which it makes masks, the random masks, and how often it times each thing.
     """
 
     pairs: int | None = None
+    holdout_pairs: int | None = None
     resamples: int = 20_000
     permutations: int = 19_999
     fractions: int = 20
@@ -32,7 +33,6 @@ class Effort:
     role_pairs: int = 400
     role_sets: int = 100
     compared_pairs: int = 100
-    tokens: int = 1200
     shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
     orders: int = 20
     rounds: int = 7
@@ -42,6 +42,7 @@ FULL = Effort()
 
 QUICK = Effort(
     pairs=250,
+    holdout_pairs=800,
     resamples=400,
     permutations=1_999,
     fractions=10,
@@ -49,7 +50,6 @@ QUICK = Effort(
     role_pairs=60,
     role_sets=10,
     compared_pairs=25,
-    tokens=500,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     orders=5,
     rounds=3,

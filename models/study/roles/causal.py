@@ -30,12 +30,11 @@ CAUSAL_METRICS = ("accuracy", "qwk", "ndcg10")
 class Comparison:
     """The effect of switching some heads off, beside that of random sets with as many heads of each layer.
 
-    value: the metrics with these heads off. relative: by metric, the relative change with its bootstrap.
+    relative: by metric, the relative change with its bootstrap.
     random: by metric, the relative change of each random set.
     """
 
     heads: Heads
-    value: dict[str, float]
     relative: dict[str, Estimate]
     random: dict[str, np.ndarray]
 
@@ -81,7 +80,7 @@ def causal_check(
         changes = {
             m: relative_changes([x[m] for x in others], float(whole[m].values[0])) for m in CAUSAL_METRICS
         }
-        comparisons[role] = Comparison(heads, off.value, relative, changes)
+        comparisons[role] = Comparison(heads, relative, changes)
     return CausalCheck(comparisons, len(data), len(data.queries))
 
 

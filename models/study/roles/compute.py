@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +91,6 @@ def leaders(scores: RoleScores, heads: Heads) -> Heads:
     return tuple(heads[i] for i in (holding or significant)[:TOP])
 
 
-@cache
 def _sample() -> dict[str, list[tuple[str, str]]]:
     """Return (product, title) pairs by language."""
     found: dict[str, list[tuple[str, str]]] = {}

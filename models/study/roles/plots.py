@@ -15,46 +15,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = {
-    "term_match": ("term match", "T"),
-    "previous_word": ("previous word", "P"),
-    "next_word": ("next word", "N"),
-    "segmentation": ("segmentation", "W"),
-    "segmentation_zh": ("segmentation, Chinese", "C"),
-    "segmentation_ko": ("segmentation, Korean", "K"),
-    "special": ("special tokens", "S"),
+    "term_match": "term match",
+    "previous_word": "previous word",
+    "next_word": "next word",
+    "segmentation": "segmentation",
+    "segmentation_zh": "segmentation, Chinese",
+    "segmentation_ko": "segmentation, Korean",
+    "special": "special tokens",
 }
-"""The name and the letter of each role."""
 
 
 def role_maps(roles: Roles, shape: tuple[int, int]) -> Figure:
-    """Draw a heat map of each role, and the map of main roles."""
+    """Draw a heat map of each role."""
     drawing, panels = figure(22, 9.5, rows=2, columns=4)
-    main, best = np.full(shape, "", dtype=object), np.zeros(shape)
     for axes, role in zip(panels.flat, ROLES, strict=False):
         values, held = np.full(shape, np.nan), np.zeros(shape, np.bool_)
         scores = roles.scores[role]
         for head, excess, holding in zip(roles.heads, scores.values, holds(scores), strict=True):
             values[head], held[head] = excess, holding
-            if holding and excess > best[head]:
-                best[head], main[head] = excess, NAMED[role][1]
         label = "attention beyond chance" if scores.queries else "nothing to measure it on"
-        heat_map(axes, values, title=NAMED[role][0], label=label, marked=held, digits=2)
-    axes = panels.flat[-1]
-    axes.imshow(np.where(main == "", 0.0, best), cmap="Blues", vmin=0, vmax=1, origin="lower", aspect="auto")
-    for (layer, head), letter in np.ndenumerate(main):
-        axes.text(head, layer, letter, ha="center", va="center", fontweight="bold")
-    key = ", ".join(f"{letter} {name}" for name, letter in NAMED.values())
-    axes.set(title="main role of each head", ylabel="layer")
-    axes.set_xlabel(f"head\n{key}", wrap=True, fontsize=9)
-    axes.set_xticks(range(shape[1]))
-    axes.set_yticks(range(shape[0]))
-    axes.grid(False)
+        heat_map(axes, values, title=NAMED[role], label=label, marked=held, digits=2)
+    panels.flat[-1].set_axis_off()
     return drawing
 
 
 def labelled(check: CausalCheck) -> dict[str, Comparison]:
     """Return the comparisons by what their heads are called."""
-    return {NAMED.get(name, (name,))[0]: one for name, one in check.comparisons.items()}
+    return {NAMED.get(name, name): one for name, one in check.comparisons.items()}
 
 
 def causal_plot(check: CausalCheck) -> Figure:

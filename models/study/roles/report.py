@@ -38,13 +38,13 @@ _METHOD = (
 def result(study: Study, roles: Roles) -> Result:
     """Return the report of roles."""
     counts = {role: int(holds(roles.scores[role]).sum()) for role in ROLES}
-    held = [f"{NAMED[role][0]} {count}" for role, count in counts.items() if count]
+    held = [f"{NAMED[role]} {count}" for role, count in counts.items() if count]
     verdict = f"Of {len(roles.heads)} heads, these hold a role: {listed(held)}."
     picture = Figure(
         "role_map",
         "Excess over chance of every head in every role; framed heads hold it.",
         lambda: role_maps(roles, study.shape),
-        alt="Heat maps of layers by heads, one per role, and one that names each head's main role.",
+        alt="Heat maps of layers by heads, one per role.",
     )
     findings = _findings(roles)
     json = {
@@ -79,7 +79,6 @@ def _causal_json(check: CausalCheck) -> dict[str, Any]:
         """Return one comparison as report.json holds it. random: the relative change of each random set."""
         return {
             "heads": comparison.heads,
-            "value": comparison.value,
             "relative": {m: comparison.relative[m].interval() for m in CAUSAL_METRICS},
             "random": comparison.random,
             "p": comparison.p,
@@ -95,7 +94,7 @@ def _causal_json(check: CausalCheck) -> dict[str, Any]:
 def _role_section(roles: Roles) -> Section:
     rows = [
         (
-            NAMED[role][0],
+            NAMED[role],
             head_name(roles.heads[i]),
             f"{scores.score[i]:.3f}",
             scores.excess[i].text(sign=True),

@@ -17,7 +17,7 @@ from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.plans import LAYERS, Planner
 from models.study.search.recovery import Recovered, recover
-from models.study.search.times import Times, is_removable, measure_times
+from models.study.search.times import is_removable, measure_times
 from models.study.statistics import Resamples
 from models.study.study import Study
 
@@ -32,8 +32,7 @@ SAME = 1e-6
 @dataclass(frozen=True)
 class Point:
     """One network. planned: the speed that it was planned for, None if heads were counted; predicted: by
-    the times. quality: on the search data; held_out: on the held-out queries; pace: as measured;
-    divergence: of its grades from the intact model's, on a sample."""
+    the times. quality: on the search data; held_out: on the held-out queries; pace: as measured."""
 
     structure: Structure
     quality: Evaluation
@@ -41,7 +40,6 @@ class Point:
     predicted: float | None = None
     held_out: Evaluation | None = None
     pace: Pace | None = None
-    divergence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class Found:
 
     verdicts: on each of `path`. chosen: the index in `path` of the smallest that passed, or of the wanted
     speed. random: on the held-out queries, networks that keep as many heads and units of each layer as the
-    chosen one, drawn at random. times, layer_order: of a search by time; the order is that in which layers
-    go, with the divergence without those so far.
+    chosen one, drawn at random.
     """
 
     intact: Evaluation
@@ -61,8 +58,6 @@ class Found:
     chosen: int | None
     intact_pace: Pace | None = None
     random: tuple[Evaluation, ...] = ()
-    times: Times | None = None
-    layer_order: tuple[tuple[int, float], ...] = ()
     recovered: Recovered | None = None
 
 
@@ -132,20 +127,11 @@ def _by_time(study: Study, networks: Networks) -> Found:
     found = _evaluated(study, networks, path)
     intact_pace, *paces = networks.paces(path)
     points = [
-        replace(
-            point,
-            planned=speedup,
-            predicted=whole / planner.seconds(point.structure),
-            pace=pace,
-            divergence=networks.divergence(point.structure),
-        )
+        replace(point, planned=speedup, predicted=whole / planner.seconds(point.structure), pace=pace)
         for point, speedup, pace in zip(found.path, planned, paces, strict=True)
     ]
     chosen = found.chosen if wanted is None else list(planned).index(wanted)
-    return replace(
-        found, path=points, chosen=chosen, intact_pace=intact_pace, times=times,
-        layer_order=tuple(layer_order),
-    )  # fmt: skip
+    return replace(found, path=points, chosen=chosen, intact_pace=intact_pace)
 
 
 def _gradients(study: Study) -> Gradients:
@@ -156,33 +142,30 @@ def _gradients(study: Study) -> Gradients:
     return network.gradients(encoded, study.data.grade[rows], done=study.progress.advance)
 
 
-def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[tuple[int, float]]:
+def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[int]:
     """Drop layers one at a time, always the one without which the grades change least; stop where whole
     layers alone make the fastest network that is wanted."""
-    config, order = planner.config, list[tuple[int, float]]()
+    config, order = planner.config, list[int]()
     whole = Structure.whole(config)
     left = [layer for layer in range(config.num_layers) if is_removable(config, layer)]
     while left and len(order) < config.num_layers - 1:
-        gone = frozenset(layer for layer, _ in order)
+        gone = frozenset(order)
         if planner.seconds(replace(whole, skipped=gone)) <= planner.whole_seconds / fastest:
             break
         divergences = {one: networks.divergence(replace(whole, skipped=gone | {one})) for one in left}
         # Of layers that change nothing at all, the last goes first.
         layer = min(left, key=lambda one: (max(divergences[one], SAME), -one))
-        order.append((layer, divergences[layer]))
+        order.append(layer)
         left.remove(layer)
     return order
 
 
-def _best(
-    networks: Networks, planner: Planner, order: Sequence[tuple[int, float]], speedup: float
-) -> Structure | None:
+def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: float) -> Structure | None:
     """Return the structure that changes the grades least, over the numbers of layers dropped; of several
     that change nothing, the fastest. None if nothing is as fast as wanted."""
     candidates = []
     for count in range(len(order) + 1):
-        gone = [layer for layer, _ in order[:count]]
-        structure = planner.fitting(planner.whole_seconds / speedup, gone)
+        structure = planner.fitting(planner.whole_seconds / speedup, order[:count])
         if structure is not None:
             candidates.append(structure)
     if len(candidates) < 2:

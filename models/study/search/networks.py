@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
-from scipy.stats import binom
 from torch import Tensor
 
 from models.checkpoint.hub import locate
@@ -39,12 +37,11 @@ class Pace:
     """The measured speed of a network on one thread.
 
     pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
-    model, with its interval by order statistics. parameters: of the network.
+    model, with the lowest and the highest one.
     """
 
     pairs_per_second: float
     speedup: Interval
-    parameters: int
 
 
 class Networks:
@@ -97,8 +94,11 @@ class Networks:
         pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
         seconds = self.in_turns([partial(one.score, pairs) for one in every], "speed")
         return [
-            Pace(len(pairs) / median(own), median_interval(seconds[:, 0] / own), clf.network.parameters)
-            for own, clf in zip(seconds.T, every, strict=True)
+            Pace(
+                len(pairs) / float(np.median(own)),
+                Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max())),
+            )
+            for own, ratio in zip(seconds.T, (seconds[:, :1] / seconds).T, strict=True)
         ]
 
     def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
@@ -131,11 +131,3 @@ def name_of(structure: Structure) -> str:
     digest = hashlib.sha256(repr(sorted(structure.skipped)).encode())
     digest.update(structure.heads.tobytes() + structure.units.tobytes())
     return digest.hexdigest()[:16]
-
-
-def median_interval(values: NDArray[np.floating]) -> Interval:
-    """Return the median and its interval by order statistics with the least coverage of at least 95 %; the
-    smallest and the largest value if there are too few."""
-    ordered = np.sort(values)
-    low = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
-    return Interval(median(ordered.tolist()), float(ordered[low]), float(ordered[len(ordered) - 1 - low]))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
-from models.quality.evaluation import Evaluation, within_range
+from models.quality.evaluation import Evaluation
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.search import plots
 from models.study.search.compute import ERROR_RATE, Found, Point
 from models.study.search.noninferiority import POWER, TESTED_METRICS, Loss, Verdict
 from models.study.search.recovery import Recovered
-from models.study.statistics import Resamples, permutation_p
+from models.study.statistics import permutation_p
 from models.study.study import Study
 from models.study.wording import NAMES, bound, listed, p_value, signed
 
@@ -25,28 +25,26 @@ TESTED = listed([NAMES[name] for name in TESTED_METRICS])
 
 def result(study: Study, found: Found) -> Result:
     """Return the report of a search."""
-    path = Figure(
-        "search_path",
-        "Quality of the smaller networks on the search data, with 95 % bands.",
-        lambda: plots.path(found, study.data, study),
-        alt="Curves of QWK and NDCG@10 by size or speed.",
+    caption = (
+        "The change of each smaller network on held-out queries (point) and its lower bound (end of the "
+        "line). A network passes if both bounds lie above the margin."
+        if found.verdicts
+        else "The change of each smaller network on the search data, which looks better than it is."
     )
-    test = Figure(
-        "search_holdout",
-        "Change on held-out queries with its lower bound; a network passes if both lie above the "
-        "line of the margin.",
-        lambda: plots.held_out(found, study),
-        alt="Points with bounds, and the margin as a line.",
+    picture = Figure(
+        "search",
+        f"{caption} A loss of more than {plots.DEEPEST} margins is below the picture.",
+        partial(plots.changes, found, study),
+        alt="Changes of QWK and NDCG@10 by size or speed, and the margin as a line.",
     )
-    sections = [_path_section(found, path)]
-    if found.verdicts:
-        sections.append(_test_section(found, study))
+    sections = [_test_section(found, study)] if found.verdicts else []
     if found.chosen is not None:
         sections.append(_chosen_section(study, found.path[found.chosen]))
+    sections.append(_path_section(found, study))
     verdict, findings = _verdict(found, study), () if study.by_time else (_finding(found, study),)
     return Result(
         "search", _json(found, study), verdict, " ".join(_sentences(found, study)), tuple(sections), findings,
-        test if found.verdicts else path, _files(found, study),
+        picture, _files(found, study),
     )  # fmt: skip
 
 
@@ -54,16 +52,14 @@ def _verdict(found: Found, study: Study) -> str:
     """Say in one sentence what was chosen, or why nothing was."""
     if study.holdout is None and found.chosen is None:
         return "Nothing is chosen without --holdout: the data that made the masks cannot also judge them."
-    margin = f"a margin of {study.margin:g}"
+    few = ""
     if study.holdout is not None and _is_untestable(found):
-        claim = "no mask is" if found.chosen is None else "the network is not"
-        return (
+        few = (
             f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} "
-            f"held-out queries have titles of different grades, and {claim} called non-inferior on fewer "
-            f"than {MIN_TESTED}."
+            f"held-out queries have titles of different grades, and the test needs {MIN_TESTED}."
         )
     if found.chosen is None:
-        return f"No mask could be shown to be non-inferior at {margin}."
+        return few or f"No mask is {_shown(study)}."
     point, config = found.path[found.chosen], study.classifier.config
     heads, units = _counts(point, study)
     total = sum(map(len, config.kept_heads))
@@ -75,9 +71,11 @@ def _verdict(found: Found, study: Study) -> str:
         text += f", {point.pace.speedup.value:.2f} × as fast"
     if study.holdout is None or not found.verdicts:
         return f"{text}; without --holdout it was not tested."
+    if few:
+        return f"{text}. {few}"
     if not found.verdicts[found.chosen].passed:
-        return f"{text}, but is not shown to be non-inferior at {margin}."
-    return f"{text}: on {len(study.holdout.queries)} held-out queries {_within(study.margin)}."
+        return f"{text}, but is not {_shown(study)}."
+    return f"{text}, and is {_shown(study)}."
 
 
 def _is_untestable(found: Found) -> bool:
@@ -91,9 +89,10 @@ def _counts(point: Point, study: Study) -> tuple[int, int]:
     return heads, units
 
 
-def _within(margin: float) -> str:
+def _shown(study: Study) -> str:
     """Say what is shown of a mask that passed. Its own figures are too good, because they chose it."""
-    return f"{TESTED} each change by more than −{margin:g}"
+    queries = 0 if study.holdout is None else len(study.holdout.queries)
+    return f"shown to lose less than {study.margin:g} of {TESTED} each on {queries} held-out queries"
 
 
 def _sentences(found: Found, study: Study) -> list[str]:
@@ -168,36 +167,44 @@ def _loss(name: str, loss: Loss, margin: float) -> str:
     return f"{text})"
 
 
-def _path_section(found: Found, path: Figure) -> Section:
+def _path_section(found: Found, study: Study) -> Section:
     rows = [("intact", *_cells(found.intact))]
-    for point in found.path:
-        heads = f"{(point.structure.heads > 0).sum()} heads"
-        size = f"{plots.speed_of(point):.2f} ×" if point.predicted else heads
-        rows.append((size, *_cells(point.quality)))
-    return Section(
-        "Search: the path",
-        (
-            "Heads go in the order of a greedy backward elimination under the full Fisher "
-            "information of the gates (Kwon et al. 2022), estimated on the search data. By time, a "
-            "knapsack over measured times chooses for each speed how many heads and units a layer "
-            "keeps, once for each number of layers dropped; of these networks the one counts whose "
-            "grades differ least from the intact model's on a sample. The same data shows the path, "
-            "so it looks better than it is; the test on held-out queries is fair.",
-        ),
-        (Table(("size", *NAMES.values()), tuple(rows), "Quality on the search data."),),
-        (path,),
+    rows += [(_size(point, study), *_cells(point.quality)) for point in found.path]
+    method = (
+        "Heads go in the order of a greedy backward elimination under the full Fisher information of the "
+        "gates (Kwon et al. 2022), estimated on the search data. "
     )
+    if study.by_time:
+        method = (
+            "The loss without a part is estimated by the full Fisher information of the gates (Kwon et al. "
+            "2022) on the search data. For each speed a knapsack over measured times chooses how many heads "
+            "and units a layer keeps, once for each number of layers dropped; of these networks the one "
+            "counts whose grades differ least from the intact model's on a sample. "
+        )
+    method += (
+        "The table is of the same data, so it looks better than it is; the test on other queries is fair."
+    )
+    caption = "Quality on the search data, which chose the heads."
+    return Section(
+        "Search: the smaller networks", (method,), (Table(("size", *NAMES.values()), tuple(rows), caption),)
+    )
+
+
+def _size(point: Point, study: Study) -> str:
+    """Return what a row of a table is about: the speed wanted, or the number of heads."""
+    return f"{point.planned:g} ×" if point.planned else f"{_counts(point, study)[0]} heads"
 
 
 def _test_section(found: Found, study: Study) -> Section:
     rows = []
     for point, verdict in zip(found.path, found.verdicts, strict=True):
-        size = f"{point.planned:g} ×" if point.planned else f"{_counts(point, study)[0]} heads"
-        cells = [size, "" if point.pace is None else f"{point.pace.speedup.value:.2f}"]
+        cells = [_size(point, study)]
+        if study.by_time and point.pace is not None:
+            cells.append(f"{point.pace.speedup.value:.2f}")
         for loss in verdict.losses.values():
             cells += [signed(loss.delta), bound(loss.bound, study.margin)]
         rows.append((*cells, "–" if _is_untestable(found) else verdict.outcome))
-    header = ["size", "measured speed"]
+    header = ["size", "measured speed"] if study.by_time else ["size"]
     for name in TESTED_METRICS:
         header += [f"Δ {NAMES[name]}", "lower bound"]
     return Section(
@@ -222,17 +229,12 @@ def _chosen_section(study: Study, point: Point) -> Section:
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
     )
-    kept = Figure(
-        "search_mask",
-        "What the chosen network keeps.",
-        lambda: plots.kept(point, study),
-        alt="The heads that stay, or bars for each layer: the shares of heads and of units that stay.",
-    )
+    kept = Figure("search_mask", "The heads that the chosen network keeps.", partial(plots.kept, point))
     return Section(
         "Search: what stays",
         (
-            "Speeds are of one thread, the median ratio of rounds in which the networks took turns; "
-            "their intervals are by order statistics. Random networks that keep as many heads and "
+            "Speeds are of one thread: the median ratio of rounds in which the networks took turns, with "
+            "the lowest and the highest one. Random networks that keep as many heads and "
             "units of each layer say, on the held-out queries, whether it matters which of them stay.",
         ),
         (Table(("layer", "heads kept", "units kept"), rows),),
@@ -246,7 +248,7 @@ def _finding(found: Found, study: Study) -> Finding:
     if found.chosen is not None:
         heads, _ = _counts(found.path[found.chosen], study)
         gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
-        ours = f"{gone:.0%} ({_within(study.margin)})"
+        ours = f"{gone:.0%} ({_shown(study)})"
     return Finding("a fifth of the heads can go at no loss", "about 20 %", ours)
 
 
@@ -256,12 +258,9 @@ def _cells(quality: Evaluation) -> tuple[str, ...]:
 
 def _json(found: Found, study: Study) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
-    resamples = Resamples(study.data, study.resamples, study.seed)
     path = []
     for index, point in enumerate(found.path):
-        drawn = {m: resamples.estimate(d).interval() for m, d in resamples.draws(point.quality).items()}
-        ends = {metric: [one.low, one.high] for metric, one in within_range(drawn).items()}
-        content = {**_point(point, study), "interval": ends}
+        content = _point(point, study)
         if point.held_out is not None:
             verdict = found.verdicts[index]
             content["holdout"] = {**_metrics(point.held_out), **_tested(verdict), "tested": verdict.tested}
@@ -274,7 +273,6 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
         "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
         "random": [_metrics(one) for one in found.random],
         "recovered": None if found.recovered is None else _recovered(found.recovered),
-        "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
         "non_inferiority": {
             "margin": study.margin,
             "metrics": TESTED_METRICS,
@@ -283,28 +281,19 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
             "queries": 0 if study.holdout is None else len(study.holdout.queries),
         },
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
-        "cost": found.times,
     }
 
 
 def _point(point: Point, study: Study) -> dict[str, Any]:
-    config, pace = study.classifier.config, point.pace
-    heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
-    layers = point.structure.layers
-    speed = None
-    if pace is not None:
-        ends = [pace.speedup.low, pace.speedup.high]
-        speed = asdict(pace) | {"speedup": pace.speedup.value, "interval": ends}
+    heads, units = _counts(point, study)
     return {
-        "heads_on": sum(map(len, heads)),
-        "units_on": sum(map(len, units)),
-        "layers_on": len(layers),
-        "layers": [{"layer": n, "heads": len(heads[n]), "units": len(units[n])} for n in layers],
-        "spec": point.structure.mask(config).spec,
+        "heads_on": heads,
+        "units_on": units,
+        "layers_on": len(point.structure.layers),
+        "spec": point.structure.mask(study.classifier.config).spec,
         "speedup_wanted": point.planned,
         "speedup_predicted": point.predicted,
-        "speed": speed,
-        "divergence": point.divergence,
+        "speed": point.pace,
         **_metrics(point.quality),
     }
 
@@ -332,10 +321,10 @@ def _metrics(evaluation: Evaluation) -> dict[str, float]:
     return {name: values[name] for name in NAMES}
 
 
-def _files(found: Found, study: Study) -> dict[str, str]:
+def _files(found: Found, study: Study) -> dict[str, str | None]:
     """Return mask.json, which fits a checkpoint's masks/NAME.json, serve.yaml and `headroom prune`."""
     if found.chosen is None:
-        return {}
+        return {"mask.json": None}
     point = found.path[found.chosen]
     mask = point.structure.mask(study.classifier.config)
     heads, units = _counts(point, study)

@@ -64,8 +64,7 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
             assert row["relative"][name] == pytest.approx(off[name] / whole[name] - 1, abs=1e-9)
             low, high = row["interval"][name]
             assert low <= row["delta"][name] <= high
-            assert 0 < row["p_adjusted_by_metric"][name] <= 1
-        assert min(row["p_adjusted_by_metric"].values()) <= row["p_adjusted"] <= 1
+        assert 0 < row["p_adjusted"] <= 1
 
 
 def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
@@ -75,11 +74,10 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
     assert set(rows["alone", "1"]["delta"].values()) == {0.0}
     assert rows["below", "0-1"]["qwk"] == rows["alone", "0"]["qwk"]
     assert rows["above", "1-2"]["qwk"] == rows["alone", "2"]["qwk"]
-    noticed = {(row["off"], row["later"]): row for row in result.json["noticed"]}
-    assert sorted(noticed) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
-    assert noticed[1, 2]["cka"] == pytest.approx(1)
-    assert noticed[1, 1]["cosine"] == pytest.approx(1)
-    assert noticed[0, 1]["cka"] < 0.999
+    cka = np.array(result.json["cka"], np.float64)
+    assert np.isnan(cka[np.tril_indices(3, -1)]).all()
+    assert cka[1, 1:] == pytest.approx(1)
+    assert cka[0, 1] < 0.999
     assert "layer" in result.conclusion
 
 
@@ -127,7 +125,6 @@ def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked:
 
     for row in result.json["heads"]:
         assert row["interval"]["ndcg10"] == pytest.approx([np.nan, np.nan], nan_ok=True)
-        assert ranked or row["p_adjusted_by_metric"]["ndcg10"] == 1
         assert row["p_adjusted"] > 0.05
     assert result.conclusion.count("too few queries: nothing is called harmless") == 1
 

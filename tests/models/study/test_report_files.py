@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from models.quality.bootstrap import Interval
 from models.quality.labelled import LabelledPair
 from models.study import plots, report_files
 from models.study.base import Judged
-from models.study.page import check_directory, remove_others
+from models.study.page import check_directory
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.wording import bound, percent, signed
 from tests.models.study.data import study
@@ -94,26 +95,19 @@ def test_plots_are_there_as_png_and_svg_the_same_each_time(written: Path) -> Non
     assert not list(written.rglob("*.tmp"))
 
 
-def test_a_later_report_leaves_nothing_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """A mask that an earlier search proved would look like the mask of the report beside it."""
+def test_a_later_report_leaves_no_mask_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A mask that an earlier search proved would look like the mask of the report beside it. In a directory
+    without a report, the mask is the user's."""
     asked = study(Classifier.load(tiny_checkpoint), tmp_path)
-
-    def figure(name: str) -> Figure:
-        return Figure(name, "caption", lambda: plots.figure(2, 2)[0])
-
-    def write(name: str, files: dict[str, str]) -> set[str]:
-        section = Section("Part", figures=(figure(name),))
-        report_files.write(asked, Result("search", {}, "It is so.", "Why.", (section,), files=files))
-        return {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-
-    write("search_mask", {"mask.json": "{}", "scales.json": "{}"})
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "plots" / "mine.png").write_text("mine")
-    files = write("search_path", {"cost.json": "{}"})
-    assert files == {
-        *("report.json", "report.md", "report.html", "cost.json", "notes.txt"),
-        *("plots/search_path.png", "plots/search_path.svg", "plots/mine.png"),
-    }
+    mask = tmp_path / "mask.json"
+    mask.write_text("mine")
+    nothing = Result("search", {}, "Nothing is chosen.", "Why.", files={"mask.json": None})
+    report_files.write(asked, nothing)
+    assert mask.read_text() == "mine"
+    report_files.write(asked, replace(nothing, files={"mask.json": "{}"}))
+    assert mask.read_text() == "{}"
+    report_files.write(asked, nothing)
+    assert not mask.exists()
 
 
 @pytest.mark.parametrize(
@@ -137,16 +131,6 @@ def test_a_report_of_the_same_kind_and_a_new_directory_are_taken(tmp_path: Path)
     check_directory(tmp_path, "search")
     with pytest.raises(ModelError, match="is a file; name a directory"):
         check_directory(tmp_path / "report.json", "search")
-
-
-def test_a_file_outside_of_the_directory_is_never_removed(tmp_path: Path) -> None:
-    """The list of files is in a file that anybody can edit."""
-    out = tmp_path / "out"
-    out.mkdir()
-    (tmp_path / "mine.json").write_text("{}")
-    (out / "report.json").write_text('{"kind": "search", "files": ["../mine.json", "gone.json"]}')
-    remove_others(out, ())
-    assert (tmp_path / "mine.json").exists()
 
 
 def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:

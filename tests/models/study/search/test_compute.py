@@ -65,15 +65,16 @@ def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(
     assert len(result.json["random"]) == 20
     assert "20 random networks that keep as many parts of each layer change QWK by −" in result.conclusion
     assert "p 0.048" in result.conclusion
-    assert drawn(result) == ["search_holdout", "search_path", "search_mask"]
+    assert drawn(result) == ["search", "search_mask"]
 
 
 def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
     result = reported("search", planted_study(tmp_path, queries=3, titles=3, holdout=False))
 
     assert result.json["chosen"] is None
-    assert result.files == {}
+    assert result.files == {"mask.json": None}
     assert "Nothing is chosen" in result.verdict
+    assert drawn(result) == ["search"]
     assert [finding.ours for finding in result.findings] == ["none is shown to be harmless"]
 
 
@@ -91,7 +92,7 @@ def test_with_few_ranked_queries_a_search_chooses_nothing_and_says_why(
 
     assert result.json["chosen"] is None
     assert result.json["path"][0]["holdout"]["loss"]["ndcg10"]["queries_needed"] is None
-    assert result.files == {}
+    assert result.files == {"mask.json": None}
     report = " ".join(
         [result.verdict, result.conclusion, *(str(section.tables) for section in result.sections)]
     )

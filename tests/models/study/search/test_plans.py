@@ -81,8 +81,7 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
     order = compute._layer_order(networks, planner, 4.0)
     best = compute._best(networks, planner, order, 0.995 * speedup)  # the knapsack rounds times up
 
-    assert order[0][0] == IDLE_LAYER
-    assert order[1][1] > 1e-3
+    assert order[0] == IDLE_LAYER
     assert best is not None
     config = study.classifier.config
     assert best.skipped == {IDLE_LAYER}
@@ -93,7 +92,7 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
 
 def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, planner: Planner) -> None:
     networks = Networks(study)
-    best = compute._best(networks, planner, [(IDLE_LAYER, 0.0)], 4.0)
+    best = compute._best(networks, planner, [IDLE_LAYER], 4.0)
     assert best is not None
     assert planner.seconds(best) <= planner.whole_seconds / 4
     assert networks.divergence(best) > 1e-4

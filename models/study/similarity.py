@@ -1,0 +1,162 @@
+"""The distances of the heads' attention patterns, within layers and across them, and their clusters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.spatial.distance import squareform
+
+from models.condense.loss import jensen_shannon
+from models.quality.bootstrap import Floats, Interval
+from models.study.base import Heads, held_heads
+from models.study.inputs import spread_over_queries
+from models.study.plots import figure
+from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.statistics import mean_intervals
+from models.study.study import Study
+from models.study.words import Words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NEAR = 0.5
+"""Heads share their pattern if they are closer than this share of the mean distance."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The distances of the heads and their clusters.
+
+    heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances, 0 (same
+    attention) to 1 (none in common). within, across: the mean distance of two heads of one layer, and of
+    two layers; gap: across − within. by_layer: the mean distance within each layer. sharing: the share of
+    heads that share their pattern with another. tree: scipy's linkage matrix (average linkage). clusters:
+    (heads,), numbered from 1; the tree is cut where heads no longer share their pattern. pairs: how many
+    pairs the attention was compared on.
+    """
+
+    heads: Heads
+    matrix: Floats
+    within: Interval
+    across: Interval
+    gap: Interval
+    by_layer: dict[int, float]
+    sharing: float
+    tree: Floats
+    clusters: NDArray[np.int32]
+    pairs: int
+
+
+def measure(study: Study) -> Alike:
+    """Compare the attention of every two heads; intervals are over queries."""
+    rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
+    heads = held_heads(study.classifier)
+    by_query = _distances(study, heads, rows)
+    matrix = by_query.mean(0)
+    np.fill_diagonal(matrix, 0)
+    layers = np.array([layer for layer, _ in heads])
+    a, b = np.triu_indices(len(heads), 1)
+    same = layers[a] == layers[b]
+    pairs = by_query[:, a, b]  # (queries, two heads)
+    inside, outside = _mean(pairs[:, same]), _mean(pairs[:, ~same])
+    columns = np.stack([inside, outside, outside - inside], 1)
+    within, across, gap = mean_intervals(columns, study.resamples, study.seed)
+    flat = matrix[a, b]
+    near = NEAR * flat.mean()
+    nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
+    tree = linkage(squareform(matrix, checks=False), "average", optimal_ordering=True)
+    by_layer = {
+        int(layer): float(flat[same & (layers[a] == layer)].mean())
+        for layer in np.unique(layers)
+        if (same & (layers[a] == layer)).any()
+    }
+    return Alike(
+        heads, matrix, within, across, gap, by_layer, float((nearest < near).mean()),
+        tree, fcluster(tree, near, "distance"), len(rows),
+    )  # fmt: skip
+
+
+def between(patterns: NDArray[np.float32]) -> Floats:
+    """Return the distances of heads: the mean over words of √JSD (base 2) of what two heads attend to.
+
+    (heads, w, w) → (heads, heads). √JSD is a metric (Endres and Schindelin 2003), and so is its mean over
+    words.
+    """
+    rows = (patterns[:, word] for word in range(patterns.shape[1]))
+    return np.asarray(np.mean([jensen_shannon(row[:, None], row[None]) for row in rows], axis=0))
+
+
+def _distances(study: Study, heads: Heads, rows: list[int]) -> Floats:
+    """Return the heads' distances by query: (queries, heads, heads), the means over each query's pairs."""
+    clf = study.classifier
+    study.progress.start("attention of every two heads", len(rows))
+    of_query: dict[int, list[Floats]] = {}
+    for row, pair in zip(rows, clf.tokenizer.encode([study.data.pairs[row] for row in rows]), strict=True):
+        maps = Words.of(clf.tokenizer, pair).attention(clf.attention(pair, heads), special=True)
+        of_query.setdefault(int(study.data.query_of[row]), []).append(between(maps))
+        study.progress.advance()
+    return np.stack([np.mean(distances, axis=0) for distances in of_query.values()])
+
+
+def _mean(values: Floats) -> Floats:
+    """Return the mean of each row; nan if the rows are empty."""
+    return values.mean(1) if values.shape[1] else np.full(len(values), np.nan)
+
+
+def result(_: Study, alike: Alike) -> Result:
+    """Return the report of similarity."""
+    near = f"{alike.sharing:.0%} of the heads have another at less than half the mean distance"
+    verdict = (
+        f"{near}; two heads of one layer are {alike.within.value:.2f} apart, two of different layers "
+        f"{alike.across.value:.2f}."
+    )
+    findings = (Finding("most heads share their pattern", "most", near),)
+    rows = (
+        ("two heads of one layer", alike.within.text()),
+        ("two heads of different layers", alike.across.text()),
+        ("difference", alike.gap.text(sign=True)),
+        *((f"within layer {layer}", f"{value:.3f}") for layer, value in alike.by_layer.items()),
+    )
+    section = Section(
+        "Similarity: the heads' patterns",
+        (
+            "The distance of two heads is the mean over words of √JSD (base 2) between their "
+            f"attention, from word to word, on {alike.pairs} pairs spread over the queries: 0 is "
+            "the same attention, 1 has nothing in common. Intervals are bootstraps over queries. The tree "
+            "is average linkage; cut at half the mean distance it has "
+            f"{alike.clusters.max()} clusters of the {len(alike.heads)} heads.",
+        ),
+        (Table(("what", "distance (95 % interval)"), rows),),
+    )
+    picture = Figure(
+        "similarity_matrix",
+        "Distance of every two heads, by layer; and the same in the order of the tree.",
+        partial(_matrices, alike),
+        alt="Two square heat maps of distances between heads.",
+    )
+    json = {"similarity": vars(alike)}
+    return Result("similarity", json, verdict, in_words(findings), (section,), findings, picture)
+
+
+def _matrices(alike: Alike) -> Drawing:
+    """Draw the distance matrix by layer and in the order of the tree."""
+    drawing, panels = figure(14, 6, columns=2)
+    layers = np.array([layer for layer, _ in alike.heads])
+    for axes, order, title, label in (
+        (panels[0], np.arange(len(layers)), "heads by layer", "layer"),
+        (panels[1], leaves_list(alike.tree), "heads in the order of the tree", "index in the tree"),
+    ):
+        pixels = alike.matrix[np.ix_(order, order)]
+        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()), origin="lower")
+        axes.set(title=title, xlabel=label, ylabel=label)
+        axes.grid(False)
+    middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]
+    for axis in (panels[0].xaxis, panels[0].yaxis):
+        axis.set_ticks(middles, [str(layer) for layer in np.unique(layers)])
+    drawing.colorbar(image, ax=panels[1], label="Jensen–Shannon distance", shrink=0.85)
+    return drawing
