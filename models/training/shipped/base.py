@@ -64,11 +64,6 @@ class _Reader:
         self.at += struct.calcsize(form)
         return values
 
-    def array(self, dtype: str, count: int) -> npt.NDArray[np.generic]:
-        array = np.frombuffer(self.data, dtype, count, self.at)
-        self.at += array.nbytes
-        return array
-
     def bytes(self, count: int) -> bytes:
         self.at += count
         return self.data[self.at - count : self.at]
@@ -94,10 +89,10 @@ def read_base(file: Path) -> Base:
 def _pieces(reader: _Reader) -> list[tuple[str, float]]:
     count, _bos, _eos, _pad, _unk = reader.values("5i")
     (size,) = reader.values("Q")
-    ends = reader.array("<u4", count + 1)
-    scores = reader.array("<f4", count)
+    ends = np.frombuffer(reader.bytes(4 * (count + 1)), "<u4").tolist()
+    scores = np.frombuffer(reader.bytes(4 * count), "<f4").tolist()
     text = reader.bytes(size)
-    return [(text[int(ends[i]) : int(ends[i + 1])].decode(), float(scores[i])) for i in range(count)]
+    return [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
 
 
 def _tensors(reader: _Reader) -> dict[str, npt.NDArray[np.float32]]:

@@ -74,15 +74,14 @@ def download(url: str, sha256: str) -> bytes:
 
 def differing(public: dict[str, Any], out: Path) -> list[str]:
     """Return the prepared files that are missing or differ."""
-    return [name for name, sha256 in public["prepared"].items() if _unpacked_sha256(out / name) != sha256]
 
+    def is_right(name: str, sha256: str) -> bool:
+        try:
+            return hashlib.sha256(gzip.decompress((out / name).read_bytes())).hexdigest() == sha256
+        except (OSError, EOFError, zlib.error):
+            return False
 
-def _unpacked_sha256(path: Path) -> str | None:
-    """Return the SHA-256 of the unpacked file; None if it is missing or incomplete."""
-    try:
-        return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
-    except (OSError, EOFError, zlib.error):
-        return None
+    return [name for name, sha256 in public["prepared"].items() if not is_right(name, sha256)]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -65,15 +65,9 @@ def typed(words: list[str], rng: random.Random) -> str:
 
 
 def other_number(word: str) -> str:
-    """Return the plural of a singular noun or the singular of a plural, irregular ones too."""
-    return _IRREGULAR.get(word) or toggled_plural(word)
-
-
-def toggled_plural(word: str) -> str:
-    """Return the plural of a singular noun or the singular of a plural, by the regular rule.
-
-    Both have the same stem.
-    """
+    """Return the plural of a singular noun or the singular of a plural."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
     if not word.isalpha() or len(word) < 4:
         return word
     if stem(word) != word:

@@ -56,16 +56,13 @@ def counted_words(tokenizer: Tokenizer, words: Mapping[str, Mapping[str, float]]
     """Return how much each piece is used. words: by language, the frequency of each word."""
     counts: collections.defaultdict[int, float] = collections.defaultdict(float)
     for language, frequencies in words.items():
-        share = SHARES[language]
-        for form, weight in _FORMS[language if language in _FORMS else "latin"].items():
-            spelled = [form(word) for word in frequencies]
-            for encoding, frequency in zip(
-                tokenizer.encode_batch_fast(spelled, add_special_tokens=False),
-                frequencies.values(),
-                strict=True,
-            ):
+        for form, weight in _FORMS.get(language, _FORMS["latin"]).items():
+            encodings = tokenizer.encode_batch_fast(
+                [form(word) for word in frequencies], add_special_tokens=False
+            )
+            for encoding, frequency in zip(encodings, frequencies.values(), strict=True):
                 for piece in encoding.ids:
-                    counts[piece] += share * weight * frequency
+                    counts[piece] += SHARES[language] * weight * frequency
     return counts
 
 
@@ -99,12 +96,8 @@ def _is_basic(piece: str) -> bool:
     return ord(character) < 0x250 or name.startswith(("LATIN", "HANGUL")) or 0x2000 <= ord(character) < 0x2100
 
 
-def _bare(word: str) -> str:
-    return word
-
-
 _FORMS = {
     "latin": {str.lower: 0.6, str.title: 0.3, str.upper: 0.1},
-    "zh": {_bare: 0.3, lambda word: f"{_HAN}{word}": 0.7},
+    "zh": {str: 0.3, lambda word: f"{_HAN}{word}": 0.7},
 }
 """How words stand in text: capitalised or not; in Chinese also within a run without a space."""
