@@ -73,7 +73,6 @@ MaxPairs = Annotated[
         min=100, help="Largest number of pairs to use; from a larger file, whole queries are drawn."
     ),
 ]
-Resamples = Annotated[int, typer.Option(min=200, max=20_000, help="Number of bootstrap resamples.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 Quick = Annotated[
     bool,
@@ -112,7 +111,6 @@ def command(
     delimiter: Delimiter = ",",
     margin: Margin = 0.02,
     max_pairs: MaxPairs = 20_000,
-    resamples: Resamples = 2000,
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -153,7 +151,6 @@ def command(
             holdout=held_out,
             holdout_runner=None if held_out is None else runner(held_out),
             seed=seed,
-            resamples=min(resamples, effort.resamples),
             margin=margin,
             model=model,
             what=parts,

@@ -83,7 +83,7 @@ def measure(study: Study) -> list[Curve]:
     ranges = [range(layers)]
     if layers > 1:
         ranges += [range(layers // 2), range(layers // 2, layers)]
-    resamples = Resamples(study.data, min(study.resamples, RESAMPLES), study.seed)
+    resamples = Resamples(study.data, min(study.effort.resamples, RESAMPLES), study.seed)
     rng = np.random.default_rng([study.seed, 2])
     draws = study.effort.draws
     weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
@@ -203,7 +203,7 @@ def _section(study: Study, curves: list[Curve]) -> Section:
             f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to "
             f"{study.effort.draws - 1}, over all layers, the lower and the upper half. Bands and "
             "tests treat both the queries and the masks as samples "
-            f"({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). “At no "
+            f"({min(study.effort.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). “At no "
             "loss” asks that every metric stays within the margin, which needs no correction "
             "(intersection–union test).",
         ),

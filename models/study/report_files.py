@@ -52,7 +52,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
 def report_json(study: Study, result: Result) -> dict[str, Any]:
     """Return the content of report.json; undefined numbers are null."""
     whole = study.runner.evaluate([study.classifier.all_heads.matrix], "baseline")[0]
-    baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
+    baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
     content = {
         "schema": 1,
         "kind": result.kind,
@@ -66,7 +66,7 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
         "holdout": None if study.holdout is None else _source(study.holdout),
         "settings": {
             "seed": study.seed,
-            "resamples": study.resamples,
+            "resamples": study.effort.resamples,
             "margin": study.margin,
             "quick": study.effort != FULL,
         },
@@ -96,7 +96,7 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
         read += f", from {holdout.source}" + (f" ({holdout.note})" if holdout.note else "")
     paragraphs = [
         f"{read}. Intervals are 95 %, by symmetric bootstrap-t over whole queries "
-        f"({study.resamples:,} resamples, seed {study.seed}). All figures are for "
+        f"({study.effort.resamples:,} resamples, seed {study.seed}). All figures are for "
         f"{content['number_format']} on {content['device']}; with another number format they differ a "
         "little, and the number of heads that just pass a test differs more."
     ]

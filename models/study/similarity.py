@@ -65,7 +65,7 @@ def measure(study: Study) -> Alike:
     pairs = by_query[:, a, b]  # (queries, two heads)
     inside, outside = _mean(pairs[:, same]), _mean(pairs[:, ~same])
     columns = np.stack([inside, outside, outside - inside], 1)
-    within, across, gap = mean_intervals(columns, study.resamples, study.seed)
+    within, across, gap = mean_intervals(columns, study.effort.resamples, study.seed)
     flat = matrix[a, b]
     near = NEAR * flat.mean()
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)

@@ -68,7 +68,7 @@ def result(study: Study, single: SingleHeads) -> Result:
     section = Section(
         "Each head off alone",
         (
-            f"Intervals are 95 % (symmetric cluster bootstrap-t over queries, {study.resamples:,} "
+            f"Intervals are 95 % (symmetric cluster bootstrap-t over queries, {study.effort.resamples:,} "
             "resamples) and hold for one head at a time. p-values come from a paired permutation "
             f"test over queries ({study.effort.permutations:,} draws). A head's p combines its "
             "metrics (Bonferroni) and is adjusted over the heads by Benjamini–Hochberg. A head is shown to "

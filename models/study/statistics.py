@@ -114,7 +114,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effe
     what: the name of the masks on the progress bar.
     """
     whole, *masked = study.runner.evaluate([np.ones(study.shape, np.float32), *masks], what)
-    resamples = Resamples(study.data, study.resamples, study.seed)
+    resamples = Resamples(study.data, study.effort.resamples, study.seed)
     base, found = resamples.draws(whole), []
     study.progress.start(f"intervals of {what}", len(masked))
     for evaluation in masked:

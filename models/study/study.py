@@ -17,7 +17,7 @@ class Effort:
 
     pairs, holdout_pairs: how many pairs of either file are used, spread over the queries; None: as many as
     --max-pairs allows. A quick search holds out more than it searches on: enough queries for its test.
-    resamples: the most resamples of a bootstrap. permutations: the draws of a permutation test over queries.
+    resamples: those of each bootstrap. permutations: the draws of a permutation test over queries.
     fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
     role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
     comparison. compared_pairs: the pairs that `similarity` compares. shares, orders, rounds: for `search`,
@@ -26,7 +26,7 @@ class Effort:
 
     pairs: int | None = None
     holdout_pairs: int | None = None
-    resamples: int = 20_000
+    resamples: int = 2_000
     permutations: int = 19_999
     fractions: int = 20
     draws: int = 20
@@ -73,9 +73,9 @@ class Study:
     """The model, the data and the settings of one run.
 
     runner, holdout_runner: evaluate masks on `data` and on `holdout`. out: the directory that the report,
-    masks and plots are written to. seed: seeds every random draw. resamples: the number of resamples of
-    each bootstrap. margin: the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost.
-    model: the checkpoint as the user named it, None for the shipped one. effort: says how much is computed.
+    masks and plots are written to. seed: seeds every random draw. margin: the largest fall of accuracy, QWK
+    or NDCG@10 (absolute) that a mask may cost. model: the checkpoint as the user named it, None for the
+    shipped one. effort: says how much is computed.
     what, speedup, recover_minutes: for `search`, which parts may go (heads, units, layers), how many times
     as fast the network is to be, and how long it is trained afterwards.
     """
@@ -87,7 +87,6 @@ class Study:
     holdout: Judged | None = None
     holdout_runner: Runner | None = None
     seed: int = 0
-    resamples: int = 2000
     margin: float = 0.02
     model: str | None = None
     what: tuple[str, ...] = ("heads",)

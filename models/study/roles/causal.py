@@ -70,7 +70,7 @@ def causal_check(
     evaluations = iter(
         replace(study.runner, data=data).evaluate(masks, "heads of a role off, and random ones")
     )
-    resamples = Resamples(data, study.resamples, study.seed)
+    resamples = Resamples(data, study.effort.resamples, study.seed)
     whole = resamples.draws(next(evaluations))
     comparisons = {}
     for role, heads in wanted.items():

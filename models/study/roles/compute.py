@@ -64,12 +64,14 @@ def measure(study: Study) -> Roles:
     }
     study.progress.start("attention of every head", len(encoded) + sum(map(len, samples.values())))
     query_of = study.data.query_of[rows].tolist()
-    scores = role_scores(clf, encoded, query_of, heads, seed=study.seed, resamples=study.resamples, step=step)
+    scores = role_scores(
+        clf, encoded, query_of, heads, seed=study.seed, resamples=study.effort.resamples, step=step
+    )
     for language, pairs in samples.items():
         readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
         split = split_chinese if language == "zh" else None
         scores[f"segmentation_{language}"] = segmentation_scores(
-            clf, readable, heads, split, seed=study.seed, resamples=study.resamples, step=step
+            clf, readable, heads, split, seed=study.seed, resamples=study.effort.resamples, step=step
         )
     leading = {role: leaders(scores[role], heads) for role in ROLES}
     return Roles(scores, heads, causal_check(study, leading, scores["term_match"], heads), len(encoded))

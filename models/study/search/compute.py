@@ -192,7 +192,7 @@ def _evaluated(study: Study, networks: Networks, path: Sequence[Structure]) -> F
 def _tested(study: Study, intact: Evaluation, others: Sequence[Evaluation]) -> list[Verdict]:
     """Return the verdicts on networks, in the order tested."""
     assert study.holdout is not None
-    resamples = Resamples(study.holdout, study.resamples, study.seed)
+    resamples = Resamples(study.holdout, study.effort.resamples, study.seed)
     whole, queries = resamples.draws(intact), len(study.holdout.queries)
     losses = [
         compare(resamples, whole, other, margin=study.margin, alpha=ERROR_RATE, queries=queries)

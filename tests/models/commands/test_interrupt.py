@@ -27,7 +27,7 @@ def test_a_stopped_study_leaves_whole_parts_and_says_how_to_go_on(tmp_path: Path
             "--data",
             str(data),
         ),
-        *("--out", str(out), "--resamples", "200", "--dtype", "float32"),
+        *("--out", str(out), "--dtype", "float32"),
     ]
     process = subprocess.Popen(
         command,

@@ -31,7 +31,7 @@ def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path,
     out = tmp_path / "out"
     arguments = (
         *("study", "single", "--model", str(tiny_checkpoint), "--data", str(data)),
-        *("--holdout", str(holdout), "--out", str(out), "--resamples", "200"),
+        *("--holdout", str(holdout), "--out", str(out), "--quick"),
     )
     first = run(*arguments)
     assert first.status == 0, first.err

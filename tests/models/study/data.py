@@ -15,7 +15,7 @@ from models.study.base import Judged
 from models.study.report_files import JSON
 from models.study.result import Result
 from models.study.runner import Runner
-from models.study.study import Study
+from models.study.study import FULL, Study
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "tool", "case", "phone"]
 
@@ -48,4 +48,4 @@ def drawn(result: Result) -> list[str]:
 
 def study(classifier: Classifier, out: Path, data: Judged | None = None) -> Study:
     data = data or judged()
-    return Study(classifier, data, Runner(classifier, data), out, resamples=200)
+    return Study(classifier, data, Runner(classifier, data), out, effort=replace(FULL, resamples=200))

@@ -17,6 +17,7 @@ title holds: intact, the model knows it; without 0.0 or 1.0 it cannot.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from models.checkpoint.tensors import expected_shapes
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged
 from models.study.runner import Runner
-from models.study.study import Study
+from models.study.study import FULL, Study
 from tests.checkpoints import write_vocabulary
 
 PLANTED = {
@@ -128,8 +129,8 @@ def planted_study(
         directory / "out",
         held_out,
         None if held_out is None else Runner(classifier, held_out),
-        resamples=300,
         model=str(directory / "model"),
+        effort=replace(FULL, resamples=300),
     )
 
 
