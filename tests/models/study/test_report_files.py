@@ -75,7 +75,7 @@ def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> 
     assert all(source.startswith(("data:image/svg+xml;base64,", "#")) for source in sources)
     assert "&lt;script&gt;" in page
     assert ">−52 %<" in page
-    assert "All figures are of" in page
+    assert "All figures are for" in page
     assert "prefers-color-scheme: dark" in page
     order = [page.index(text) for text in ('class="verdict"', "And how.", "Details", "Method")]
     assert order == sorted(order)
