@@ -7,7 +7,7 @@ in it leaves it the likeliest (Kudo 2018).
 
 import collections
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import Unigram
@@ -96,7 +96,7 @@ def _is_basic(piece: str) -> bool:
     return ord(character) < 0x250 or name.startswith(("LATIN", "HANGUL")) or 0x2000 <= ord(character) < 0x2100
 
 
-_FORMS = {
+_FORMS: Mapping[str, Mapping[Callable[[str], str], float]] = {
     "latin": {str.lower: 0.6, str.title: 0.3, str.upper: 0.1},
     "zh": {str: 0.3, lambda word: f"{_HAN}{word}": 0.7},
 }
