@@ -69,8 +69,10 @@ class PackedBatch:
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     longest: the length of the longest sequence. lengths: (B,) numpy int64.
     order: (B,) numpy int64, the caller's index of each packed sequence.
+    prefixes: (B,) numpy int32, for a decoder: the sequence of the pack that each one goes on from, −1 for
+        none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
-    first_only: only first tokens leave the layer that computes this batch.
+    first_only, last_only: only first tokens leave the layer that computes this batch, or last ones.
     """
 
     ids: Tensor
@@ -83,7 +85,9 @@ class PackedBatch:
     lengths: np.ndarray
     order: np.ndarray
     exact: bool
+    prefixes: np.ndarray | None = None
     first_only: bool = False
+    last_only: bool = False
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
     _parts: dict[tuple[bytes, bool], BatchPart] = field(default_factory=dict, repr=False)
 
@@ -104,8 +108,19 @@ class PackedBatch:
         """Return the same batch for a layer that only first tokens leave."""
         return replace(self, first_only=True)
 
+    def of_last_tokens(self) -> PackedBatch:
+        """Return the same batch for a layer that only last tokens leave."""
+        return replace(self, last_only=True)
+
+    @property
+    def leaves_alone(self) -> bool:
+        """Return whether one token of each sequence leaves the layer that computes this batch."""
+        return self.first_only or self.last_only
+
     def leaving(self, x: Tensor) -> Tensor:
-        """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first tokens."""
+        """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first or last tokens."""
+        if self.last_only:
+            return x[(self.offsets[1:] - 1).clamp_(min=0)]
         return x[self.first_token] if self.first_only else x
 
     @property
@@ -118,7 +133,7 @@ class PackedBatch:
 
         rows: at least one of the pack's sequences, ascending, int64.
         """
-        key = rows.tobytes(), self.first_only
+        key = rows.tobytes(), self.leaves_alone
         if key not in self._parts:
             self._parts[key] = _part(self, rows)
         return self._parts[key]
@@ -149,6 +164,7 @@ def _part(batch: PackedBatch, rows: np.ndarray) -> BatchPart:
         order=batch.order[rows],
         exact=batch.exact,
         first_only=batch.first_only,
+        last_only=batch.last_only,
     )
     return BatchPart(part, index, order)
 

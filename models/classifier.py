@@ -197,20 +197,22 @@ class Classifier:
         *,
         overflow: Overflow = "truncate",
         batch_tokens: int = 4096,
+        instruction: str | None = None,
     ) -> Scores:
         """Score (query, title) pairs. The result's rows are in the order of the pairs.
 
         head_mask: one mask for all, or one per pair, or None. batch_tokens: the largest number of tokens
         per forward pass. overflow: of a title that does not fit into the window, "truncate" scores the
         beginning; "chunks" scores all of it in overlapping chunks, of which the best one's scores count.
+        instruction: of a model whose prompt has one, in place of its own.
         Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
         """
-        masks = self._masks(head_mask, len(pairs))
+        masks, tokenizer = self._masks(head_mask, len(pairs)), self.tokenizer.instructed(instruction)
         chunked: list[ChunkedPair] = []
         if overflow == "truncate":
-            encoded = self.tokenizer.encode(pairs)
+            encoded = tokenizer.encode(pairs)
         else:
-            chunked = encode_chunks(self.tokenizer, pairs, LongTitles(overflow))
+            chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
             encoded = [row for pair in chunked for row in pair.rows]
             if isinstance(masks, list):
                 masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]

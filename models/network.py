@@ -156,7 +156,7 @@ class Network(Weights):
             return out
         part = batch.part(chosen.rows)
         y = self.layer_output(layer, x[part.tokens], part.batch, replace(chosen, rows=None))
-        index = part.rows if batch.first_only else part.tokens[: int(part.batch.lengths.sum())]
+        index = part.rows if batch.leaves_alone else part.tokens[: int(part.batch.lengths.sum())]
         scatter = out.index_copy if torch.is_grad_enabled() else out.index_copy_
         return scatter(0, index, y[: len(index)])
 

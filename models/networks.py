@@ -12,6 +12,7 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.deberta import Deberta
+from models.decoder import DecoderNetwork
 from models.gated import AlibiBert, RotaryBert
 from models.network import Bert, ModernBert, Network
 from models.ops.torch import TorchOps
@@ -24,6 +25,7 @@ NETWORKS: dict[str, type[Network]] = {
     "deberta": Deberta,
     "rotary": RotaryBert,
     "alibi": AlibiBert,
+    "decoder": DecoderNetwork,
 }
 """By `Family.network`."""
 

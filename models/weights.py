@@ -90,8 +90,9 @@ class Weights(ABC):
             if number in mask.skipped:
                 total += sum(size for name, size in sizes.items() if name.startswith(prefix))
                 continue
-            heads = sum(not mask.matrix[number, head] for head in config.kept_heads[number])
-            total += heads * config.head_parameters
+            kept = config.kept_heads[number]
+            on = [head for head in kept if mask.matrix[number, head]]
+            total += config.parameters_of(kept) - config.parameters_of(on)
             if mask.units_off is not None:
                 width = layer.units.count
                 maps = [f"{prefix}{name}.dense." for name in ("intermediate", "gate", "output")]
@@ -110,7 +111,8 @@ class Weights(ABC):
             if layer.heads is not None:
                 parts[f"{prefix}attention.output.dense"] = layer.heads.output
                 projection = layer.heads.query_key_value
-                weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
+                widths = self.config.projected(number)
+                weights, biases = projection.weight.split(widths), projection.bias.split(widths)
                 for i, name in enumerate(("query", "key", "value")):
                     tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
                     tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer, kept_tokens
+from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from models.errors import ModelError
 
 Overflow = Literal["truncate", "chunks"]
@@ -99,6 +99,7 @@ def encode_chunks(
     tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles
 ) -> list[ChunkedPair]:
     """Return one ChunkedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
+    pairs = tokenizer.dressed(pairs)
     texts = tokenizer.encode_texts({text for pair in pairs for text in pair})
     return [pair for pair in chunk_pairs(tokenizer, pairs, texts, long_titles) if pair is not None]
 
@@ -111,15 +112,17 @@ def chunk_pairs(
 ) -> Iterator[ChunkedPair | None]:
     """Yield one ChunkedPair per (query, title), in order, and None after each portion of a long title.
 
-    texts: from `PairTokenizer.encode_texts`. A title that fits, and each with "truncate", is encoded as
-    `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at most half of the window.
+    pairs: `dressed`. texts: from `PairTokenizer.encode_texts`. A title that fits, and each with "truncate",
+    is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at most half of the
+    window, in a prompt three quarters.
     """
+    lead, trail = ("", "") if tokenizer.prompt is None else tokenizer.prompt.title
     for query_text, title_text in pairs:
         query, title = texts[query_text], texts[title_text]
         shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens
         if shortened:
             title = tokenizer.part(title, 0, long_titles.max_tokens or 0)
-        query_tokens, room = kept_tokens(query.tokens, title.tokens, tokenizer.budget)
+        query_tokens, room = tokenizer.kept(query.tokens, title.tokens, tokenizer.budget)
         if long_titles.overflow == "truncate" or title.tokens <= room or not room:
             pair = tokenizer.join([("query", "title")], {"query": query, "title": title})[0]
             yield ChunkedPair([pair], [], pair.truncated or shortened)
@@ -140,7 +143,13 @@ def chunk_pairs(
         parts |= {str(number): tokenizer.part(whole, *window) for number, window in enumerate(windows)}
         yield ChunkedPair(
             rows=tokenizer.join([("query", str(number)) for number in range(len(windows))], parts),
-            spans=[(starts[first] if first else 0, starts[end]) for first, end in windows],
+            spans=[
+                (
+                    max(0, starts[first] - len(lead)) if first else 0,
+                    min(starts[end], len(title_text) - len(trail)) - len(lead),
+                )
+                for first, end in windows
+            ],
             truncated=windows[-1][1] < len(ids) or query_tokens < query.tokens,
         )
 

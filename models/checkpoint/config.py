@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models.checkpoint.fields import need, positive_float, positive_int, read_json
 from models.checkpoint.files import check_files, weights_of
-from models.checkpoint.modules import check_head, read_head, with_modules
+from models.checkpoint.modules import Head, check_head, read_head, with_modules
+from models.checkpoint.prompt import with_answers
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
     from models.checkpoint.deberta import Disentangled
+    from models.checkpoint.decoder import Decoder
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that `shapes.int8_shapes` describes."""
@@ -54,6 +56,7 @@ class ModelConfig:
     gate_bias: the maps into a gated feed-forward network have biases, if `mlp_bias`.
     absolute_positions: the network adds embeddings of positions. disentangled: of DeBERTa's attention.
     rotary: base, factor and mixed exponent of rotary angles that all layers of a post-norm network share.
+    decoder: of a network that attends to what stands before a token.
     """
 
     vocab_size: int
@@ -88,6 +91,7 @@ class ModelConfig:
     absolute_positions: bool = True
     disentangled: Disentangled | None = None
     rotary: tuple[float, float, float | None] | None = None
+    decoder: Decoder | None = None
 
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
@@ -104,6 +108,8 @@ class ModelConfig:
             return True
         if module.endswith((".gate.dense", ".intermediate.dense")):
             return self.mlp_bias and self.gate_bias
+        if self.decoder is not None and module.endswith(".attention.output.dense"):
+            return self.decoder.output_bias
         return self.attention_bias if ".attention." in module else self.mlp_bias
 
     def of_layers(self, layers: Sequence[int]) -> ModelConfig:
@@ -115,17 +121,30 @@ class ModelConfig:
             thetas=tuple(self.thetas[layer] for layer in layers) if self.thetas else (),
         )
 
-    @property
-    def head_parameters(self) -> int:
-        """Return the number of parameters of one head: its part of W^Q, W^K, W^V and W^O."""
+    def parameters_of(self, heads: Sequence[int]) -> int:
+        """Return the number of parameters of some heads of a layer: their parts of W^Q, W^K, W^V and W^O."""
         own = 0 if self.disentangled is None else len(self.disentangled.own_maps)
-        biases = 3 + own if self.attention_bias else 0
-        return self.head_size * ((4 + own) * self.hidden_size + biases)
+        keys = len(set(self.key_heads(heads)))
+        rows = (1 + own) * len(heads) + 2 * keys
+        biases = rows if self.attention_bias else 0
+        return self.head_size * ((rows + len(heads)) * self.hidden_size + biases)
+
+    def key_heads(self, heads: Sequence[int]) -> list[int]:
+        """Return the head of keys and values that each of some heads of queries reads, as in the unpruned
+        model."""
+        shared = self.num_heads if self.decoder is None else self.decoder.key_heads
+        return [head * shared // self.num_heads for head in heads]
+
+    def projected(self, layer: int) -> tuple[int, int, int]:
+        """Return the widths of a layer's queries, keys and values."""
+        kept = self.kept_heads[layer]
+        keys = len(set(self.key_heads(kept))) * self.head_size
+        return len(kept) * self.head_size, keys, keys
 
     @property
     def head_size(self) -> int:
-        """Return the width of one head, d_model / h."""
-        return self.hidden_size // self.num_heads
+        """Return the width of one head; d_model / h but for decoders."""
+        return self.hidden_size // self.num_heads if self.decoder is None else self.decoder.head_size
 
     @property
     def is_graded(self) -> bool:
@@ -144,7 +163,7 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     check_files(directory)
     config = parse_config(read_raw(directory), label_order)
     _check_size(directory, config)
-    if head := read_head(directory):
+    if isinstance(head := read_head(directory), Head):
         from models.checkpoint.families import FAMILIES
 
         names = {name for name, _ in FAMILIES[config.family].expected(config)}
@@ -168,8 +187,9 @@ def _check_size(directory: Path, config: ModelConfig) -> None:
 
 
 def read_raw(directory: Path) -> dict[str, Any]:
-    """Return the content of `config.json`, with what sentence-transformers writes beside it."""
-    return with_modules(directory, read_json(directory / "config.json"))
+    """Return the content of `config.json`, with what sentence-transformers writes beside it, and the ids of
+    a language model's answers."""
+    return with_answers(directory, with_modules(directory, read_json(directory / "config.json")))
 
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
@@ -178,6 +198,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
     _refuse_other_uses(raw)
     family = family_of(raw)
+    raw = FAMILIES[family].described(raw)
     shape = FAMILIES[family].shape(raw)
     ours = raw.get("headroom") or {}
     need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")

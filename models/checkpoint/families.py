@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.checkpoint.deberta import DebertaFamily
+from models.checkpoint.decoder import DecoderFamily
 from models.checkpoint.family import Family
 from models.checkpoint.fields import need
 from models.checkpoint.like_bert import LikeBert
@@ -68,12 +69,17 @@ FAMILIES: dict[str, Family] = {
     "jina-bert": JinaBertFamily(),
     # Jina's second reranker: XLM-RoBERTa with the tensors of flash-attention's BERT.
     "xlm-roberta-flash": FlashRobertaFamily(),
+    # Decoders: rotary positions, grouped keys, RMS norms, gated layers; an answer or labels are read at the
+    # last token of a prompt (`models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole texts.
+    "qwen3": DecoderFamily(architecture="Qwen3", head_size=128, head_norms=True),
+    "qwen2": DecoderFamily(architecture="Qwen2", projection_bias=True),
+    "gemma": DecoderFamily(architecture="Gemma", head_size=256, is_gemma=True),
 }
 
 _DISENTANGLED = "attention that adds scores of content and relative position"
 _PRE_NORM = "a network that normalises before attention"
 _ROTARY = "a network with rotary positions and gated feed-forward layers"
-_DECODER = "causal attention and a key-value cache, because it is a decoder"
+_DECODER = "a decoder's network that headroom does not have"
 _LISTWISE = "a listwise reranker, which reads all titles of a request at once"
 
 NEEDS = {
@@ -87,8 +93,8 @@ NEEDS = {
     "longformer": "attention to windows and to chosen tokens",
     "big_bird": "attention to blocks of tokens",
     "nomic_bert": _ROTARY,
-    **dict.fromkeys("bloom falcon gemma gemma2 gemma3_text gpt2 gpt_neox llama minicpm".split(), _DECODER),
-    **dict.fromkeys("mistral mixtral olmo2 phi phi3 qwen2 qwen3".split(), _DECODER),
+    **dict.fromkeys("bloom falcon gemma2 gemma3_text gpt2 gpt_neox llama minicpm".split(), _DECODER),
+    **dict.fromkeys("mistral mixtral olmo2 phi phi3".split(), _DECODER),
 }
 """What it would take to load a checkpoint of another model_type."""
 
@@ -101,11 +107,11 @@ def family_of(raw: Mapping[str, Any]) -> str:
     """
     if (own := family_of_own_code(raw)) is not None:
         return own
-    model_type = raw.get("model_type")
+    model_type, is_listwise = raw.get("model_type"), raw.get("architectures") == ["JinaForRanking"]
     if model_type is None:
         return _family_without_type(raw)
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        needs = _LISTWISE if raw.get("architectures") == ["JinaForRanking"] else NEEDS.get(str(model_type))
+    if not isinstance(model_type, str) or model_type not in FAMILIES or is_listwise:
+        needs = _LISTWISE if is_listwise else NEEDS.get(str(model_type))
         raise UnsupportedCheckpoint(
             f"config.json: model_type is {model_type!r}, which is not supported"
             f"{'' if needs is None else f': it would need {needs}'}; supported: {', '.join(FAMILIES)}"

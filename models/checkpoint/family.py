@@ -37,6 +37,10 @@ class Family(ABC):
     default_labels: int = 2
     in_transformers: bool = True
 
+    def described(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a config.json as the classifier's that it is read as."""
+        return raw
+
     @abstractmethod
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
         """Return the shape of the network that a config.json describes; `parse_config` adds the rest.

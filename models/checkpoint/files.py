@@ -23,6 +23,7 @@ from models.errors import ModelError, UnsupportedCheckpoint, reading_problem
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "chat_template.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.txt",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.fields import positive_int, read_json
+from models.checkpoint.prompt import PUBLISHED
 from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class Head:
     labels: int
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The ids of the tokens whose logits are a decoder's score, the relevant one first."""
+
+    tokens: list[Any]
+
+
 def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     """Return a config.json as it would be if the classifier stood in the checkpoint itself.
 
@@ -68,13 +76,18 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
         is_right = isinstance(prompts, Mapping) and isinstance(chosen, str | None)
         _need(is_right, f"{file}: prompts must be an object, and default_prompt_name one of its names")
         prompt = prompts.get(chosen)
-        _need(not prompt, f"{file}: default_prompt_name: texts would need the prompt {prompt!r}")
+        if raw.get("model_type") in PUBLISHED and isinstance(prompt, str | None):
+            raw = _with_ours(raw, instruction=prompt)
+        else:
+            _need(not prompt, f"{file}: default_prompt_name: texts would need the prompt {prompt!r}")
         if model.get("activation_fn"):
             known = raw.get("sentence_transformers")
             known = known if isinstance(known, Mapping) else {}
             raw = raw | {"sentence_transformers": {**known, "activation_fn": model["activation_fn"]}}
     module_window(directory)
     head = read_head(directory)
+    if isinstance(head, Answers):
+        return _with_ours(raw, score_tokens=head.tokens)
     if head is None:
         return raw
     raw = {name: value for name, value in raw.items() if name != "num_labels"}  # the head has its own
@@ -88,8 +101,15 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_head(directory: Path) -> Head | None:
-    """Return the classifier that modules.json describes; None if the checkpoint itself holds it."""
+def _with_ours(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a config.json with more fields under `headroom`."""
+    ours = raw.get("headroom")
+    return {**raw, "headroom": {**(ours if isinstance(ours, Mapping) else {}), **fields}}
+
+
+def read_head(directory: Path) -> Head | Answers | None:
+    """Return the classifier that modules.json describes, or the answers that are one; None if the checkpoint
+    itself holds it."""
     file = directory / "modules.json"
     if not file.is_file():
         return None
@@ -109,12 +129,17 @@ def read_head(directory: Path) -> Head | None:
     match computed:
         case [("Transformer", root)] if root == directory:
             return None
+        case [("Transformer", root), ("LogitScore", folder)] if root == directory:
+            found = read_json(folder / "config.json")
+            ids = [found.get("true_token_id"), found.get("false_token_id")]
+            return Answers([id_ for id_ in ids if id_ is not None])
         case [("Transformer", root), ("Pooling", pooling), ("Dense", dense), *norm, ("Dense", last)] if (
             root == directory and [name for name, _ in norm] in ([], ["LayerNorm"])
         ):
             return _head(pooling, dense, norm[0][1] if norm else None, last)
     raise UnsupportedCheckpoint(
-        f"{shown}; supported: Transformer alone, or Transformer → Pooling → Dense → LayerNorm → Dense"
+        f"{shown}; supported: Transformer alone, Transformer → Pooling → Dense → LayerNorm → Dense, or "
+        "Transformer → LogitScore"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer, kept_tokens
+from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 
 
 class OtherReading(PairTokenizer):
@@ -16,7 +16,7 @@ class OtherReading(PairTokenizer):
     keep_end: of texts that do not fit into the window together, keep the ends; `longest_first`, as of the
     beginnings.
     alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself: as
-    [CLS] query [SEP], or whatever tokens begin and end the model's pairs.
+    [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
 
     It caches no text. To keep the ends, it reads each text to its end.
     """
@@ -38,13 +38,14 @@ class OtherReading(PairTokenizer):
         encoded = []
         for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
-            if index in self._alone:
+            alone = index in self._alone and self.prompt is None
+            if alone:
                 kept = min(query.tokens, self._window + self.template.tokens - 2), 0
             else:
-                kept = kept_tokens(query.tokens, title.tokens, self._window)
+                kept = self.kept(query.tokens, title.tokens, self._window)
             parts = {"query": self._part(query, kept[0]), "title": self._part(title, kept[1])}
             pair = super().join([("query", "title")], parts)[0]
-            if index in self._alone:
+            if alone:
                 pair.ids = np.concatenate((pair.ids[: 1 + kept[0]], pair.ids[-1:]))
             pair.truncated = sum(kept) < query.tokens + title.tokens
             encoded.append(pair)

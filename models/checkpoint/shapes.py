@@ -56,6 +56,23 @@ def modernbert_shapes(config: ModelConfig) -> Shapes:
     yield from _both("classifier", len(config.labels), hidden)
 
 
+def decoder_shapes(config: ModelConfig) -> Shapes:
+    """Return every float tensor of a decoder's network with its shape; its norms have no biases."""
+    assert config.decoder is not None
+    hidden = config.hidden_size
+    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
+    for number in range(config.num_layers):
+        prefix = layer_prefix(number)
+        yield f"{prefix}attention.LayerNorm.weight", (hidden,)
+        yield from _maps(config, number)
+        if config.decoder.head_norms:
+            for name in ("query_norm", "key_norm"):
+                yield f"{prefix}attention.self.{name}.weight", (config.head_size,)
+        yield f"{prefix}intermediate.LayerNorm.weight", (hidden,)
+    yield "bert.final_norm.weight", (hidden,)
+    yield "classifier.weight", (len(config.labels), hidden)
+
+
 def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
     """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
 
@@ -95,10 +112,10 @@ def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...
 def _maps(config: ModelConfig, number: int) -> Shapes:
     """Return weight and bias of each affine map of a layer."""
     prefix, hidden, inner = layer_prefix(number), config.hidden_size, config.widths[number]
-    width = len(config.kept_heads[number]) * config.head_size
-    for name in PROJECTIONS:
+    widths = config.projected(number)
+    for name, width in zip(PROJECTIONS, widths, strict=True):
         yield from _both(f"{prefix}{name}", width, hidden)
-    yield from _both(f"{prefix}attention.output.dense", hidden, width)
+    yield from _both(f"{prefix}attention.output.dense", hidden, widths[0])
     for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
         yield from _both(f"{prefix}{name}", inner, hidden)
     yield from _both(f"{prefix}output.dense", hidden, inner)

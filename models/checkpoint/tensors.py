@@ -16,7 +16,7 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import OF_PARENT, readable_as_usual, shared_tensors, weight_files
-from models.checkpoint.modules import head_tensors, read_head
+from models.checkpoint.modules import Head, head_tensors, read_head
 from models.checkpoint.shapes import Shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
 
@@ -32,7 +32,7 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     """
     family = FAMILIES[config.family]
     found = family.ours(_read_files(directory), config)
-    if head := read_head(directory):
+    if isinstance(head := read_head(directory), Head):
         found |= head_tensors(head, config, _read_files)
     tensors: dict[str, Tensor] = {}
     integers: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from models.checkpoint.caches import TextCache, WordCache
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
+from models.checkpoint.prompt import Prompt, read_prompt
 from models.checkpoint.tokenizer_files import (
     FILE,
     SPECIAL,
@@ -125,33 +127,40 @@ class PairTokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_tokens: int, vocab_size: int, cache_size: int = 65_536
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        vocab_size: int,
+        cache_size: int = 65_536,
+        prompt: Prompt | None = None,
     ) -> None:
         """max_tokens: the window, special tokens included. vocab_size: rows of the model's word embeddings.
 
+        prompt: of a decoder; None for the tokenizer's own pairs.
         Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit the
         model.
         """
         tokenizer.encode_special_tokens = True  # structural tokens inside a text are text
         self._tokenizer = tokenizer
+        self.prompt = prompt
         self.unknown = unknown_id(tokenizer)
-        self.template = template = PairTemplate.of(tokenizer)
-        self._budget = max_tokens - template.tokens
-        if self._budget < 1:
-            raise UnsupportedCheckpoint(
-                f"a window of {max_tokens} tokens has no room for a query and a title"
-            )
         token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
         if largest >= vocab_size:
             raise UnsupportedCheckpoint(
                 f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
                 f"the model's embeddings end at {vocab_size - 1}"
             )
-        parts = template.before, template.between, template.after
-        self._before, self._between, self._after = map(_as_bytes, parts)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
-        self._forbidden = special.union(*parts) - {self.unknown}
+        self._forbidden = special - {self.unknown}
+        if prompt is None:
+            self._use(PairTemplate.of(tokenizer), max_tokens)
+            self._forbidden |= {*self.template.before, *self.template.between, *self.template.after}
+            self._forbidden -= {self.unknown}
+        else:
+            self._fixed = {part: self._ids_of(part) for part in prompt.parts}
+            self._use(self._prompted(prompt.instruction), max_tokens)
         splits_as_bert = isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
             tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer
         )
@@ -162,29 +171,92 @@ class PairTokenizer:
         self._piece_characters = max(_LONG, 2 * max_tokens)
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * max_tokens)
         self._unknown_bytes = _as_bytes([self.unknown])
-        self._encode = WordCache(self._word).ids if is_bert else self._encode_batch
+        self._encode: Callable[[list[str]], list[bytes]] = self._encode_batch
+        if is_bert:
+            self._encode = WordCache(self._word).ids
         self._model = tokenizer.model
         self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
         self._piece_of = piece_reader(tokenizer)
         self._cache: TextCache[EncodedText] = TextCache(cache_size)
 
     @classmethod
-    def load(
-        cls, directory: Path, *, max_tokens: int, vocab_size: int, cache_size: int = 65_536
-    ) -> PairTokenizer:
+    def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: int) -> PairTokenizer:
         """Load a checkpoint's tokenizer from its files (`models.checkpoint.tokenizer_files`).
 
         Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
         """
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
-            found = read_tokenizer(directory)
-            tokenizer = cls(found, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
+            found = read_tokenizer(directory, None if prompt is None else "".join(prompt.parts))
+            tokenizer = cls(found, prompt=prompt, **options)
         if passes_types(directory) is False:
             tokenizer.template = replace(tokenizer.template, two_segments=False)
         return tokenizer
 
+    def _use(self, template: PairTemplate, max_tokens: int) -> None:
+        """Put pairs together by a template. Raises UnsupportedCheckpoint if nothing else fits the window."""
+        self.template = template
+        self._budget = max_tokens - template.tokens
+        if self._budget < 1:
+            raise UnsupportedCheckpoint(
+                f"a window of {max_tokens} tokens has no room for a query and a title"
+            )
+        parts = template.before, template.between, template.after
+        self._before, self._between, self._after = map(_as_bytes, parts)
+
+    def instructed(self, instruction: str | None) -> PairTokenizer:
+        """Return this tokenizer for prompts with an instruction; the same one if the model takes none.
+
+        instruction: None or "": the model's default. Raises ModelError if it does not fit the window.
+        """
+        if not instruction or self.prompt is None or self.prompt.instructed is None:
+            return self
+        other = copy.copy(self)
+        try:
+            other._use(self._prompted(instruction), self.max_tokens)
+        except UnsupportedCheckpoint:
+            raise ModelError("it leaves no room in the window for a query and a title") from None
+        return other
+
+    def _prompted(self, instruction: str | None) -> PairTemplate:
+        """Return the template of prompts with an instruction; None: without any."""
+        prompt = self.prompt
+        assert prompt is not None
+        if instruction is None or prompt.instructed is None:
+            before = self._fixed[prompt.before or ""]
+        else:
+            first, around, second = prompt.instructed
+            _check_surrogates(instruction)
+            text = self._encode_batch([around.dressed(instruction)])[0]
+            before = self._fixed[first] + np.frombuffer(text, np.int32).tolist() + self._fixed[second]
+        after = [id_ for part in prompt.after for id_ in self._fixed[part]]
+        between = self._fixed[prompt.between]
+        return PairTemplate(tuple(before), tuple(between), tuple(after), two_segments=False)
+
+    def _ids_of(self, part: str) -> list[int]:
+        """Return the ids of a part of the prompt, in which structural tokens are meant."""
+        self._tokenizer.encode_special_tokens = False
+        ids = self._tokenizer.encode(part, add_special_tokens=False).ids
+        self._tokenizer.encode_special_tokens = True
+        return list(ids)
+
+    def dressed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+        """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
+        if self.prompt is None:
+            return pairs
+        query, title = self.prompt.query.dressed, self.prompt.title.dressed
+        return [(query(one), title(other)) for one, other in pairs]
+
+    def kept(self, query: int, title: int, budget: int) -> tuple[int, int]:
+        """Return how many tokens each text keeps: `kept_tokens`; in a prompt the title is cut first, and the
+        query only beyond three quarters of the room."""
+        if self.prompt is None or query + title <= budget:
+            return kept_tokens(query, title, budget)
+        title = min(title, budget - min(query, budget * 3 // 4))
+        return budget - title, title
+
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
+        pairs = self.dressed(pairs)
         return self.join(pairs, self.encode_texts({text for pair in pairs for text in pair}))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
@@ -196,7 +268,7 @@ class PairTokenizer:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self._budget
             if truncated:
-                kept = kept_tokens(query.tokens, title.tokens, self._budget)
+                kept = self.kept(query.tokens, title.tokens, self._budget)
                 query, title = self.part(query, 0, kept[0]), self.part(title, 0, kept[1])
             pieces += (before, query.ids, between, title.ids, after)
             parts.append((query, title, truncated))
@@ -299,7 +371,7 @@ class PairTokenizer:
             ids: list[int] = []
             for part in self.portions(text):
                 ids += part.ids
-                if len(ids) > self._budget:
+                if len(ids) > self._reach:
                     break
                 yield {}
             yield {text: self._text(_as_bytes(ids))}
@@ -334,9 +406,14 @@ class PairTokenizer:
     def _text(self, ids: bytes) -> EncodedText:
         """Return the text of all these ids."""
         whole = EncodedText(ids, len(ids) // _ID_BYTES, 0)
-        if self._unknown_bytes not in ids and whole.tokens <= self._budget:  # nearly always
+        if self._unknown_bytes not in ids and whole.tokens <= self._reach:  # nearly always
             return whole
-        return self.part(whole, 0, min(whole.tokens, self._budget))._replace(tokens=whole.tokens)
+        return self.part(whole, 0, min(whole.tokens, self._reach))._replace(tokens=whole.tokens)
+
+    @property
+    def _reach(self) -> int:
+        """Return how many tokens of a text are kept, the same for all instructions."""
+        return self._budget if self.prompt is None else self.max_tokens
 
 
 def load_tokenizer(directory: Path, config: ModelConfig, *, cache_size: int = 65_536) -> PairTokenizer:
@@ -344,9 +421,11 @@ def load_tokenizer(directory: Path, config: ModelConfig, *, cache_size: int = 65
 
     Raises UnsupportedCheckpoint, also for what transformers would score otherwise.
     """
-    window = read_window(directory, config)
+    window, prompt = read_window(directory, config), None
+    if config.decoder is not None:
+        prompt = read_prompt(directory, config.family, config.decoder.instruction)
     tokenizer = PairTokenizer.load(
-        directory, max_tokens=window, vocab_size=config.vocab_size, cache_size=cache_size
+        directory, prompt=prompt, max_tokens=window, vocab_size=config.vocab_size, cache_size=cache_size
     )
     two_segments = config.type_vocab_size > 1 and tokenizer.template.two_segments
     if two_segments and passes_types(directory) is None:

@@ -65,15 +65,18 @@ _PASSES_TYPES = {
 """Whether transformers passes the token types of a tokenizer of this class to the network."""
 
 
-def read_tokenizer(directory: Path) -> Tokenizer:
-    """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it."""
+def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
+    """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it.
+
+    prompt: the fixed text of a decoder's prompt. Its tokens are structural, and all that are special.
+    """
     if not any((directory / name).is_file() for name in _VOCABULARIES):
         raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"
-    tokenizer = _from_json(file, options) if file.is_file() else None
+    tokenizer = _from_json(file, options, prompt) if file.is_file() else None
     if tokenizer is None or _declares_more(directory, options, tokenizer):
-        tokenizer = _by_transformers(directory, options)
+        tokenizer = _by_transformers(directory, options, prompt)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -166,7 +169,7 @@ def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
     )
 
 
-def _from_json(file: Path, options: Mapping[str, Any]) -> Tokenizer:
+def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
     """Read tokenizer.json. tokenizer_config.json overrules some of it, as in transformers.
 
     transformers 5 takes the normalizer of a BertTokenizer from tokenizer_config.json, whatever tokenizer.json
@@ -174,7 +177,7 @@ def _from_json(file: Path, options: Mapping[str, Any]) -> Tokenizer:
     """
     class_name = _class_of(file.parent, options)
     try:
-        tokenizer = _parsed(file.read_text(encoding="utf-8"), options)
+        tokenizer = _parsed(file.read_text(encoding="utf-8"), options, prompt)
         if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
             tokenizer.normalizer = normalizers.BertNormalizer(
                 clean_text=True,
@@ -193,7 +196,7 @@ def _from_json(file: Path, options: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _parsed(text: str, options: Mapping[str, Any]) -> Tokenizer:
+def _parsed(text: str, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special.
 
     SPECIAL marks them in a Unigram vocabulary.
@@ -201,6 +204,8 @@ def _parsed(text: str, options: Mapping[str, Any]) -> Tokenizer:
     raw = json.loads(text)
     added, vocabulary = raw.get("added_tokens") or [], raw["model"].get("vocab")
     structure = {*_structure(options), *_of_template(raw.get("post_processor"))}
+    if prompt is not None:
+        structure |= {one["content"] for one in added if one["special"] or one["content"] in prompt}
     special = {token["content"] for token in added} & structure
     mark = SPECIAL if isinstance(vocabulary, list) else ""  # a list is Unigram's
     for token in added:
@@ -248,13 +253,13 @@ def _declares_more(directory: Path, options: Mapping[str, Any], tokenizer: Token
     return not {_content(token) for token in declared} <= known.union(_structure(options))
 
 
-def _by_transformers(directory: Path, options: Mapping[str, Any]) -> Tokenizer:
+def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
     """Return the tokenizer that transformers makes of a checkpoint's files."""
     from transformers import AutoTokenizer  # slow to import, and few checkpoints need it
 
     try:
         theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        return _parsed(theirs.backend_tokenizer.to_str(), options)
+        return _parsed(theirs.backend_tokenizer.to_str(), options, prompt)
     except Exception as error:  # of many unrelated types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnsupportedCheckpoint(

@@ -12,6 +12,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.shapes import layer_prefix
 from models.compress.structure import Floats, Structure, check
+from models.errors import ModelError
 from models.layer import head_rows
 
 
@@ -49,9 +50,12 @@ def _cut_heads(
     prefix = f"{layer_prefix(layer)}attention."
     held = config.kept_heads[layer]
     rows = head_rows([held.index(head) for head in kept], config.head_size)
-    for name in ("query", "key", "value"):
+    shared, all_keys = config.key_heads(kept), sorted(set(config.key_heads(held)))
+    keys = sorted(set(shared))
+    key_rows = head_rows([all_keys.index(key) for key in keys], config.head_size)
+    for name, chosen in (("query", rows), ("key", key_rows), ("value", key_rows)):
         for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
-            tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][rows]
+            tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][chosen]
     for name in OWN_MAPS.values():  # DeBERTa's, of distances
         for part in ("weight", "bias"):
             if (full := f"{prefix}self.{name}.{part}") in tensors:
@@ -59,6 +63,13 @@ def _cut_heads(
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
     scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
+        of_keys = dict(zip(shared, weights[list(kept)].tolist(), strict=True))
+        if any(of_keys[key] != weights[head] for key, head in zip(shared, kept, strict=True)):
+            raise ModelError(
+                f"layer {layer}: heads that share values have different weights, which 8-bit weights cannot "
+                "hold; prune the float checkpoint, then quantize it"
+            )
+        scales = torch.tensor([of_keys[key] for key in keys]).repeat_interleave(config.head_size)
         for part in ("bias", "weight_scale"):
             tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
     else:

@@ -40,6 +40,7 @@ from models.checkpoint.config import (
     read_config,
     read_raw,
 )
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty, copy_tokenizer
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors, write_tensors
@@ -81,7 +82,7 @@ def quantize(
             quantized.update(layer)
             if progress is not None:
                 progress(done, config.num_layers)
-    raw = read_raw(source)
+    raw = read_raw(source) | FAMILIES[config.family].fields_of(config)
     raw["quantization_config"] = dict(QUANTIZATION_CONFIG)
     raw["headroom"] = (raw.get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
     target.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,8 @@ def calibrate(
         present = [context for context in contexts if context is not None]
         if present:
             inputs = torch.cat([normed(x, layer.attention_input_norm) for x in streams])
-            quantized = _attention(tensors, prefix, inputs, torch.cat(present))
+            shared = config.key_heads(kept)
+            quantized = _attention(tensors, prefix, inputs, torch.cat(present), shared)
         else:
             quantized = _no_attention(tensors, prefix, config.hidden_size)
         feed_forward = _gated if config.gated else _feed_forward
@@ -165,15 +167,21 @@ def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
     return weights
 
 
-def _attention(tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tensor) -> dict[str, Tensor]:
+def _attention(
+    tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tensor, shared: Sequence[int]
+) -> dict[str, Tensor]:
+    """Return the tensors of a layer's attention. shared: the head of values that each head reads."""
     names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
     weights = [tensors[f"{name}.weight"].float() for name in names]
     biases = [tensors[f"{name}.bias"].float() for name in names]
     scale, offset = channel_scales(x, torch.cat(weights))
     output = tensors[f"{prefix}attention.output.dense.weight"].float()
     heads_scale, _ = channel_scales(joined, output, midpoints=False)
-    weights[2] = weights[2] / heads_scale[:, None]
-    biases[2] = biases[2] / heads_scale
+    by_head, of_values = heads_scale.view(len(shared), -1), sorted(set(shared))
+    values_scale = torch.stack([by_head[torch.tensor(shared) == one].amax(0) for one in of_values])
+    heads_scale = values_scale[[of_values.index(one) for one in shared]].flatten()
+    weights[2] = weights[2] / values_scale.view(-1, 1)
+    biases[2] = biases[2] / values_scale.flatten()
     quantized = {
         f"{prefix}attention.self.input_scale": scale,
         f"{prefix}attention.self.input_offset": offset,

@@ -59,21 +59,26 @@ def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMa
 
 
 class Titles:
-    """The titles of one request, at least one. encoded: the distinct ones, once they are read."""
+    """The titles of one request, at least one.
+
+    texts: the distinct ones, as they are encoded. encoded: the same, once they are read.
+    """
 
     def __init__(self, tokenizer: PairTokenizer, titles: Sequence[str]) -> None:
         self.tokenizer = tokenizer
         self.distinct = list(dict.fromkeys(titles))
         numbers = {title: number for number, title in enumerate(self.distinct)}
         self._number_of = np.array([numbers[title] for title in titles])
+        self.texts = [title for _, title in tokenizer.dressed([("", title) for title in self.distinct])]
         self.encoded: dict[str, EncodedText] = {}
 
     def encode(self, queries: Sequence[str]) -> list[EncodedPair]:
         """Return each query with each distinct title, query by query."""
         if not self.encoded:
-            self.encoded = self.tokenizer.encode_texts(self.distinct)
-        pairs = [(query, title) for query in queries for title in self.distinct]
-        return self.tokenizer.join(pairs, self.encoded | self.tokenizer.encode_texts(queries))
+            self.encoded = self.tokenizer.encode_texts(self.texts)
+        pairs = self.tokenizer.dressed([(query, title) for query in queries for title in self.distinct])
+        asked = self.tokenizer.encode_texts({query for query, _ in pairs})
+        return self.tokenizer.join(pairs, self.encoded | asked)
 
     def spread(self, judged: Floats, queries: int) -> Floats:
         """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""

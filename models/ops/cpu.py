@@ -14,9 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
+from models.ops.causal import Causal
 from models.ops.kernel_library import fitting
 from models.ops.kernels import BLOCK, Kernels, Normalisation, filled, from_tiles, to_tiles
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, TorchOps, activate, nbytes, normed
+from models.ops.torch import (
+    PLAIN_POSITIONS,
+    Linear,
+    Norm,
+    Positions,
+    RmsNorm,
+    TorchOps,
+    activate,
+    nbytes,
+    normed,
+)
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -37,7 +48,7 @@ FUSED = {
 """Our activations as oneDNN's fused operators name them: (name, algorithm). Others follow the product."""
 
 
-ON_TILES = ("none", "gelu", "gelu_tanh")
+ON_TILES = ("none", "gelu", "gelu_tanh", "silu")
 """The activations that our kernel on tiles computes."""
 
 
@@ -71,6 +82,32 @@ class CpuOps(TorchOps):
         """Return a layer normalisation by our kernel, or by torch."""
         kernels = fitting(weight.dtype, len(weight))
         return Norm(weight, bias, eps) if kernels is None else KernelNorm(weight, bias, eps, kernels)
+
+    def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
+        """Return a normalisation by our kernel, or by torch."""
+        kernels = fitting(weight.dtype, len(weight))
+        return (
+            super().rms_norm(weight, eps, offset)
+            if kernels is None
+            else KernelRmsNorm(weight, eps, offset, kernels)
+        )
+
+    def causal(
+        self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
+    ) -> Tensor:
+        """Attend as `TorchOps.causal` does; the kernel reads the pack segment by segment."""
+        kernels = self._attention_kernels
+        if kernels is None:
+            return super().causal(projected, batch, causal, head_weights)
+        prefixes = None
+        if batch.prefixes is not None:  # what fills the pack up goes on from nothing
+            prefixes = torch.full((len(batch.offsets) - 1,), -1, dtype=torch.int32)
+            prefixes[: batch.rows] = torch.from_numpy(batch.prefixes)
+        return kernels.causal(
+            *(projected, batch.offsets, causal, head_weights),
+            prefixes=prefixes,
+            last_only=batch.last_only,
+        )
 
     def attention(
         self,
@@ -109,6 +146,18 @@ class KernelNorm(Norm):
         return self.weight, self.bias, self.eps
 
 
+class KernelRmsNorm(RmsNorm):
+    """Normalisation by the root mean square by our compiled kernel."""
+
+    def __init__(self, weight: Tensor, eps: float, offset: float, kernels: Kernels) -> None:
+        super().__init__(weight, eps, offset)
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return self._kernels.rms_norm(x, self.factor, self.eps)
+
+
 class TileLinear(Linear):
     """An affine map by our kernel on AMX's tiles, with GELU, a residual and norm, or a product fused.
 
@@ -119,7 +168,7 @@ class TileLinear(Linear):
     def __init__(
         self, weight: Tensor, bias: Tensor, activation: str, norm: Norm | None, kernels: Kernels
     ) -> None:
-        """Lay out a map. activation: none, gelu or gelu_tanh. kernels: with `multiplies`."""
+        """Lay out a map. activation: one of ON_TILES. kernels: with `multiplies`."""
         super().__init__(weight, bias, activation, norm)
         self._kernels = kernels
         self._inputs = weight.shape[1]

@@ -59,9 +59,8 @@ class Int8Linear(Linear):
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         bits = input_bits() if weight.device.type == "cpu" else 0
-        self._tiled = (
-            bits == 8 and fits(kernels, dtype, activation) and (target is None or activation != "none")
-        )
+        writes = target is None or activation in ("gelu", "gelu_tanh")
+        self._tiled = bits == 8 and fits(kernels, dtype, activation) and writes
         self._packed = bits > 0
         self._merged = 2 ** (8 - bits) if self._packed else 1
         """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
@@ -263,7 +262,9 @@ class Int8Ops(TorchOps):
         self.max_pack_bytes = base.max_pack_bytes
         self.linear = base.linear  # type: ignore[method-assign]
         self.norm = base.norm  # type: ignore[method-assign]
+        self.rms_norm = base.rms_norm  # type: ignore[method-assign]
         self.attention = base.attention  # type: ignore[method-assign]
+        self.causal = base.causal  # type: ignore[method-assign]
         self.synchronize = base.synchronize  # type: ignore[method-assign]
 
     @property

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.ops.causal import Causal, attend, rms_normed
 from models.ops.kernel_build import Level, features_here, levels_of_machine, library_of
 from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels, filled, to_tiles
 from models.ops.relative import Relative, alibi_slopes, log_buckets
@@ -104,9 +105,12 @@ def _check(kernels: Kernels) -> None:
     """Raise RuntimeError unless the kernels agree with torch: it finds a library that was compiled wrong."""
     for dtype in DTYPES:
         _check_attention(kernels, dtype)
+        _check_causal(kernels, dtype)
         x, (weight, bias) = (torch.randn(rows, 96).to(dtype) for rows in (70, 2))
         normed = kernels.layer_norm(x, weight, bias, EPSILON)
         _compare("layer normalisation", normed, F.layer_norm(x, (96,), weight, bias, EPSILON))
+        factor = torch.rand(96)
+        _compare("normalisation", kernels.rms_norm(x, factor, EPSILON), rms_normed(x, factor, EPSILON))
         multiplier, shift = torch.rand(2, 96) * 50 + 1
         quantized = kernels.quantize(x, multiplier, shift, 0.5, 200)[0]
         _compare("quantized values", quantized, x.float() * multiplier + shift, 200)
@@ -152,6 +156,23 @@ def _check_attention(kernels: Kernels, dtype: torch.dtype) -> None:
                 _compare(f"attention{' of first tokens' if first_only else ''}", ours, wanted)
 
 
+def _check_causal(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Try heads that share keys, with norms and prefixes and without, all tokens and last ones."""
+    size, offsets = 2 * SIZE_MULTIPLE, F.pad(torch.tensor(LENGTHS).cumsum(0), (1, 0)).int()
+    angles = rotations(100.0, 2 * max(LENGTHS), size, torch.device("cpu"))
+    projected = torch.randn(sum(LENGTHS), (HEADS + 4) * size).to(dtype)
+    weights = torch.rand(len(LENGTHS), HEADS)
+    for norms, prefixes in (((None, None), (-1,) * len(LENGTHS)), (torch.rand(2, size), (1, -1, -1, 1))):
+        how = Causal((0, 1, HEADS), angles, *norms, EPSILON)
+        for last_only in (False, True):
+            expected = attend(
+                *(projected.float(), LENGTHS, how, weights), prefixes=prefixes, last_only=last_only
+            )
+            before = torch.tensor(prefixes, dtype=torch.int32)
+            ours = kernels.causal(*(projected, offsets, how, weights), prefixes=before, last_only=last_only)
+            _compare("causal attention", ours, expected)
+
+
 def _check_maps(kernels: Kernels) -> None:
     """Try maps of bfloat16 and of 8-bit integers, with GELU and with a residual and a norm."""
     inputs, outputs = 784, 48
@@ -183,7 +204,8 @@ def _check_maps(kernels: Kernels) -> None:
 def _compare_map(
     what: str, compute: functools.partial[Tensor], sums: Tensor, other: Tensor, norm: Tensor
 ) -> None:
-    _compare(f"{what}, gelu", compute("gelu"), activate(sums, "gelu"))
+    for activation in ("gelu", "silu"):
+        _compare(f"{what}, {activation}", compute(activation), activate(sums, activation))
     expected = F.layer_norm((sums + other).bfloat16(), norm[0].shape, norm[0], norm[1], EPSILON)
     ours = compute("add", other, norm=(norm[0], norm[1], EPSILON))
     _compare(f"{what}, normalised", ours, expected)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.ops.causal import Causal
 from models.ops.kernel_relative import laid_out
 from models.ops.relative import Relative
 
@@ -35,7 +36,7 @@ Quantization = tuple[Tensor | None, Tensor | None, float]
 AS_IT_IS: Quantization = (None, None, 0.0)
 """Source of an already quantized input."""
 
-FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
+FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
 
 
@@ -51,11 +52,13 @@ class Kernels:
         loaded = ctypes.CDLL(str(library))
         self.multiplies = hasattr(loaded, "headroom_map_bfloat16")
         kinds = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
-        self._attend, self._normalise, self._quantize = (
+        self._attend, self._causal, self._normalise, self._root_normalise, self._quantize = (
             {dtype: _function(loaded, f"{name}_{kind}", form) for dtype, kind in kinds.items()}
             for name, form in (
                 ("attend", "i:pnpnnnpnipnnppi"),
+                ("causal", "i:pnppnpnnpnipnppfpi"),
                 ("normalise", " :pnnppfpi"),
+                ("root_normalise", " :pnnpfpi"),
                 ("quantize", "n:pnnppffppi"),
             )
         )
@@ -122,6 +125,64 @@ class Kernels:
             )
         return out
 
+    def causal(
+        self,
+        projected: Tensor,
+        offsets: Tensor,
+        how: Causal,
+        head_weights: Tensor | None = None,
+        *,
+        prefixes: Tensor | None = None,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Attend as `models.ops.causal.attend` does; the arguments are those of `attention`, but for these.
+
+        how: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as in
+            `PackedBatch`. last_only: only each sequence's last token attends.
+        """
+        projected = projected.contiguous()
+        tokens, sequences = len(projected), offsets.numel() - 1
+        positions, size = how.rotation.shape
+        heads, attend = how.borders[-1], self._causal.get(projected.dtype)
+        if attend is None or projected.shape[1] != (heads + 2 * how.groups) * size or size % SIZE_MULTIPLE:
+            raise ValueError(
+                f"{tuple(projected.shape)} {projected.dtype}; needed: {heads} heads of queries and "
+                f"{how.groups} of keys, of a multiple of {SIZE_MULTIPLE}, in float32 or bfloat16"
+            )
+        weights = None if head_weights is None else head_weights.float().contiguous()
+        rows = 0 if weights is None else len(weights)
+        borders = torch.tensor(how.borders, dtype=torch.int32)
+        out = projected.new_empty(sequences if last_only else tokens, heads * size)
+        problem = attend(
+            *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
+            *(_address(prefixes, torch.int32, sequences), sequences, borders.data_ptr(), how.groups, size),
+            *(_address(weights, torch.float32, rows * heads), rows, last_only),
+            *(_address(how.rotation, torch.float32, positions * size), positions),
+            *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
+            *(how.eps, out.data_ptr(), torch.get_num_threads()),
+        )
+        if problem == 1:
+            raise MemoryError("not enough memory for the attention of the longest sequence")
+        if problem:
+            raise ValueError(
+                f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+                "sequence and of the rotation for each position; a prefix must be a sequence without one"
+            )
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Return x / √(mean(x²) + ε)·weight of each row, computed in float32.
+
+        x: (T, D) float32 or bfloat16; weight: (D,) float32. The result is like x.
+        """
+        x, dtype, (rows, width) = _rows(x), x.dtype, x.shape
+        out = torch.empty_like(x)
+        self._root_normalise[dtype](
+            *(x.data_ptr(), rows, width, _address(weight, torch.float32, width), eps),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        return out
+
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         """Return (x − mean) / √(variance + eps) · weight + bias of each row, computed in float32.
 
@@ -181,7 +242,8 @@ class Kernels:
         other: Tensor | None = None,
         norm: Normalisation | None = None,
     ) -> Tensor:
-        """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), or with `other` added or multiplied.
+        """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), SiLU, or with `other` added or
+        multiplied.
 
         x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up with zeros as W is;
             finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.

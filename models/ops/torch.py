@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
+from models.ops.causal import Causal, attend, rms_normed
 from models.ops.relative import Relative
 
 Tensors = Mapping[str, Tensor]
@@ -131,6 +132,18 @@ class Norm:
         return None
 
 
+class RmsNorm(Norm):
+    """x / √(mean(x²) + ε)·(weight + offset) over the last dimension. weight: (D,)."""
+
+    def __init__(self, weight: Tensor, eps: float, offset: float = 0.0) -> None:
+        super().__init__(weight, weight, eps)
+        self.factor = weight.float() + offset
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return rms_normed(x, self.factor, self.eps)
+
+
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
     """Return norm(x), or x if there is no norm. (T, D) → (T, D)."""
     return x if norm is None else norm(x)
@@ -211,6 +224,10 @@ class TorchOps:
         """Return a layer normalisation for this device. weight, bias: (D,)."""
         return Norm(weight, bias, eps)
 
+    def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
+        """Return a normalisation by the root mean square for this device, as `RmsNorm` takes it."""
+        return RmsNorm(weight, eps, offset)
+
     def map(
         self,
         tensors: Tensors,
@@ -272,6 +289,19 @@ class TorchOps:
         rows_out = len(batch.first_token) if alone else projected.shape[0]
         context = F.pad(context.flatten(1), (0, 0, 0, rows_out - context.shape[0]))
         return context if alone else batch.leaving(context)
+
+    def causal(
+        self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
+    ) -> Tensor:
+        """Attend as decoders do (`models.ops.causal.attend`).
+
+        Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens leave the batch.
+        """
+        prefixes = None if batch.prefixes is None else batch.prefixes.tolist()
+        lengths, last_only = batch.lengths.tolist(), batch.last_only
+        context = attend(projected, lengths, causal, head_weights, prefixes=prefixes, last_only=last_only)
+        rows = len(batch.first_token) if batch.last_only else len(projected)
+        return F.pad(context, (0, 0, 0, rows - len(context)))
 
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""

@@ -43,6 +43,12 @@ Overflow = Annotated[
 ]
 
 
+Instruction = Annotated[
+    str | None,
+    typer.Option(help="What makes a title relevant, for models whose prompt has an instruction."),
+]
+
+
 def command(
     query: Annotated[
         str | None,
@@ -56,6 +62,7 @@ def command(
     device: Device = "auto",
     dtype: Dtype = "auto",
     overflow: Overflow = "truncate",
+    instruction: Instruction = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per pair; with --input, one in all.")
     ] = False,
@@ -84,6 +91,8 @@ def command(
             raise typer.BadParameter(
                 "--input and --output go together, without a query", param_hint="--input"
             )
+        if instruction is not None:
+            raise typer.BadParameter("does not go with --input", param_hint="--instruction")
         from service.files.options import Fields
 
         options = score_files.options_of(
@@ -99,11 +108,16 @@ def command(
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     network = Network(model, config, one_variant, one_mask, device, dtype)
-    score_pairs(query, pairs_of(query, titles), network, overflow, as_json)
+    score_pairs(query, pairs_of(query, titles), network, overflow, as_json, instruction)
 
 
 def score_pairs(
-    query: str, pairs: Iterator[tuple[str, str]], network: Network, overflow: Overflow, as_json: bool
+    query: str,
+    pairs: Iterator[tuple[str, str]],
+    network: Network,
+    overflow: Overflow,
+    as_json: bool,
+    instruction: str | None = None,
 ) -> None:
     """Score pairs and print a line for each. query: as given; if it is -, the lines hold the queries."""
     chosen = choice.resolve(network)
@@ -113,7 +127,7 @@ def score_pairs(
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
-        scored = score(chosen, portion, overflow=overflow)
+        scored = score(chosen, portion, overflow=overflow, instruction=instruction)
         for line in lines(chosen, portion, scored, as_json=as_json, with_query=query == "-"):
             print(line)
 

@@ -84,6 +84,14 @@ DeadlineMs = Annotated[
 ]
 
 
+Instruction = Annotated[
+    str | None,
+    Field(
+        description="What makes a title relevant, for models whose prompt has an instruction, such as "
+        "Qwen3-Reranker; default: the model's own. Other models ignore it."
+    ),
+]
+
 Grades = Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None
 
 
@@ -112,6 +120,7 @@ class ChosenNetwork(BaseModel):
 
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskField | None = Field(None, description="Multiplied onto the variant's own mask.")
+    instruction: Instruction = None
     deadline_ms: DeadlineMs = None
 
 
@@ -269,6 +278,7 @@ class CompareRequest(PairsRequest):
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."
     )
+    instruction: Instruction = None
 
     model_config = ConfigDict(
         json_schema_extra={

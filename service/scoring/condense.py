@@ -24,7 +24,7 @@ from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
 from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Computed, Scorer
+from service.scoring.score import Computed, Scorer, instructed
 from service.scoring.tokens import Encoder
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class _Run:
         """Drive the search to its end, and build the answer."""
         request, classifier, off_loop = self.request, self.variant.classifier, self.condenser.off_loop
         self.total, self.usage = Computed(), Usage(0, 0)
-        self.titles = Titles(classifier.tokenizer, request.titles)
+        self.titles = Titles(instructed(classifier.tokenizer, request.instruction), request.titles)
         task = Task(
             request.query,
             await off_loop(read_words, request.query),
@@ -87,7 +87,7 @@ class _Run:
         )
         started = time.monotonic()
         self.titles.encoded = await self.condenser.encoder.encode_texts(
-            classifier.tokenizer, self.titles.distinct
+            classifier.tokenizer, self.titles.texts
         )
         self.total.tokenize_s += time.monotonic() - started
         steps = search(task)

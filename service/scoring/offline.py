@@ -42,6 +42,7 @@ def score(
     pairs: Sequence[tuple[str, str]],
     *,
     overflow: Overflow = "truncate",
+    instruction: str | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Scored:
     """Score at least one (query, title) pair. A cascade takes all titles of a query as one request.
@@ -57,7 +58,8 @@ def score(
         for due, of_due in zip(course.due, raw_scores, strict=True):
             for start in range(0, len(due.pairs), PORTION):
                 indices = due.pairs[start : start + PORTION]
-                scores_of_portion = _score(stages[due.stage], [pairs[index] for index in indices], overflow)
+                portion = [pairs[index] for index in indices]
+                scores_of_portion = _score(stages[due.stage], portion, overflow, instruction)
                 of_due[start : start + PORTION] = scores_of_portion.raw_score
                 for name in _FIELDS:
                     values = getattr(scores_of_portion, name)
@@ -76,6 +78,8 @@ def score(
     )
 
 
-def _score(variant: Variant, pairs: Sequence[tuple[str, str]], overflow: Overflow) -> Scores:
+def _score(
+    variant: Variant, pairs: Sequence[tuple[str, str]], overflow: Overflow, instruction: str | None
+) -> Scores:
     mask = None if variant.mask.is_none else variant.mask
-    return variant.classifier.score(pairs, mask, overflow=overflow)
+    return variant.classifier.score(pairs, mask, overflow=overflow, instruction=instruction)

@@ -10,7 +10,9 @@ from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
 from models.checkpoint.reading import OtherReading
+from models.checkpoint.tokenizer import PairTokenizer
 from models.classifier import Classifier
+from models.errors import ModelError
 from service.config.settings import Settings
 from service.engine.request import Deadline
 from service.engine.scheduler import Scheduler
@@ -27,6 +29,14 @@ from service.scoring.column import AnyColumn, CascadeColumn, Column
 from service.scoring.tokens import Encoder, Pair
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
+
+
+def instructed(tokenizer: PairTokenizer, instruction: str | None) -> PairTokenizer:
+    """Return a model's tokenizer for a request's instruction. Raises InvalidRequest if that is too long."""
+    try:
+        return tokenizer.instructed(instruction)
+    except ModelError as error:
+        raise InvalidRequest(str(error), param="instruction") from None
 
 
 @dataclass(slots=True)
@@ -185,7 +195,7 @@ class Scorer:
         Raises InvalidRequest if a query has no token, or a text that is wanted whole does not fit the window.
         """
         started = time.monotonic()
-        tokenizer, only_whole = classifier.tokenizer, False
+        tokenizer, only_whole = instructed(classifier.tokenizer, request.instruction), False
         if isinstance(request, DocumentsRequest):
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:

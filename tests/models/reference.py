@@ -40,7 +40,7 @@ def random_weights(rng: np.random.Generator, rows: int, layers: int, heads: int)
     return weights
 
 
-OUTPUTS = ("attention.output.dense", "attention.out_lin", "attn.Wo")
+OUTPUTS = ("attention.output.dense", "attention.out_lin", "attn.Wo", "self_attn.o_proj")
 """The modules of transformers that project the heads' outputs, by the end of their names."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models import Classifier, HeadMask
+from tests.decoders import write_decoder
 from tests.families import edit_config, write_family
 from tests.modernberts import write_ettin
 from tests.service.in_process import Service, serve
@@ -125,3 +126,33 @@ async def test_raw_scores_are_counted_and_compared_by_experiments(served: Servic
 
     assert arms == {("full", False), ("pruned", False)}
     assert (await get(served, "/v1/experiments/raw"))["name"] == "raw"
+
+
+async def test_a_decoder_takes_an_instruction_as_vllm_and_litellm_send_it(tmp_path: Path) -> None:
+    directory = write_decoder(tmp_path / "qwen3", "qwen3", 3)  # with the published prompt
+    clf, query = Classifier.load(directory, "cpu", "float32"), "angle bracket?"
+    pairs = [(query, title) for title in TITLES]
+    live = {"variants": [{"name": "full"}, {"name": "cut", "head_mask": "0.*,2.1", "sliced": True}]}
+    answers = []
+    async with serve(directory, live) as service:
+        model = (await get(service, "/v1/models"))["models"][0]
+        assert (model["family"], model["heads"], model["grades"]) == ("qwen3", 4, None)
+        for more in ({}, {"instruction": "Find tools: now?"}):
+            for variant, mask in (("full", "none"), ("cut", "0.*,2.1")):
+                expected = clf.score(pairs, HeadMask.parse(mask, layers=3, heads=4), **more).score
+                body = {"query": query, "titles": TITLES, "variant": variant, **more}
+                assert_scored((await service.post("/v1/score", **body))["results"], expected)
+            expected = clf.score(pairs, **more).score
+            score = await service.post("/score", queries=query, documents=TITLES, **more)
+            rerank = await service.post("/v1/rerank", query=query, documents=TITLES, **more)
+            for results, name in ((score["data"], "score"), (rerank["results"], "relevance_score")):
+                scores = {result["index"]: result[name] for result in results}
+                np.testing.assert_allclose([scores[i] for i in range(4)], expected[:4], atol=2e-5)
+            answers.append(expected)
+        attention = await service.post("/v1/attention", query=query, title=TITLES[0], heads="0.1")
+        assert attention["tokens"][0] == "<|im_start|>"
+        error = await service.refused(
+            "/v1/score", 422, query=query, titles=TITLES, instruction="find it " * 1_000
+        )
+        assert error["param"] == "instruction"
+    assert np.abs(answers[0] - answers[1]).max() > 1e-4

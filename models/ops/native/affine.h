@@ -1,4 +1,4 @@
-// Affine maps on AMX's tiles: y = x·Wᵀ + b, with GELU, or with another tensor added or multiplied. x and W are bfloat16,
+// Affine maps on AMX's tiles: y = x·Wᵀ + b, with GELU or SiLU, or with another tensor added or multiplied. x and W are bfloat16,
 // or 8-bit integers; y is bfloat16, or quantized after GELU. x may be quantized first, and y's rows normalised at last.
 //
 // Tiles compute a block of 32 x 32 sums, while vectors finish the block before it. So what is done with the sums takes
@@ -18,6 +18,7 @@
 #include "products.h"
 #include "quantization.h"
 #include "scratch.h"
+#include "softmax.h"
 #include "vectors.h"
 
 namespace {
@@ -31,7 +32,13 @@ constexpr long kWeights = 768l << 10;      // bytes of weights at a time: with a
 constexpr long kRowBlocks = 4;             // the most blocks of rows of a panel or a task
 
 // What is done with a sum. The numbers are those of models/ops/kernels.py. The last two round to 8 bits.
-enum class Finish { kNothing, kGelu, kGeluTanh, kAdd, kMultiply, kQuantizedGelu, kQuantizedGeluTanh };
+enum class Finish { kNothing, kGelu, kGeluTanh, kSilu, kAdd, kMultiply, kQuantizedGelu, kQuantizedGeluTanh };
+
+// x / (1 + e^−x), within a hundredth of bfloat16's rounding.
+inline Floats silu(Floats x) {
+  const Floats power = power_of_two<5>((x < 0.f ? x : -x) * 1.44269504f);  // e^−|x|
+  return x * (x < 0.f ? power : all(1.f)) / (power + 1.f);
+}
 
 constexpr bool quantizes(Finish finish) { return finish >= Finish::kQuantizedGelu; }
 
@@ -135,6 +142,8 @@ struct Ready {
       if constexpr (kFinish == Finish::kGelu || kFinish == Finish::kGeluTanh) {
         const Gelu& gelu = kFinish == Finish::kGelu ? kGelu : kGeluByTanh;
         low = gelu(low), high = gelu(high);
+      } else if constexpr (kFinish == Finish::kSilu) {
+        low = silu(low), high = silu(high);
       } else if constexpr (kFinish == Finish::kAdd || kFinish == Finish::kMultiply) {
         const bfloat16* other = map->other + place;
         const Floats left = widen((Halves)_mm256_maskz_loadu_epi16(columns, other));
@@ -337,7 +346,7 @@ int map_rows(const Map& map, long rows, long row_bytes, long outputs, Finish fin
   case Finish::name: \
     return map_rows<kIntegers, Finish::name>(map, rows, row_bytes, outputs, threads);
   switch (finish) {
-    FINISH(kNothing) FINISH(kGelu) FINISH(kGeluTanh) FINISH(kAdd) FINISH(kMultiply)
+    FINISH(kNothing) FINISH(kGelu) FINISH(kGeluTanh) FINISH(kSilu) FINISH(kAdd) FINISH(kMultiply)
     FINISH(kQuantizedGelu) FINISH(kQuantizedGeluTanh)
   }
 #undef FINISH

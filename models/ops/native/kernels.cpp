@@ -17,6 +17,7 @@
 
 #include "affine.h"
 #include "attention.h"
+#include "causal.h"
 #include "normalisation.h"
 #include "quantization.h"
 
@@ -46,6 +47,33 @@ int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32
                              bfloat16* out, int threads) {
   return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_rows, first_only, rotation,
                 positions, window, relative, out, threads);
+}
+
+int headroom_causal_float32(const float* projected, long tokens, const int32_t* offsets, const int32_t* prefixes,
+                            long sequences, const int32_t* borders, long groups, long size, const float* weights,
+                            long weight_rows, int last_only, const float* rotation, long positions,
+                            const float* query_norm, const float* key_norm, float epsilon, float* out, int threads) {
+  return attend_causal(projected, tokens, offsets, prefixes, sequences, borders, groups, size, weights, weight_rows,
+                       last_only, rotation, positions, query_norm, key_norm, epsilon, out, threads);
+}
+
+int headroom_causal_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, const int32_t* prefixes,
+                             long sequences, const int32_t* borders, long groups, long size, const float* weights,
+                             long weight_rows, int last_only, const float* rotation, long positions,
+                             const float* query_norm, const float* key_norm, float epsilon, bfloat16* out,
+                             int threads) {
+  return attend_causal(projected, tokens, offsets, prefixes, sequences, borders, groups, size, weights, weight_rows,
+                       last_only, rotation, positions, query_norm, key_norm, epsilon, out, threads);
+}
+
+void headroom_root_normalise_float32(const float* x, long rows, long width, const float* weight, float epsilon,
+                                     float* out, int threads) {
+  root_normalise(x, rows, width, weight, epsilon, out, threads);
+}
+
+void headroom_root_normalise_bfloat16(const bfloat16* x, long rows, long width, const float* weight, float epsilon,
+                                      bfloat16* out, int threads) {
+  root_normalise(x, rows, width, weight, epsilon, out, threads);
 }
 
 void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,

@@ -1,4 +1,4 @@
-// Layer normalisation of narrow rows.
+// Layer normalisation of narrow rows, and that by the root of the mean square.
 
 #pragma once
 
@@ -45,6 +45,23 @@ void normalise(const T* x, long rows, long width, const T* weight, const T* bias
 #pragma omp parallel for num_threads(threads)
   for (long first = 0; first < rows; first += kNormsTogether)
     normalise_between(x, first, std::min(rows, first + kNormsTogether), width, weight, bias, epsilon, out);
+}
+
+// x / √(mean(x²) + ε)·weight of each row.
+template <class T>
+void root_normalise(const T* x, long rows, long width, const float* weight, float epsilon, T* out, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long row = 0; row < rows; ++row) {
+    const T* from = x + row * width;
+    Floats squares[2] = {};
+    for (long at = 0, turn = 0; at < width; at += kLanes, turn ^= 1) {
+      const Floats values = widen(from + at);
+      squares[turn] += values * values;
+    }
+    const float inverse = 1.f / __builtin_sqrtf(total(squares[0] + squares[1]) / width + epsilon);
+    for (long at = 0; at < width; at += kLanes)
+      narrow(out + row * width + at, widen(from + at) * inverse * load<Floats>(weight + at));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,151 @@
+"""Decoders as rerankers: Qwen3, Qwen2 and Gemma over packed prompts, with a weight for each head of queries.
+
+    x = word·scale                                    (T, D)
+    for each layer:
+        x = x + heads(norm(x))·W^O                    (models.ops.causal)
+        y = norm(x);  x = x + down(act(up(y)) · gate(y))
+    classifier(norm(last token of x))                 (B, labels)
+
+norm(x) = x / √(mean(x²) + ε)·w. What the classifier of a language model is says `models.checkpoint.decoder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.checkpoint.decoder import Rope
+from models.checkpoint.shapes import PROJECTIONS, layer_prefix
+from models.layer import Layer, MultiHeadAttention, head_rows
+from models.network import Network
+from models.ops.causal import Causal
+from models.ops.torch import Norm, Tensors, attention_probabilities, normed, rotations
+from models.selection import Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedAttention(MultiHeadAttention):
+    """The weights of h heads of queries, several of which share a head of keys and values.
+
+    query_key_value: d_model → (h + 2·groups)·d_head.
+    """
+
+    causal: Causal = field(kw_only=True)
+
+    def only(self, heads: Sequence[int]) -> GroupedAttention:
+        """Return a copy of some heads, and of the keys and values that they read."""
+        causal, groups = self.causal.only(heads)
+        columns, read = head_rows(heads, self.head_size), head_rows(groups, self.head_size)
+        keys = self.count * self.head_size
+        rows = torch.cat([columns, keys + read, keys + self.causal.groups * self.head_size + read])
+        return GroupedAttention(
+            *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
+            causal=causal,
+        )
+
+
+class DecoderNetwork(Network):
+    """A decoder with a classifier on the last token."""
+
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make the angles, the embeddings, layers and classifier."""
+        how = self.config.decoder
+        assert how is not None
+        self.how = how
+        self.rotation = _rotation(how.rope, self.config.max_positions, how.head_size, self.device)
+        self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
+        self.layers = [self._layer(tensors, number) for number in range(self.config.num_layers)]
+        self.final_norm = self._norm(tensors, "bert.final_norm")
+        name = "classifier.weight"
+        self.classifier = self.part(name, self.ops.get(tensors, name, torch.float32))
+
+    def _norm(self, tensors: Tensors, name: str) -> Norm:
+        weight = self.table(tensors, f"{name}.weight")
+        return self.ops.rms_norm(weight, self.config.layer_norm_eps, self.how.norm_offset)
+
+    def _layer(self, tensors: Tensors, number: int) -> Layer:
+        prefix = layer_prefix(number)
+        return Layer(
+            heads=self.heads(tensors, number),
+            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+            units=self.units(tensors, number),
+            attention_input_norm=self._norm(tensors, f"{prefix}attention.LayerNorm"),
+            feed_forward_input_norm=self._norm(tensors, f"{prefix}intermediate.LayerNorm"),
+        )
+
+    def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> GroupedAttention | None:
+        """Lay out the heads of a layer; None if pruning left none."""
+        kept, prefix = self.config.kept_heads[number], layer_prefix(number)
+        query_norm = key_norm = None
+        if self.how.head_norms:
+            query_norm, key_norm = (
+                self.table(tensors, f"{prefix}attention.self.{name}_norm.weight").float()
+                for name in ("query", "key")
+            )
+        if not kept:
+            return None
+        borders = tuple(range(0, self.config.num_heads + 1, self.config.num_heads // self.how.key_heads))
+        whole = Causal(borders, self.rotation, query_norm, key_norm, self.config.layer_norm_eps)
+        projections = [f"{prefix}{name}" for name in PROJECTIONS]
+        return GroupedAttention(
+            len(kept),
+            self.config.head_size,
+            self.ops.map(tensors, *projections, reads=f"{prefix}attention.self"),
+            self.ops.map(tensors, f"{prefix}attention.output.dense", norm=norm),
+            causal=whole.only(kept)[0],
+        )
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return word embeddings, scaled: (T, D)."""
+        x = F.embedding(batch.ids, self.word_embeddings)
+        scale = self.how.embedding_scale
+        return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
+
+    def views(self, batch: PackedBatch) -> list[PackedBatch]:
+        """Return the batch as each layer computes it: only last tokens leave the last one."""
+        return [batch] * (len(self.layers) - 1) + [batch.of_last_tokens()]
+
+    def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
+        """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""
+        heads = chosen.heads
+        if heads is None:
+            return None
+        assert isinstance(heads, GroupedAttention)
+        projected = heads.query_key_value(normed(x, layer.attention_input_norm))
+        return self.ops.causal(projected, batch, heads.causal, chosen.head_weights)
+
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:  # noqa: ARG002
+        """Return the normalised last tokens: (B, D)."""
+        return self.final_norm(x)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Apply the classifier. (n, D) → (n, labels) float32."""
+        return F.linear(pooled.float(), self.classifier)
+
+    @staticmethod
+    def _probabilities(layer: Layer, x: Tensor) -> Tensor:
+        """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
+        length, heads = len(x), layer.heads
+        if heads is None:
+            return x.new_zeros(0, length, length)
+        assert isinstance(heads, GroupedAttention)
+        projected = heads.query_key_value(normed(x, layer.attention_input_norm)).float()
+        query, key, _ = heads.causal.parts(projected)
+        hidden = ~heads.causal.visible(length, length, x.device)
+        bias = query.new_zeros(length, length).masked_fill_(hidden, -torch.inf)
+        return attention_probabilities(query, heads.causal.grouped(key), bias)
+
+
+def _rotation(rope: Rope, positions: int, head_size: int, device: torch.device) -> Tensor:
+    """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
+    divisor = torch.tensor(rope.factor)
+    if rope.ramp is not None:
+        low, high = rope.ramp
+        scaled = ((torch.arange(head_size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)
+        divisor = 1 / (scaled / rope.factor + 1 - scaled)
+    return rotations(rope.theta, positions, head_size, device, divisor) * rope.length

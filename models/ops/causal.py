@@ -1,0 +1,121 @@
+"""Attention of decoders: each token sees those before it, and several heads of queries share keys and values.
+
+    head_i = softmax(q_i k_gᵀ/√d + causal)·v_g,   g = the group of head i
+
+A sequence of a pack is a segment of tokens. It may have another one as its prefix, whose tokens all of its
+own see too and whose positions come before theirs: what several sequences begin with is computed once.
+(Ainslie et al. 2023, https://arxiv.org/abs/2305.13245; RMS norms: Zhang & Sennrich 2019,
+https://arxiv.org/abs/1910.07467.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Causal:
+    """How the heads of one layer attend.
+
+    borders: (groups + 1,), where the heads of queries of each head of keys begin, and the last ones end.
+    rotation: (positions, d) float32, of `models.ops.torch.rotations`.
+    query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation, or None.
+    """
+
+    borders: tuple[int, ...]
+    rotation: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    eps: float
+
+    @property
+    def groups(self) -> int:
+        """Return the number of heads of keys and values."""
+        return len(self.borders) - 1
+
+    def only(self, heads: Sequence[int]) -> tuple[Causal, list[int]]:
+        """Return the same for some heads of queries, ascending, and which heads of keys they read."""
+        counts = [sum(first <= head < end for head in heads) for first, end in pairwise(self.borders)]
+        read = [group for group, count in enumerate(counts) if count]
+        borders = [0]
+        for group in read:
+            borders.append(borders[-1] + counts[group])
+        return replace(self, borders=tuple(borders)), read
+
+    def parts(self, projected: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, (h, n, d), keys and values, (groups, n, d), normalised and rotated.
+
+        projected: (n, (h + 2·groups)·d), of n tokens from the position `start` on.
+        """
+        heads, size = self.borders[-1], self.rotation.shape[1]
+        widths = heads, self.groups, self.groups
+        query, key, value = projected.unflatten(1, (-1, size)).transpose(0, 1).split(widths)
+        turn = self.rotation[start : start + len(projected)]
+        return (
+            _turned(rms_normed(query, self.query_norm, self.eps), turn),
+            _turned(rms_normed(key, self.key_norm, self.eps), turn),
+            value,
+        )
+
+    def grouped(self, keys: Tensor) -> Tensor:
+        """Return the keys (or values), (groups, n, d), of each head of queries: (h, n, d)."""
+        counts = torch.tensor([end - first for first, end in pairwise(self.borders)], device=keys.device)
+        return keys.repeat_interleave(counts, 0, output_size=self.borders[-1])
+
+    def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
+        """Return which keys the last `queries` tokens of a sequence of `keys` tokens see, (queries, keys)."""
+        return torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
+
+
+def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """Return x / √(mean(x²) + ε)·weight over the last dimension, computed in float32; x without a weight."""
+    if weight is None:
+        return x
+    return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
+
+
+def _turned(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate (h, T, d) by rows of `models.ops.torch.rotations`, (T, d)."""
+    cosine, sine = rotation.chunk(2, -1)
+    one, other = x.float().chunk(2, -1)
+    return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1).to(x.dtype)
+
+
+def attend(
+    projected: Tensor,
+    lengths: Sequence[int],
+    causal: Causal,
+    head_weights: Tensor | None = None,
+    *,
+    prefixes: Sequence[int] | None = None,
+    last_only: bool = False,
+) -> Tensor:
+    """Attend within each segment of a pack, and to its prefix: one segment at a time, by plain torch.
+
+    projected: (T or more, (h + 2·groups)·d), segments of these lengths end to end.
+    head_weights: (B, h), or (1, h) for all sequences, float32. prefixes: as in `PackedBatch`.
+    Returns (T, h·d); (B, h·d) if only last tokens attend.
+    """
+    before = [-1] * len(lengths) if prefixes is None else list(prefixes)
+    starts = [0 if prefix < 0 else lengths[prefix] for prefix in before]
+    split = projected[: sum(lengths)].split(list(lengths))
+    parts = [causal.parts(part, start) for part, start in zip(split, starts, strict=True)]
+    contexts = []
+    for row, (query, *own) in enumerate(parts):
+        asked = query[:, -1:] if last_only else query
+        if before[row] >= 0:
+            own = [torch.cat(both, 1) for both in zip(parts[before[row]][1:], own, strict=True)]
+        key, value = (causal.grouped(part) for part in own)  # (h, n, d) each
+        mask = causal.visible(asked.shape[1], key.shape[1], key.device)
+        context = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask)
+        if head_weights is not None:
+            weights = head_weights[row if len(head_weights) > 1 else 0]
+            context = (context * weights[:, None, None]).to(context.dtype)
+        contexts.append(context)
+    return torch.cat(contexts, 1).transpose(0, 1).flatten(1)
