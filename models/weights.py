@@ -112,7 +112,9 @@ class Weights(ABC):
                 parts[f"{prefix}attention.output.dense"] = layer.heads.output
                 projection = layer.heads.query_key_value
                 widths = self.config.projected(number)
-                weights, biases = projection.weight.split(widths), projection.bias.split(widths)
+                weights, biases = (
+                    part.split_with_sizes(widths) for part in (projection.weight, projection.bias)
+                )
                 for i, name in enumerate(("query", "key", "value")):
                     tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
                     tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]

@@ -55,7 +55,8 @@ class Causal:
         """
         heads, size = self.borders[-1], self.rotation.shape[1]
         widths = heads, self.groups, self.groups
-        query, key, value = projected.unflatten(1, (-1, size)).transpose(0, 1).split(widths)
+        by_head = projected.view(len(projected), -1, size).transpose(0, 1)
+        query, key, value = by_head.split_with_sizes(widths)
         turn = self.rotation[start : start + len(projected)]
         return (
             _turned(rms_normed(query, self.query_norm, self.eps), turn),
@@ -104,7 +105,7 @@ def attend(
     """
     before = [-1] * len(lengths) if prefixes is None else list(prefixes)
     starts = [0 if prefix < 0 else lengths[prefix] for prefix in before]
-    split = projected[: sum(lengths)].split(list(lengths))
+    split = projected[: sum(lengths)].split_with_sizes(list(lengths))
     parts = [causal.parts(part, start) for part, start in zip(split, starts, strict=True)]
     contexts = []
     for row, (query, *own) in enumerate(parts):

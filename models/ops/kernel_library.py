@@ -163,7 +163,7 @@ def _check_causal(kernels: Kernels, dtype: torch.dtype) -> None:
     projected = torch.randn(sum(LENGTHS), (HEADS + 4) * size).to(dtype)
     weights = torch.rand(len(LENGTHS), HEADS)
     for norms, prefixes in (((None, None), (-1,) * len(LENGTHS)), (torch.rand(2, size), (1, -1, -1, 1))):
-        how = Causal((0, 1, HEADS), angles, *norms, EPSILON)
+        how = Causal((0, 1, HEADS), angles, norms[0], norms[1], EPSILON)
         for last_only in (False, True):
             expected = attend(
                 *(projected.float(), LENGTHS, how, weights), prefixes=prefixes, last_only=last_only
