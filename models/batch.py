@@ -45,19 +45,6 @@ class LengthGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPart:
-    """Some sequences of a pack, packed as a batch of their own.
-
-    tokens: (T or more,) int64, the index of each token of `batch` in the whole pack; padding has index 0 and
-    is ignored. rows: (B,) int64, which sequences of the whole pack they are.
-    """
-
-    batch: PackedBatch
-    tokens: Tensor
-    rows: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """T tokens of B sequences, shortest first, on the device of the network.
 
@@ -89,7 +76,6 @@ class PackedBatch:
     first_only: bool = False
     last_only: bool = False
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
-    _parts: dict[tuple[bytes, bool], BatchPart] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
@@ -112,61 +98,11 @@ class PackedBatch:
         """Return the same batch for a layer that only last tokens leave."""
         return replace(self, last_only=True)
 
-    @property
-    def leaves_alone(self) -> bool:
-        """Return whether one token of each sequence leaves the layer that computes this batch."""
-        return self.first_only or self.last_only
-
     def leaving(self, x: Tensor) -> Tensor:
         """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first or last tokens."""
         if self.last_only:
             return x[(self.offsets[1:] - 1).clamp_(min=0)]
         return x[self.first_token] if self.first_only else x
-
-    @property
-    def row_leaving(self) -> Tensor:
-        """Return the sequence of each token that leaves a layer, int64."""
-        return self.leaving(self.row_of_token)
-
-    def part(self, rows: np.ndarray) -> BatchPart:
-        """Return some of the sequences as a batch of their own, filled up as `pack` does it (cached).
-
-        rows: at least one of the pack's sequences, ascending, int64.
-        """
-        key = rows.tobytes(), self.leaves_alone
-        if key not in self._parts:
-            self._parts[key] = _part(self, rows)
-        return self._parts[key]
-
-
-def _part(batch: PackedBatch, rows: np.ndarray) -> BatchPart:
-    lengths = batch.lengths[rows]
-    starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
-    sequences = filled_size(len(rows))
-    offsets = _offsets(lengths, sequences)
-    row_of_token = np.arange(len(rows)).repeat(lengths)
-    tokens = np.arange(len(row_of_token)) + (starts - offsets[: len(rows)])[row_of_token]
-    count = filled_size(len(tokens))
-    index, row, first_token, ends, order = to_device(
-        [tokens, row_of_token, offsets[: len(rows)], offsets, rows],
-        batch.ids.device,
-        sizes=[count, count, sequences, sequences + 1, len(rows)],
-    )
-    part = PackedBatch(
-        ids=batch.ids[index],
-        positions=batch.positions[index],
-        segments=batch.segments[index],
-        row_of_token=row,
-        first_token=first_token,
-        offsets=ends.int(),
-        longest=int(lengths[-1]),
-        lengths=lengths,
-        order=batch.order[rows],
-        exact=batch.exact,
-        first_only=batch.first_only,
-        last_only=batch.last_only,
-    )
-    return BatchPart(part, index, order)
 
 
 def pack(

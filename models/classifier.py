@@ -22,7 +22,7 @@ from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
-from models.masks.rows import RowMasks, rows_of
+from models.masks.rows import RowMasks, by_structure, rows_of
 from models.network import Network
 from models.networks import build
 
@@ -223,8 +223,11 @@ class Classifier:
             of_rows = None if chosen is None else RowMasks.of(chosen)
             return self.forward([encoded[i] for i in rows], of_rows)
 
-        for rows in batches_by_length([len(pair.ids) for pair in encoded], batch_tokens):
-            logits[rows] = in_halves(run, rows, self.network.device)
+        lengths = [len(pair.ids) for pair in encoded]
+        for group in by_structure(masks) if isinstance(masks, list) else [range(len(encoded))]:
+            for batch in batches_by_length([lengths[i] for i in group], batch_tokens):
+                rows = [group[i] for i in batch]
+                logits[rows] = in_halves(run, rows, self.network.device)
         if not chunked:
             return self.scores(logits)
         best, chunks = best_chunks(self.scores(logits).raw_score.tolist(), chunked)

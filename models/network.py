@@ -130,7 +130,7 @@ class Network(Weights):
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return restored
 
-    def pooled(self, batch: PackedBatch, selection: Sequence[Chosen]) -> Tensor:
+    def pooled(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""
         x = self.embed(batch)  # (T, D)
         for layer, chosen, view in zip(self.layers, selection, self.views(batch), strict=True):
@@ -142,23 +142,16 @@ class Network(Weights):
         last = batch.of_first_tokens() if self.reads_first_tokens else batch
         return [batch] * (len(self.layers) - 1) + [last]
 
-    def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor:
+    def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
         """Return what leaves a layer: (T, D), or (B, D) of first tokens.
 
-        x: (T, D), what enters; its memory may be used. Rows that skip the layer leave it as they entered.
+        x: (T, D), what enters; its memory may be used. It leaves a layer that is skipped as it entered.
         """
-        if chosen.rows is None:
-            context = self.context(layer, x, batch, chosen)  # (T, h·d), or (B, h·d)
-            x = self.after_attention(layer, batch.leaving(x), context, chosen)  # (T, D), or (B, D)
-            return self.after_feed_forward(layer, x, batch, chosen)
-        out = batch.leaving(x)
-        if not len(chosen.rows):
-            return out
-        part = batch.part(chosen.rows)
-        y = self.layer_output(layer, x[part.tokens], part.batch, replace(chosen, rows=None))
-        index = part.rows if batch.leaves_alone else part.tokens[: int(part.batch.lengths.sum())]
-        scatter = out.index_copy if torch.is_grad_enabled() else out.index_copy_
-        return scatter(0, index, y[: len(index)])
+        if chosen is None:
+            return batch.leaving(x)
+        context = self.context(layer, x, batch, chosen)  # (T, h·d), or (B, h·d)
+        x = self.after_attention(layer, batch.leaving(x), context, chosen)  # (T, D), or (B, D)
+        return self.after_feed_forward(layer, x, chosen)
 
     def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
         """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""
@@ -177,7 +170,7 @@ class Network(Weights):
             return normed(residual + layer.attention_bias, layer.attention_norm)
         return chosen.heads.output(context, residual)
 
-    def after_feed_forward(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor:
+    def after_feed_forward(self, layer: Layer, x: Tensor, chosen: Chosen) -> Tensor:
         """Return what leaves the layer. x: (T, D), or (B, D); its memory may be used."""
         units, weights = chosen.units, chosen.unit_weights
         if units is None:  # only the bias of the down map remains
@@ -185,10 +178,12 @@ class Network(Weights):
         y = normed(x, layer.feed_forward_input_norm)
         inner = units.up(y) if units.gate is None else units.gate.times(units.up, y)  # (T, units)
         if weights is not None:
-            inner = units.down.weighted(inner, weights, batch.row_leaving)
+            inner = units.down.weighted(inner, weights)
         return units.down(inner, x)
 
-    def layer_outputs(self, x: Tensor, batch: PackedBatch, selection: Sequence[Chosen]) -> Iterator[Tensor]:
+    def layer_outputs(
+        self, x: Tensor, batch: PackedBatch, selection: Sequence[Chosen | None]
+    ) -> Iterator[Tensor]:
         """Yield what leaves each layer, (T, D), also of the last; the next layer may use its memory."""
         for layer, chosen in zip(self.layers, selection, strict=True):
             x = self.layer_output(layer, x, batch, chosen)

@@ -1,9 +1,9 @@
-"""Chooses what a batch computes of each layer: which rows, attention heads and feed-forward units.
+"""Chooses what a batch computes of each layer: which attention heads and feed-forward units, or nothing.
 
 A head that is off in every row of a batch is not computed: the layer computes a copy of its weights without
-that head's rows of W^Q, W^K, W^V and columns of W^O. The same goes for units that are off in every row.
-Copies stay in a bounded cache. What is off in some rows only is multiplied by 0, and so is everything that is
-off in a deterministic network.
+that head's rows of W^Q, W^K, W^V and columns of W^O. The same goes for units, which are off in every row or
+in none. Copies stay in a bounded cache. Heads that are off in some rows only are multiplied by 0, and so is
+everything that is off in a deterministic network.
 """
 
 from __future__ import annotations
@@ -39,16 +39,14 @@ class Chosen:
     """The parts of one layer that one batch computes.
 
     heads: all heads of the layer, or some; None: none. units: likewise.
-    head_weights, unit_weights: (B, n) or (1, n) float32 for those n, on the device; None if all are 1.
-    rows: int64, ascending, the sequences of the pack that compute the layer, to which all of the above
-        belongs; the others skip it. None: all do.
+    head_weights: (B, n) or (1, n) float32 for those n, on the device; None if all are 1.
+    unit_weights: (1, n), or for each token that leaves the layer; None likewise.
     """
 
     heads: MultiHeadAttention | None
     units: FeedForward | None
     head_weights: Tensor | None = None
     unit_weights: Tensor | None = None
-    rows: npt.NDArray[np.int64] | None = None
 
 
 class Selector:
@@ -84,8 +82,8 @@ class Selector:
         units = sum(layer.units.nbytes for layer in self._layers)
         self.cache.max_bytes = max(LEAST_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
-    def select(self, masks: Masks, *, sliced: bool = False) -> list[Chosen]:
-        """Return what each layer computes.
+    def select(self, masks: Masks, *, sliced: bool = False) -> list[Chosen | None]:
+        """Return what each layer computes, None for a layer that is skipped.
 
         masks: weights as (rows, layers, heads) or (layers, heads) float32, numbered as in the unpruned model;
             or whole masks; None for all on. sliced: the mask belongs to a variant and will come again, so
@@ -95,22 +93,22 @@ class Selector:
             return [Chosen(layer.heads, layer.units) for layer in self._layers]
         masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
         weights = masks.weights if masks.weights.ndim == 3 else masks.weights[None]
-        on, weighted = masks.heads(masks.weights != 0), masks.heads(masks.weights != 1)
-        selection: list[Chosen] = []
+        on, weighted = (weights != 0).any(0), (weights != 1).any(0)
+        chosen: dict[int, Chosen] = {}
         factors: dict[int, np.ndarray] = {}
         for number in range(len(self._layers)):
-            rows = masks.computing(number)
+            if number in masks.skipped:
+                continue
             heads, which = self._heads(number, on[number], sliced=sliced)
             if weighted[number, which].any():
-                of_layer = weights[:, number, which]
-                factors[number] = of_layer if rows is None else of_layer[rows]
-            units, unit_weights = self._units(number, masks, rows, sliced=sliced)
-            selection.append(Chosen(heads, units, None, unit_weights, rows))
+                factors[number] = weights[:, number, which]
+            units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
+            chosen[number] = Chosen(heads, units, None, unit_weights)
         if factors:
             moved = to_device(list(factors.values()), self._device, torch.float32)
             for number, tensor in zip(factors, moved, strict=True):
-                selection[number] = replace(selection[number], head_weights=tensor)
-        return selection
+                chosen[number] = replace(chosen[number], head_weights=tensor)
+        return [chosen.get(number) for number in range(len(self._layers))]
 
     def _heads(
         self, number: int, on: Flags, *, sliced: bool
@@ -131,23 +129,20 @@ class Selector:
         return whole, kept
 
     def _units(
-        self, number: int, masks: RowMasks, rows: npt.NDArray[np.int64] | None, *, sliced: bool
+        self, number: int, off: Flags | None, *, sliced: bool
     ) -> tuple[FeedForward | None, Tensor | None]:
-        """Return the units that a layer computes for some rows (None: all), and their weights."""
+        """Return the units that a layer computes, and their weights. off: (layers, units)."""
         whole = self._layers[number].units
-        if not masks.units or (rows is not None and not len(rows)):
-            return whole, None
-        on, set_of_row = masks.units_on(number, whole.count, rows)  # (sets, units)
+        on = np.ones(1, np.bool_) if off is None else ~off[number, : whole.count]
         if on.all():
             return whole, None
-        if len(on) == 1 and self._copies:
+        if self._copies:
             if not on.any():
                 return None, None
-            copy = self.cache.get(number, whole, on[0], at_once=sliced)
+            copy = self.cache.get(number, whole, on, at_once=sliced)
             if copy is not None:
                 return copy, None
-        weights = on if len(on) == 1 else on[set_of_row]
-        return whole, to_device([weights], self._device, torch.float32)[0]
+        return whole, to_device([on[None]], self._device, torch.float32)[0]
 
 
 class Sliceable(Protocol):

@@ -142,10 +142,7 @@ def calibrate(
         inputs = torch.cat([normed(x, layer.feed_forward_input_norm) for x in middle])
         yield quantized | feed_forward(tensors, prefix, inputs, config.activation)
         whole = Chosen(layer.heads, layer.units)
-        streams = [
-            network.after_feed_forward(layer, x, batch, whole)
-            for x, batch in zip(middle, calibration, strict=True)
-        ]
+        streams = [network.after_feed_forward(layer, x, whole) for x in middle]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:

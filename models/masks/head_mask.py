@@ -133,9 +133,12 @@ class HeadMask:
         return bool(self.skipped) or self.units_off is not None
 
     @cached_property
-    def units_key(self) -> bytes:
-        """Return a digest of the units that are off; empty if none is."""
-        return b"" if self.units_off is None else hashlib.sha256(self.units_off.tobytes()).digest()
+    def structure(self) -> bytes:
+        """Return a digest of all that is off but heads; empty if nothing is. Rows of one batch share it."""
+        if not self.is_structured:
+            return b""
+        units = b"" if self.units_off is None else self.units_off.tobytes()
+        return hashlib.sha256(repr(self.skipped).encode() + units).digest()
 
     @cached_property
     def off(self) -> tuple[tuple[int, int], ...]:

@@ -22,7 +22,7 @@ from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
 from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale, quantize_by_torch
-from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed, rows_for
+from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed
 
 MIDDLE = ZERO_POINT + 0.5
 """What is added to an input without scales before it is truncated to an integer."""
@@ -101,13 +101,12 @@ class Int8Linear(Linear):
         y = other._multiply(quantized).mul_(self._multiply(quantized))
         return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
 
-    def weighted(self, x: Tensor, weights: Tensor, row_of: Tensor) -> Tensor:
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
         if not isinstance(self.source, TensorScale):
-            return super().weighted(x, weights, row_of)
+            return super().weighted(x, weights)
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
-        on, zeros = (rows_for(table, row_of) for table in ((1 - off) * 255, off * self._input[1]))
-        return x.bitwise_and_(on).bitwise_or_(zeros)
+        return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * self._input[1])
 
     def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats

@@ -83,12 +83,9 @@ class Linear:
         """
         return self(x) * other(x)
 
-    def weighted(self, x: Tensor, weights: Tensor, row_of: Tensor) -> Tensor:
-        """Return an input of this map, (T, in), times weights; x may be overwritten.
-
-        weights: (1, in), or (n, in) with row_of: (T,) int64, the row of `weights` for each row of x.
-        """
-        weights = rows_for(weights.to(x.dtype), row_of)
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return an input of this map, (T, in), times weights, (1, in) or (T, in); x may be overwritten."""
+        weights = weights.to(x.dtype)
         return x * weights if torch.is_grad_enabled() else x.mul_(weights)
 
     @property
@@ -147,11 +144,6 @@ class RmsNorm(Norm):
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
     """Return norm(x), or x if there is no norm. (T, D) → (T, D)."""
     return x if norm is None else norm(x)
-
-
-def rows_for(table: Tensor, row_of: Tensor) -> Tensor:
-    """Return the row of a table, (n, D), for each token: (T, D); the table itself if it has one row."""
-    return table if len(table) == 1 else F.embedding(row_of, table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,9 @@ class DifferentiableNetwork:
                 layer.heads,
                 layer.units,
                 heads[:, number, list(config.kept_heads[number])],
-                unit_weights=units[:, number, : config.widths[number]],
+                unit_weights=F.embedding(
+                    view.leaving(view.row_of_token), units[:, number, : config.widths[number]]
+                ),
             )
             x = plain.layer_output(layer, x, view, chosen)
         return plain.classify(plain.pool(x, batch))[:, list(config.label_order)]

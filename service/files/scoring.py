@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -179,24 +179,23 @@ def forward(variant: Variant, batch: Sequence[EncodedPair], masks: Sequence[Any]
 
     A mask that all rows share is sliced at once: left to itself, the network slices a mask when it comes for
     the second time, and a job that goes on would not have the bits of the first time. With a mask for each
-    row, one unmasked extra row prevents slicing.
+    row, one extra row that keeps every head prevents the slicing of heads.
     """
     classifier = variant.classifier
     if masks is None:
         mask = variant.mask
         return classifier.forward(batch, None if mask.is_none else RowMasks.of(mask), sliced=True)
-    with_all_on = RowMasks.of([*masks, classifier.all_heads])
-    return classifier.forward([*batch, batch[0]], with_all_on)[:-1]
+    all_heads = replace(masks[0], matrix=np.ones_like(masks[0].matrix))
+    return classifier.forward([*batch, batch[0]], RowMasks.of([*masks, all_heads]), sliced=True)[:-1]
 
 
 def _grouped(variants: Sequence[Variant]) -> list[_Group]:
-    """Put the rows of each checkpoint into a group."""
-    groups: dict[str, _Group] = {}
-    masks: dict[str, list[Any]] = {}
+    """Put the rows into groups that may share a batch: of one checkpoint, with the same layers and units."""
+    groups: dict[tuple[str, bytes], _Group] = {}
     for row, variant in enumerate(variants):
-        groups.setdefault(variant.checkpoint, _Group(variant, [])).rows.append(row)
-        masks.setdefault(variant.checkpoint, []).append(variant.mask)
-    for checkpoint, group in groups.items():
-        if len({mask.id for mask in masks[checkpoint]}) > 1:
-            group.masks = masks[checkpoint]
+        groups.setdefault((variant.checkpoint, variant.mask.structure), _Group(variant, [])).rows.append(row)
+    for group in groups.values():
+        masks = [variants[row].mask for row in group.rows]
+        if len({mask.id for mask in masks}) > 1:
+            group.masks = masks
     return list(groups.values())

@@ -79,8 +79,7 @@ class ScoreCache:
             self._loaded += 1
             self._numbers[classifier] = self._loaded
         # Not the mask's id: of its 48 bits, another mask with the same can be found.
-        skipped = np.array(mask.skipped, np.int32).tobytes()
-        parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), skipped, mask.units_key
+        parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), mask.structure
         digest = blake2b(key=self._secret, digest_size=KEY_BYTES)
         for part in parts:
             digest.update(len(part).to_bytes(4) + part)

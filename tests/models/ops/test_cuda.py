@@ -204,13 +204,13 @@ def structured(network: Network, *forms: dict[str, object]) -> RowMasks | None:
 
 SKIP: dict[str, object] = {"skip": [1]}
 UNITS: dict[str, object] = {"units": "0.0-7,2.*"}
+BOTH = SKIP | UNITS
 MASKED: dict[str, Callable[[Network], Any]] = {
     "none": lambda _: None,
     "heads by row": lambda n: random_weights(np.random.default_rng(2), 5, n.config.num_layers, 4),
     "heads cut": lambda n: np.tile(LEFT[:1] / 2, (n.config.num_layers, 1)),
-    "layers by row": lambda n: structured(n, SKIP, {"skip": [0, 2]}, SKIP, {"skip": []}, {"off": [[0, 1]]}),
     "layers": lambda n: structured(n, SKIP),
-    "units by row": lambda n: structured(n, UNITS, {"units": "1.3"}, UNITS, {"off": []}, SKIP | UNITS),
+    "heads by row, layers and units": lambda n: structured(n, *[BOTH, BOTH | {"off": [[0, 1]]}] * 2, BOTH),
     "units cut": lambda n: structured(n, UNITS),
 }
 
