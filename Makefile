@@ -27,7 +27,7 @@ serve: install
 test: referees dev clients page-checks
 	@status=0; \
 	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
-	$(BIN)/python -m pytest -m alone --durations 5 || status=$$?; exit $$status
+	$(BIN)/python -m pytest -m alone --durations 5 tests/loadtest || status=$$?; exit $$status
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev

@@ -39,6 +39,7 @@ SHARED = (
     # The soak, and what is tested while it runs.
     ("tests/loadtest/", "tests/models/commands/", "tests/models/compress/", "tests/models/quality/"),
     ("tests/service/page/",),
+    ("tests/service/test_dashboard.py", "tests/service/test_replicas.py"),  # `two`
 )
 """Files and folders that share what takes long to start, or to run: a server, a browser, a soak."""
 
@@ -59,6 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The soak's own test is the last one of them: it waits for the soak's end.
     """
+    for item in items:
+        if item.get_closest_marker("alone") and not item.nodeid.startswith("tests/loadtest/"):
+            raise pytest.UsageError(f"{item.nodeid}: `make test` looks for `alone` in tests/loadtest")
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {_group(item.nodeid) for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: (_group(item.nodeid) not in slow, item.path.name == "test_soak.py"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest_asyncio
 
 from models import Classifier
 from tests.service.in_process import Service, serve
+from tests.service.running import Server, running
 
 
 @pytest.fixture
@@ -24,6 +26,15 @@ async def shared(tiny_checkpoint: Path) -> AsyncIterator[Service]:
     """A replica for all tests `in_session`: they leave nothing behind and count nothing from 0."""
     async with serve(tiny_checkpoint) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real `headroom serve` with two replicas and a cache of scores; it serves a model of its own."""
+    directory = tmp_path_factory.mktemp("two")
+    model = Path(shutil.copytree(tiny_checkpoint, directory / "model"))
+    with running(directory, model, replicas=2, score_cache_size=1000) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,13 @@ class Server:
         application["deployments"][0]["user_config"] = live
         self.config.write_text(yaml.safe_dump(document))
 
+    def edit(self, live: Mapping[str, Any]) -> None:
+        """Write another live config, and wait until it is in force."""
+        applied = self.stderr.count("config applied")
+        self.write_config(live)
+        while self.stderr.count("config applied") == applied:  # pytest's timeout is the limit
+            time.sleep(0.1)
+
     def wait_until_ready(self) -> str:
         """Wait for the line with the URL and return it; it is empty if the process ended instead."""
         assert self.process.stdout is not None

@@ -19,7 +19,7 @@ import yaml
 from loadtest.beside import free_port
 from tests.referees import need
 from tests.service.experimenting import config, write_broken_checkpoint
-from tests.service.running import PATIENCE_S, Server, running
+from tests.service.running import LIVE, PATIENCE_S, Server
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD: dict[str, Any] = json.loads(
@@ -102,10 +102,10 @@ def offers(client: httpx.Client, query: str) -> bool:
 
 
 @pytest.fixture
-def experimenting(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
-    """A service with a score cache and two experiments; an arm of the second one fails."""
+def experimenting(two: Server, tmp_path: Path) -> Iterator[Server]:
+    """The server has two experiments, and an arm of the second one fails."""
     broken = write_broken_checkpoint(tmp_path / "broken")
-    live = config([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}], slots=[0, 5000])
+    live = config([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}], name="drawn", slots=[0, 5000])
     live["variants"].append({"name": "broken", "checkpoint": str(broken)})
     live["experiments"].append(
         {
@@ -116,8 +116,9 @@ def experimenting(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
             "guardrails": {"min_requests": 10},
         }
     )
-    with running(tmp_path, tiny_checkpoint, live=live, score_cache_size=1000) as server:
-        yield server
+    two.edit(live)
+    yield two
+    two.edit(LIVE)
 
 
 def send_some(url: str, turn: int) -> None:

@@ -18,7 +18,6 @@ import pytest
 from models.cores import cores
 from service.ray import machine
 from service.ray.processes import VITAL
-from service.ray.run_directory import sweep
 from tests.service.client import metric, request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 
@@ -48,8 +47,10 @@ def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
 async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_nothing(
     own_server: Server,
 ) -> None:
-    """As systemd stops a service unless its unit says otherwise."""
+    """As systemd stops a service unless its unit says otherwise. It is open to others, which is said."""
     assert own_server.wait_until_ready(), own_server.stderr
+    warning = f"warning: everybody who can reach http://0.0.0.0:{own_server.port} may use it: no API keys"
+    assert warning in own_server.stderr
     assert own_server.ports_open_to_others() == {own_server.port}, "more than the service is open"
     assert {port for address, port in own_server.ports() if not address.endswith("127.0.0.1")} == {
         own_server.port
@@ -115,30 +116,6 @@ def test_unasked_each_core_has_a_replica_and_the_death_of_what_ray_depends_on_en
         assert still_there(processes) == []
     finally:
         server.kill()
-
-
-def test_a_driver_that_is_killed_takes_everything_with_it_and_leaves_its_directory_to_the_next_start(
-    own_server: Server, tmp_path: Path, tiny_checkpoint: Path
-) -> None:
-    """Open to others and without keys, which is said."""
-    assert own_server.wait_until_ready(), own_server.stderr
-    warning = f"warning: everybody who can reach http://0.0.0.0:{own_server.port} may use it: no API keys"
-    assert warning in own_server.stderr
-    processes, (run,) = own_server.family(), own_server.run_directories()
-    agents = [process for process in processes if "Agent" in " ".join(process.cmdline())]
-    own_server.process.kill()
-    # Ray's two agents try to tell their dead head for up to a minute, then end as well.
-    assert still_there([process for process in processes if process not in agents]) == []
-    for agent in agents:
-        agent.kill()
-    assert run.is_dir()
-    again = Server(tmp_path, tiny_checkpoint)
-    try:
-        again.wait_for_line("starting Ray")
-        assert not run.exists()
-    finally:
-        again.kill()
-        sweep()
 
 
 async def test_without_haproxy_serves_own_proxy_does(

@@ -14,7 +14,7 @@ from service.experiments.events import Action
 from service.experiments.store import Store
 from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
-from tests.service.running import PATIENCE_S, Server
+from tests.service.running import PATIENCE_S, Server, still_there
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,22 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
 
 
 @pytest.mark.slow
-async def test_experiments_outlive_a_restart_and_a_wrong_config_is_refused_at_the_start(
+async def test_a_driver_that_is_killed_leaves_its_directory_and_its_experiments_to_the_next_start(
     own_server: Server, tiny_checkpoint: Path, directory: Path
 ) -> None:
+    """Everything else ends with it. A start with a wrong config is refused, and changes nothing."""
     before = (await send_raw(own_server.port, request("GET", "/v1/experiments"))).json
     wrong = config(traffic=2.0)
     own_server.write_config(wrong)
     assert "traffic" in own_server.wait_for_line("config refused")
-    assert own_server.stop() == 0
+    processes, (run,) = own_server.family(), own_server.run_directories()
+    agents = [process for process in processes if "Agent" in " ".join(process.cmdline())]
+    own_server.process.kill()
+    # Ray's two agents try to tell their dead head for up to a minute, then end as well.
+    assert still_there([process for process in processes if process not in agents]) == []
+    for agent in agents:
+        agent.kill()
+    assert run.is_dir()
     refused = Server(directory, tiny_checkpoint, live=wrong)
     try:
         assert refused.process.wait(PATIENCE_S) == 1
@@ -110,6 +118,7 @@ async def test_experiments_outlive_a_restart_and_a_wrong_config_is_refused_at_th
     again = Server(directory, tiny_checkpoint, live=config())
     try:
         assert again.wait_until_ready(), again.stderr
+        assert not run.exists()
         after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
         assert after["config_version"] == before["config_version"]
         assert after["experiments"][0]["started"] == before["experiments"][0]["started"]
