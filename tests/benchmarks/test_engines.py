@@ -9,8 +9,6 @@ import pytest
 
 from benchmarks import checkpoints, engines
 from benchmarks.workload import SHAPES, Shape
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import PairTokenizer
 
 TINY = Shape("tiny", hidden=64, inner=128, vocabulary=46_000, layers=2, heads=4)
 """Large enough for logits that differ by more than what bfloat16 rounds."""
@@ -73,12 +71,3 @@ def test_errors_are_relative_to_the_spread_of_the_logits() -> None:
     assert errors["transformers fp32 [sdpa]"] == 0
     assert errors["good"] < 0.01
     assert errors["swapped"] > engines.MAX_ERROR
-
-
-def test_texts_have_the_lengths_that_are_asked_for() -> None:
-    lengths = np.array([8, 25, 128])
-    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=46_000).encode(
-        checkpoints.texts(lengths)
-    )
-    assert [len(pair) for pair in encoded] == lengths.tolist()
-    assert not any(pair.unknown_tokens for pair in encoded)

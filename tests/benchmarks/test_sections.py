@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import yaml
 
 from benchmarks import bulk, cascade, condense, front, int8, load, pruned, service, studies
 from benchmarks.load import LoadRuns, plan_for
@@ -165,6 +166,8 @@ async def test_the_front_answers_without_a_network(tiny_checkpoint: Path) -> Non
             assert isinstance(running.replica.engine, front_engine.InstantEngine)
             answer = await running.post("/v1/score", query="lamp", titles=["red lamp", "screw"])
         assert len(answer["results"]) == 2
+    (named,) = yaml.safe_load(front.front_config())["applications"]
+    assert named["import_path"] == f"{front_engine.__name__}:build"
     assert front_engine.build({"max_pairs": 7})._bound_deployment.init_args[0] == {"max_pairs": 7}
 
 

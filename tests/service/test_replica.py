@@ -31,7 +31,7 @@ from service.engine.threads import Engine, Lane, PairRow
 from service.errors import DeviceFailed, OutOfMemory
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import Exchange, chunk
-from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
 
 
 async def test_a_full_queue_is_429_with_retry_after(tiny_checkpoint: Path) -> None:
@@ -378,6 +378,7 @@ async def test_models_of_one_name_are_told_apart(service: Service, tmp_path: Pat
         assert len(promised) == outputs
 
 
+@in_session
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -388,13 +389,13 @@ async def test_models_of_one_name_are_told_apart(service: Service, tmp_path: Pat
     ],
 )
 async def test_a_config_that_does_not_fit_the_model_leaves_the_last_good_one(
-    service: Service, config: dict[str, Any], message: str
+    shared: Service, config: dict[str, Any], message: str
 ) -> None:
-    before = service.replica.config_version
+    before = shared.replica.config_version
     with pytest.raises(InvalidConfig, match=message):
-        service.replica.apply(LiveConfig.model_validate(config))
-    assert service.replica.config_version == before
-    await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+        shared.replica.apply(LiveConfig.model_validate(config))
+    assert shared.replica.config_version == before
+    await shared.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
 
 
 async def test_a_checkpoint_with_other_content_than_the_config_was_checked_with_is_refused(

@@ -83,6 +83,7 @@ def test_pairs_have_the_ids_of_transformers_in_any_window(checkpoint: Path, max_
 @pytest.mark.parametrize(
     "config",
     [
+        None,
         {},
         {"do_lower_case": False},
         {"strip_accents": False},
@@ -90,11 +91,11 @@ def test_pairs_have_the_ids_of_transformers_in_any_window(checkpoint: Path, max_
         {"do_lower_case": True, "tokenizer_class": "BertTokenizerFast"},
     ],
 )
-@pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json", "cased tokenizer.json"])
 def test_the_vocabulary_is_read_with_the_case_rules_of_its_config(
-    tmp_path: Path, config: dict[str, Any], source: str
+    tmp_path: Path, config: dict[str, Any] | None, source: str
 ) -> None:
-    write(tmp_path, library_tokenizer(), config)
+    write(tmp_path, library_tokenizer(lowercase=not source.startswith("cased")), config)
     if source == "vocab.txt":
         write_vocab_txt(tmp_path)
 
@@ -105,27 +106,6 @@ def write_vocab_txt(directory: Path) -> None:
     """Replace tokenizer.json by the older file."""
     (directory / "tokenizer.json").unlink()
     (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize(
-    "config",
-    [
-        None,
-        {},
-        {"do_lower_case": False},
-        {"do_lower_case": True, "tokenizer_class": "BertTokenizer"},
-        {"tokenizer_class": "PreTrainedTokenizerFast"},
-    ],
-)
-def test_tokenizer_json_gives_the_ids_of_transformers(
-    tmp_path: Path, lowercase: bool, config: dict[str, Any] | None
-) -> None:
-    write(tmp_path, library_tokenizer(lowercase=lowercase), config)
-
-    reference = AutoTokenizer.from_pretrained(tmp_path)
-    pair = load(tmp_path).encode([("Angle BRACKET", "Résumé 中")])[0]
-    assert pair.ids.tolist() == reference("Angle BRACKET", "Résumé 中")["input_ids"]
 
 
 ONE_TYPE, TWO_TYPES = (

@@ -13,6 +13,7 @@ from tests.service.asgi import client
 
 POSTS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
 
+NUL = "must not hold a NUL character: PostgreSQL cannot keep it"
 OUTCOME = {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | None, str]] = [
     ("/v1/score", {}, "query", "missing"),
@@ -66,6 +67,32 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
     ("/v1/outcomes", {"outcomes": [OUTCOME, OUTCOME | {"foo": 1}]}, "outcomes[1].foo", "no such field"),
     ("/v1/outcomes", {"outcomes": [3]}, "outcomes[0]", "should be an object"),
+    *(
+        ("/v1/outcomes", {"outcomes": [OUTCOME | {field: wrong}]}, f"outcomes[0].{field}", says)
+        for field, wrong, says in [
+            ("time", 1_795_000_000_000, "should be seconds since 1970, not milliseconds"),
+            ("time", "yesterday", ""),
+            ("time", True, ""),
+            ("time", -1, ""),
+            ("value", 1e16, "should be less than or equal to 1000000000000000"),
+            ("value", "1", ""),
+            ("unit", "a\0b", NUL),
+            ("unit", "", ""),
+            ("id", "a\0b", NUL),
+            ("id", "x" * 257, ""),
+            ("id", None, ""),
+            ("experiment", "a\0b", NUL),
+            ("metric", "a\0b", ""),
+            ("metric", "two words", ""),
+        ]
+    ),
+    ("/v1/score", {**SCORE, "unit": "a\0b"}, "unit", NUL),
+    ("/v1/score", {**SCORE, "attributes": {"a\0b": 1}}, "attributes", NUL),
+    ("/v1/score", {**SCORE, "attributes": {"locale": "a\0b"}}, "attributes.locale", NUL),
+    ("/v1/experiments/e/stop", {"reason": "a\0b"}, "reason", NUL),
+    ("/v1/experiments/e/ramp", {"reason": "a\0b"}, "reason", NUL),
+    ("/v1/experiments/e/ship", {"arm": "b", "reason": "a\0b"}, "reason", NUL),
+    ("/v1/experiments/e/ship", {"arm": "a\0b"}, "arm", NUL),
 ]
 
 
