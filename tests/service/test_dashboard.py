@@ -123,7 +123,7 @@ def experimenting(two: Server, tmp_path: Path) -> Iterator[Server]:
 
 def send_some(url: str, turn: int) -> None:
     """Requests of all kinds that the panels draw: of units and of nobody, long and hopeless ones."""
-    kinds: list[dict[str, Any]] = [{"unit": f"user-{turn}-{number}"} for number in range(8)]
+    kinds: list[dict[str, Any]] = [{"unit": f"user-{turn}-{number}"} for number in range(30)]
     kinds += {"variant": "cut"}, {}, {"head_mask": "1.0", "deadline_ms": 1}
     body = {"query": "angle bracket", "titles": ["Simpson", "screws", "a very long title " * 50]}
     for kind in kinds:
