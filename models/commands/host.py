@@ -38,7 +38,6 @@ class Sides:
 
     sides: list[Side]
     pairs: list[LabelledPair]
-    labels: tuple[str, ...]
     stages: dict[str, int]
 
 
