@@ -16,6 +16,7 @@ from models.numbers import fixed
 
 if TYPE_CHECKING:
     from models import Classifier
+    from models.compress.speed import Speed
     from models.quality.comparison import Agreement
 
 BATCH = 64
@@ -104,7 +105,7 @@ def command(
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
         print(f"speed on this machine: {speed}, batches of {len(few)} pairs")
-    warn(result, speeds.doubt(after.config, speed))
+    warn(result, speed)
 
 
 def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:
@@ -119,8 +120,8 @@ def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[st
         quantize(source, out, encoded, lambda *_: advance(1))
 
 
-def warn(result: Agreement, doubt: str | None) -> None:
-    """Print a warning if the quadratic weighted kappa fell by more than TOLERANCE; and the doubt, if any."""
+def warn(result: Agreement, speed: Speed) -> None:
+    """Print a warning if the quadratic weighted kappa fell by more than TOLERANCE, or if int8 is slower."""
     fall = -result.change["qwk"].value if result.change else 0.0
     if fall > TOLERANCE:
         print(
@@ -128,8 +129,12 @@ def warn(result: Agreement, doubt: str | None) -> None:
             "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
             file=sys.stderr,
         )
-    if doubt is not None:
-        print(f"headroom: {doubt}", file=sys.stderr)
+    if speed.median < 1:
+        print(
+            f"headroom: int8 was measured at {speed} on this processor; serve the checkpoint that it was "
+            "made from here",
+            file=sys.stderr,
+        )
 
 
 def summary(result: Agreement) -> str:

@@ -1,31 +1,16 @@
-"""Says whether int8 pays: how many times faster than floats it is here, as measured, or else by rule.
-
-`headroom quantize` measures both formats in turns; a service goes by a rule.
-"""
+"""Measures how many times faster int8 is than floats on this machine."""
 
 from __future__ import annotations
 
-import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.device import processor_features, resolve_dtype
-from models.ops.integer_products import input_bits
-
-logger = logging.getLogger("headroom.model")
 
 ROUNDS = 7
-
-NARROW = 256
-"""Hidden size up to which int8 is expected to be slower than bfloat16 on AMX. Measured: 0.96 × at 192, 1.30 ×
-at 768."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +49,3 @@ def measure(
             ratios.append(ratio)
             progress(number)
     return Speed(floats.network.number_format, statistics.median(ratios), min(ratios), max(ratios))
-
-
-def warn_if_slow(classifier: Classifier) -> None:
-    """Log a warning if a checkpoint is int8 and expected to be slower than floats here."""
-    if classifier.config.int8 and classifier.network.device.type == "cpu":
-        notice = doubt(classifier.config)
-        if notice is not None:
-            logger.warning("%s: %s", classifier.name, notice)
-
-
-def doubt(config: ModelConfig, speed: Speed | None = None) -> str | None:
-    """Return a sentence that says that int8 is not faster than floats on this CPU; None if it is.
-
-    config: of an int8 checkpoint. speed: what was measured here; None: go by rule.
-    """
-    dtype = str(resolve_dtype("auto", torch.device("cpu"), deterministic=False)).removeprefix("torch.")
-    advice = f"serve the checkpoint that it was made from ({dtype}) on this processor"
-    if not input_bits():
-        return f"int8 is slower than {dtype} here, because float products stand in for integer ones; {advice}"
-    if speed is not None:
-        return None if speed.median >= 1 else f"int8 was measured at {speed} on this processor; {advice}"
-    if "amx" in processor_features() and config.hidden_size <= NARROW:
-        why = "because a narrow model gains little on AMX"
-        return f"int8 is expected to be slower than {dtype} here, {why}; {advice}"
-    return None

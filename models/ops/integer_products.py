@@ -5,7 +5,7 @@ exactly. Without VNNI, it first sums two of them in 16 bits: 255·127·2 does no
 get 7 bits there: every sum is exact.
 
 On ARM, oneDNN has fast code for some kinds of integer products and processors only; the rest takes a hundred
-times as long (https://github.com/uxlfoundation/oneDNN/pull/1885, /pull/3684). So they are timed there.
+times as long (https://github.com/uxlfoundation/oneDNN/pull/1885, /pull/3684). There, float products compute.
 
 `torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release on which it was
 checked, and after a self-test with the largest sums.
@@ -14,8 +14,6 @@ checked, and after a self-test with the largest sums.
 from __future__ import annotations
 
 import functools
-import platform
-import time
 from typing import Any
 
 import torch
@@ -37,16 +35,10 @@ def input_bits() -> int:
     """Return how many bits of an input oneDNN's products take here: 8, 7, or 0 if they cannot be used."""
     if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
         return 0
-    if platform.machine() in ("aarch64", "arm64"):
-        return 8 if works(8) and _is_fast() else 0
-    if _has_vnni() and works(8):
+    # torch knows VNNI of AVX-512 alone, Linux lists AVX-VNNI too.
+    if (torch.cpu._is_vnni_supported() or "avx_vnni" in features_here()) and works(8):
         return 8
     return 7 if torch.cpu._is_avx2_supported() and works(7) else 0
-
-
-def _has_vnni() -> bool:
-    """Return whether this processor has VNNI. torch knows that of AVX-512 alone, Linux lists AVX-VNNI too."""
-    return torch.cpu._is_vnni_supported() or "avx_vnni" in features_here()
 
 
 def works(bits: int) -> bool:
@@ -55,24 +47,6 @@ def works(bits: int) -> bool:
         return _is_exact(bits) and _agrees(bits)
     except (RuntimeError, AttributeError):
         return False
-
-
-def _is_fast() -> bool:
-    """Return whether an integer product takes less time than the float one that would stand in for it."""
-    x, weight = torch.ones(256, 256, dtype=torch.uint8), torch.ones(256, 256, dtype=torch.int8)
-    packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    scale, zeros = torch.ones(256), torch.zeros(256, dtype=torch.int64)
-    floats = x.float(), weight.float()
-
-    def seconds(*, integers: bool) -> float:
-        started = time.perf_counter()
-        if integers:
-            operator()(x, 1.0, 0, packed, scale, zeros, None, *PLAIN)
-        else:
-            F.linear(*floats)
-        return time.perf_counter() - started
-
-    return min(seconds(integers=True) for _ in range(5)) < min(seconds(integers=False) for _ in range(5))
 
 
 def _is_exact(bits: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from models.classifier import Classifier
-from models.compress.speed import warn_if_slow
 from models.device import one_thread
 from service.config.settings import LiveConfig, Settings
 from service.engine.threads import Engine
@@ -35,14 +34,12 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
     30 titles took 78 ms on two cores, without it 54 ms.
     """
     with one_thread():
-        classifier = Classifier.load(
+        return Classifier.load(
             path,
             settings.device,
             settings.dtype,
             deterministic=settings.deterministic,
         )
-    warn_if_slow(classifier)
-    return classifier
 
 
 def warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
