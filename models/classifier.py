@@ -19,7 +19,7 @@ from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from models.device import resolve_device, resolve_dtype
-from models.errors import InvalidMask, ModelError
+from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
 from models.masks.rows import RowMasks, by_structure, rows_of
@@ -276,26 +276,18 @@ class Classifier:
         """Return one mask, or one per pair, that fit the model."""
         if head_mask is None:
             return None
-        masks = [head_mask] if isinstance(head_mask, HeadMask) else list(head_mask)
-        if not isinstance(head_mask, HeadMask) and len(masks) != count:
-            raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
-        units = self.config.intermediate_size
-        for mask in masks:
-            if mask is None:
-                continue
-            if mask.matrix.shape != (self.num_layers, self.num_heads):
-                raise InvalidMask(
-                    f"the mask is for {mask.layers} layers of {mask.heads} heads; "
-                    f"this model has {self.num_layers} of {self.num_heads}"
-                )
-            if mask.units_off is not None and mask.units_off.shape[1] != units:
-                raise InvalidMask(
-                    f"the mask is for {mask.units_off.shape[1]} units per layer; this model has {units}"
-                )
+        config = self.config
+        shape = config.num_layers, config.num_heads, config.intermediate_size
         if isinstance(head_mask, HeadMask):
+            head_mask.check_fits(*shape)
             return head_mask
         all_heads = self.all_heads
-        return [all_heads if mask is None else mask for mask in masks]
+        masks = [all_heads if mask is None else mask for mask in head_mask]
+        if len(masks) != count:
+            raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
+        for mask in masks:
+            mask.check_fits(*shape)
+        return masks
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -19,7 +19,6 @@ from models.checkpoint.config import ModelConfig, parse_config, read_config, rea
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
-from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
@@ -91,16 +90,11 @@ def transformers_refusal(config: ModelConfig) -> str | None:
 
 
 def structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
-    """Return what a mask keeps. Raises ModelError if the mask is for a model of another shape."""
-    shape, units = (config.num_layers, config.num_heads), (config.num_layers, max(config.widths))
-    for name, ours, theirs in (("units", mask.units_off, units), ("heads", mask.matrix, shape)):
-        if ours is not None and ours.shape != theirs:
-            raise ModelError(
-                f"the mask is for {ours.shape[0]} layers of {ours.shape[1]} {name}; this checkpoint has "
-                f"{theirs[0]} of {theirs[1]}"
-            )
-    on = np.ones(units, np.float32) if mask.units_off is None else (~mask.units_off).astype(np.float32)
-    return Structure(mask.matrix, on, frozenset(mask.skipped))
+    """Return what a mask keeps. Raises InvalidMask if the mask is for a model of another shape."""
+    layers, units = config.num_layers, config.intermediate_size
+    mask.check_fits(layers, config.num_heads, units)
+    on = np.ones((layers, units), np.bool_) if mask.units_off is None else ~mask.units_off
+    return Structure(mask.matrix, on.astype(np.float32), frozenset(mask.skipped))
 
 
 def _pruned_heads(kept: tuple[tuple[int, ...], ...], heads: int) -> dict[str, Any]:

@@ -86,10 +86,14 @@ class HeadMask:
         """Return the mask that keeps every head."""
         return cls(np.ones((layers, heads), dtype=np.float32))
 
-    @classmethod
-    def from_matrix(cls, matrix: npt.ArrayLike) -> HeadMask:
-        """Return the mask with these weights, (layers, heads). Raises InvalidMask as the class does."""
-        return cls(matrix)  # type: ignore[arg-type]  # the class converts it to an array
+    def check_fits(self, layers: int, heads: int, units: int) -> None:
+        """Raise InvalidMask unless the mask is for a model of this shape. units: of its widest layer."""
+        for name, ours, theirs in (("heads", self.matrix, heads), ("units", self.units_off, units)):
+            if ours is not None and ours.shape != (layers, theirs):
+                raise InvalidMask(
+                    f"the mask is for {ours.shape[0]} layers of {ours.shape[1]} {name}; this model has "
+                    f"{layers} of {theirs}"
+                )
 
     @property
     def layers(self) -> int:

@@ -164,7 +164,7 @@ def test_a_checkpoint_pruned_of_nothing_loads_in_transformers_and_a_pruned_one_i
     source = checkpoints[family]
     weights = np.ones((3, 4), np.float32)
     weights[1, 2] = 0.5
-    prune(source, tmp_path / "scaled", HeadMask.from_matrix(weights))
+    prune(source, tmp_path / "scaled", HeadMask(weights))
     model = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "scaled", dtype=torch.float32
     ).eval()

@@ -45,7 +45,7 @@ HUGE: list[Any] = [
 ]
 
 shapes = st.tuples(st.integers(1, 13), st.integers(1, 13))
-binary_masks = shapes.flatmap(lambda shape: hnp.arrays(np.bool_, shape)).map(HeadMask.from_matrix)
+binary_masks = shapes.flatmap(lambda shape: hnp.arrays(np.bool_, shape)).map(HeadMask)
 
 
 @st.composite
@@ -190,7 +190,7 @@ def test_minus_zero_is_zero() -> None:
 
 def test_a_mask_cannot_change_under_its_id() -> None:
     source = np.ones((2, 3), dtype=np.float32)
-    mask = HeadMask.from_matrix(source)
+    mask = HeadMask(source)
     source[0, 0] = 0
 
     assert mask.is_none
@@ -211,7 +211,7 @@ def test_a_mask_cannot_change_under_its_id() -> None:
 )
 def test_what_is_no_matrix_of_weights_is_refused(matrix: Any) -> None:
     with pytest.raises(InvalidMask):
-        HeadMask.from_matrix(matrix)
+        HeadMask(matrix)
 
 
 def test_masks_of_different_models_never_mix() -> None:

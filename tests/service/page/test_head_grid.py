@@ -86,7 +86,7 @@ def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_s
     )
     weights = [[1.0] * 12 for _ in range(12)]
     weights[2][3] = 0.4
-    assert spec(page) == HeadMask.from_matrix(weights).spec
+    assert spec(page) == HeadMask(weights).spec
     settled(page)
     page.button("Keep only this").click()
     assert spec(page) == HeadMask.parse("keep:2.3", layers=12, heads=12).spec
