@@ -18,8 +18,6 @@ from models.commands.terminal import counted, table
 if TYPE_CHECKING:
     from models.condense.search import Condensed, Task
 
-HIGHEST_GRADE = 30
-
 
 Titles = Annotated[
     str,
@@ -47,9 +45,6 @@ def command(
         ),
     ] = None,
     method: HowChosen = "greedy",
-    grades: Annotated[
-        bool, typer.Option("--grades", help="Keep NDCG@10 by the column grade of the file of titles.")
-    ] = False,
     mask: Annotated[str | None, typer.Option(help=f"Mask: {FORMS}.")] = None,
     variant: Annotated[
         str | None,
@@ -69,14 +64,14 @@ def command(
     """
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
-    candidates, known = read_candidates(titles, query, grades)
+    candidates = read_candidates(titles, query)
     clf, head_mask = host.resolve(Network(model, config, variant, mask, device, dtype))
 
     from models.condense.local import condense
     from models.condense.search import Task, largest_cost
     from models.condense.words import read_words
 
-    task = Task(query, read_words(query), method, known, words, max_loss)
+    task = Task(query, read_words(query), method, words, max_loss)
     with counted("shorter queries", largest_cost(len(task.words), task.method)) as advance:
         condensed = condense(clf, task, candidates, head_mask, advance)
     if as_json:
@@ -87,29 +82,21 @@ def command(
         print(f"headroom: {condensed.note}", file=sys.stderr)
 
 
-def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], tuple[int, ...] | None]:
-    """Return the titles of a file, and their grades if they are wanted. Raises ModelError."""
+def read_candidates(source: str, query: str) -> list[str]:
+    """Return the titles of a file. Raises ModelError."""
     from models.errors import ModelError
     from models.quality.formats import format_of
-    from models.quality.labelled import read_labelled, read_pairs
+    from models.quality.labelled import read_pairs
 
-    path = Path(source)
-    known: list[int] = []
     if format_of(source) is not None:
-        if grades:
-            rows = [row for row in read_labelled(path, grades=HIGHEST_GRADE + 1) if row.query == query]
-            titles, known = [row.title for row in rows], [row.grade for row in rows]
-        else:
-            titles = [title for of_query, title in read_pairs(path) if of_query == query]
+        titles = [title for of_query, title in read_pairs(Path(source)) if of_query == query]
         if not titles:
             raise ModelError(f"--titles: {source} holds no row of the query {query[:40]!r}")
-    else:
-        if grades:
-            raise ModelError("--grades needs --titles to be a csv, tsv, jsonl or parquet file with grades")
-        titles = [line.strip() for line in _lines(source) if line.strip()]
-        if not titles:
-            raise ModelError(f"--titles: {source} holds no titles")
-    return titles, tuple(known) if grades else None
+        return titles
+    titles = [line.strip() for line in _lines(source) if line.strip()]
+    if not titles:
+        raise ModelError(f"--titles: {source} holds no titles")
+    return titles
 
 
 def _lines(source: str) -> list[str]:
@@ -140,7 +127,6 @@ def _as_json(task: Task, condensed: Condensed) -> str:
             "condensed": condensed.query,
             "loss": condensed.loss,
             "method": task.method,
-            "measure": task.measure,
             "words": [
                 {"word": word.text, "form": word.form, "kept": kept, "importance": importance}
                 for word, kept, importance in columns

@@ -11,7 +11,7 @@ import numpy as np
 from models.batch import batches_by_length
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from models.classifier import Classifier
-from models.condense.loss import Floats, check_grades, distributions
+from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Task, search
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
@@ -29,12 +29,9 @@ def condense(
 ) -> Condensed:
     """Return the words of a query that keep the relevance of its titles, at least one, under a head mask.
 
-    task: says how, and holds the grades of the titles if they are known. advance: told how many more
-    queries are judged. Raises ModelError if the query has no token, grades do not fit, or a score is not
-    finite.
+    advance: told how many more queries are judged. Raises ModelError if the query has no token, or a score is
+    not finite.
     """
-    if task.grades is not None:
-        check_grades(task.grades, len(titles))
     encoded = Titles(classifier.tokenizer, titles)
     if not encoded.encode([task.query])[0].query_tokens:
         raise ModelError("the query holds no character that the model can read")

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from models.condense.loss import MAX_LOSS, Floats, Loss, Measure, loss_against
+from models.condense.loss import MAX_LOSS, Floats, loss_against
 from models.condense.words import Word, join
 
 Method = Literal["greedy", "leave_one_out"]
@@ -32,28 +32,21 @@ _LEAST = 1e-12  # a probability's floor, so that its logarithm is finite
 class Task:
     """A query to condense.
 
-    words: of the query, at least one. grades: of the titles; None if they are not known. max_words: how
-    many words the result has at most. max_loss: its largest loss; None: with `max_words` no bound, else
-    MAX_LOSS.
+    words: of the query, at least one. max_words: how many words the result has at most. max_loss: its
+    largest loss; None: with `max_words` no bound, else MAX_LOSS.
     """
 
     query: str
     words: tuple[Word, ...]
     method: Method = "greedy"
-    grades: tuple[int, ...] | None = None
     max_words: int | None = None
     max_loss: float | None = None
-
-    @property
-    def measure(self) -> Measure:
-        """Return the name of the loss."""
-        return "jensen_shannon" if self.grades is None else "ndcg10"
 
     @property
     def bound(self) -> float | None:
         """Return the bound on the loss, None if there is none."""
         if self.max_loss is None and self.max_words is None:
-            return MAX_LOSS[self.measure]
+            return MAX_LOSS
         return self.max_loss
 
 
@@ -112,7 +105,7 @@ def search(task: Task) -> Steps:
         return run.chosen(run.path([0]), [0], [1.0])
     yield from run.begin([run.without([index]) for index in range(count)])
     single = {index: run.losses[run.without([index])] for index in range(count)}
-    importance = [loss for loss, _ in single.values()]
+    importance = list(single.values())
     if task.method == "greedy":
         order = yield from _greedy(run, single)
         return run.chosen(run.path(order), order, importance)
@@ -120,11 +113,11 @@ def search(task: Task) -> Steps:
     path = run.path(order)
     while task.bound is not None and (at := run.choice(path)) is not None and not path[at].measured:
         yield from run.judge([path[at].query])
-        path[at] = replace(path[at], loss=run.losses[path[at].query][0], measured=True)
+        path[at] = replace(path[at], loss=run.losses[path[at].query], measured=True)
     return run.chosen(path, order, importance)
 
 
-def _greedy(run: _Run, known: dict[int, tuple[float, float]]) -> Generator[list[str], Floats, list[int]]:
+def _greedy(run: _Run, known: dict[int, float]) -> Generator[list[str], Floats, list[int]]:
     """Return the words in the order in which they go; the last one stays. known: the loss without each word
     alone."""
     order: list[int] = []
@@ -141,13 +134,12 @@ def _greedy(run: _Run, known: dict[int, tuple[float, float]]) -> Generator[list[
 
 
 class _Run:
-    """One search. losses: of each judged query, with the second number that tells equal ones apart."""
+    """One search. losses: of each judged query."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.losses: dict[str, tuple[float, float]] = {}
+        self.losses: dict[str, float] = {}
         self._first: dict[str, Floats] = {}  # the judgments of the first step, for estimates
-        self._loss: Loss
 
     def without(self, indices: Sequence[int]) -> str:
         """Return the query without these words."""
@@ -158,7 +150,6 @@ class _Run:
         """Judge the query as it was typed, all its words, and these queries."""
         texts = list(dict.fromkeys([self.task.query, self.without([]), *queries]))
         answers = yield texts
-        self._loss = loss_against(answers[0], self.task.grades)
         self._first = dict(zip(texts, answers, strict=True))
         self.losses = {text: self._loss(judged) for text, judged in self._first.items()}
 
@@ -176,7 +167,7 @@ class _Run:
         for gone in range(len(order)):
             query = self.without(order[:gone])
             measured = query in self.losses
-            loss = self.losses[query][0] if measured else estimates[gone]
+            loss = self.losses[query] if measured else estimates[gone]
             lengths.append(
                 Length(len(order) - gone, query, order[gone - 1] if gone else None, loss, measured)
             )
@@ -221,4 +212,7 @@ class _Run:
         whole = logs[self.task.query]
         changes = [logs[self.without([index])] - whole for index in order[:-1]]
         powers = (np.exp(total) for total in accumulate(changes, initial=whole))
-        return [self._loss(power / power.sum(-1, keepdims=True))[0] for power in powers]
+        return [self._loss(power / power.sum(-1, keepdims=True)) for power in powers]
+
+    def _loss(self, judged: Floats) -> float:
+        return loss_against(self._first[self.task.query], judged)

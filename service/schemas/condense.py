@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -13,7 +13,6 @@ from service.config.settings import Settings
 from service.errors import InvalidRequest
 from service.schemas.requests import (
     ChosenNetwork,
-    Grades,
     Query,
     Request,
     Text,
@@ -51,18 +50,13 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    grades: Grades = Field(
-        None,
-        description="How relevant each title is known to be, from 0. With grades the loss is the loss of "
-        "NDCG@10; without, the mean Jensen–Shannon distance from the whole query's judgments.",
-    )
     max_words: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
         description="The largest loss: the shortest query within it is chosen. If neither this nor "
-        "`max_words` is given: 0.1, with grades 0.01.",
+        "`max_words` is given: 0.1.",
     )
     method: Method = Field(
         "greedy",
@@ -75,16 +69,6 @@ class CondenseRequest(ChosenNetwork, Request):
         check_query(self.query, "query")
         if len(self.titles) > settings.max_pairs:
             raise too_many(len(self.titles), "titles", settings)
-        if self.grades is not None:
-            if len(self.grades) != len(self.titles):
-                raise InvalidRequest(
-                    f"{len(self.grades)} grades for {len(self.titles)} titles", param="grades"
-                )
-            if len(set(self.grades)) < 2:
-                raise InvalidRequest(
-                    "every title has the same grade, so NDCG@10 is not defined; leave them out",
-                    param="grades",
-                )
         words, titles = count_words(self.query), len(set(self.titles))
         queries = largest_cost(words, self.method)
         characters = queries * len(self.query)
@@ -131,7 +115,7 @@ class QueryOfLength:
         int | None,
         Field(description="The index in `words` of the word that this length leaves out."),
     ]
-    loss: Annotated[float, Field(description="What it loses; see `measure`.")]
+    loss: Annotated[float, Field(description="What it loses.")]
     measured: Annotated[
         bool,
         Field(
@@ -149,16 +133,14 @@ class CondenseResponse:
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
     method: Annotated[Method, Field(description="How the words were chosen.")]
-    measure: Annotated[
-        Literal["jensen_shannon", "ndcg10"],
+    condensed: Annotated[str, Field(description="The shorter query.")]
+    loss: Annotated[
+        float,
         Field(
-            description="What `loss` is: the mean Jensen–Shannon distance (base 2) between the titles' grade "
-            "distributions under the whole and the shorter query, from 0 to 1; or the NDCG@10 that the "
-            "shorter query loses, from -1 to 1."
+            description="Of the condensed query: the mean Jensen–Shannon distance (base 2) between the "
+            "titles' grade distributions under the whole and the shorter query, from 0 to 1."
         ),
     ]
-    condensed: Annotated[str, Field(description="The shorter query.")]
-    loss: Annotated[float, Field(description="Of the condensed query.")]
     words: Annotated[list[WordOfQuery], Field(description="In the query's order.")]
     path: Annotated[list[QueryOfLength], Field(description="From all words to one.")]
     note: Annotated[

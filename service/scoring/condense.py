@@ -81,7 +81,6 @@ class _Run:
             request.query,
             await off_loop(read_words, request.query),
             request.method,
-            None if request.grades is None else tuple(request.grades),
             request.max_words,
             request.max_loss,
         )
@@ -101,7 +100,6 @@ class _Run:
             variant=self.variant.name,
             head_mask=self.variant.info,
             method=task.method,
-            measure=task.measure,
             condensed=condensed.query,
             loss=condensed.loss,
             words=[WordOfQuery(word.text, word.form, kept, value) for word, kept, value in columns],

@@ -142,7 +142,6 @@ class FakeBackend:
             variant=self._variant(request.variant),
             head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
             method=request.method,
-            measure="jensen_shannon",
             condensed=request.query,
             loss=0.0,
             words=[WordOfQuery(request.query, request.query, True, 1.0)],

@@ -57,19 +57,18 @@ def test_only_the_end_of_a_line_ends_a_title(tmp_path: Path) -> None:
     file = tmp_path / "titles.txt"
     file.write_bytes("wood\u2028deck\x85screws\r\nlamp\rsteel\x0clamp\n".encode())
     titles = ["wood\u2028deck\x85screws", "lamp", "steel\x0clamp"]
-    assert read_candidates(str(file), QUERY, grades=False) == (titles, None)
+    assert read_candidates(str(file), QUERY) == titles
 
 
-def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_titles_of_a_labelled_file_and_estimates(run: Run, options: list[str], tmp_path: Path) -> None:
     file = tmp_path / "judged.csv"
     rows = [f'{QUERY},"{title}",{grade}' for grade, title in enumerate(TITLES)]
     file.write_text("\n".join(["query,title,grade", *rows, "other,lamp,1"]), encoding="utf-8")
-    arguments = ("--titles", str(file), "--grades", "--method", "leave_one_out", "--max-loss", "1", *options)
+    arguments = ("--titles", str(file), "--method", "leave_one_out", "--max-loss", "1", *options)
     output = run("condense", QUERY, *arguments)
     assert output.status == 0
     assert "~" in output.out  # an estimated loss
     answer = orjson.loads(run("condense", QUERY, *arguments, "--json").out)
-    assert answer["measure"] == "ndcg10"
     assert len(answer["condensed"].split()) == 1
 
 
@@ -81,7 +80,6 @@ def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], t
         (["a b"], 2, "--titles"),
         (["a b", "--titles", "gone.txt", "--words", "0"], 2, "greater than or equal to 1"),
         (["a b", "--titles", "gone.txt", "--method", "magic"], 2, "magic"),
-        (["a b", "--titles", "gone.txt", "--grades"], 1, "--grades needs"),
     ],
 )
 def test_wrong_arguments_are_said_in_one_line(

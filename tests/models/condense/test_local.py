@@ -59,15 +59,9 @@ def test_a_one_label_model(tmp_path: Path) -> None:
     whole, shorter = (clf.relevance(clf.score(pairs).score).astype(np.float64) for pairs in pair)
     two = [np.stack([1 - p, p], axis=1) for p in (whole, shorter)]
     assert result.loss == pytest.approx(jensen_shannon(*two).mean(), abs=1e-4)
-    graded = condense(clf, task(max_words=2, grades=(3, 2, 1, 0, 0)), TITLES)
-    assert -1 <= graded.loss <= 1
 
 
 def test_what_cannot_be_condensed_is_refused(clf: Classifier) -> None:
-    with pytest.raises(ModelError, match="2 grades for 5 titles"):
-        condense(clf, task(grades=(1, 2)), TITLES)
-    with pytest.raises(ModelError, match="same grade"):
-        condense(clf, task(grades=(1, 1, 1, 1, 1)), TITLES)
     with pytest.raises(ModelError, match="no character"):
         condense(clf, task("\u200b"), TITLES)
 
