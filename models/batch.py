@@ -122,7 +122,9 @@ def pack(
     row_of_token = np.arange(len(lengths)).repeat(lengths)
     tokens, rows = len(row_of_token), len(lengths)
     filled_tokens, filled_rows = (filled_size(tokens), filled_size(rows)) if fill else (tokens, rows)
-    offsets = _offsets(lengths, filled_rows)
+    offsets = np.full(filled_rows + 1, tokens, np.int64)  # where sequences begin and end; any more are empty
+    offsets[0] = 0
+    lengths.cumsum(out=offsets[1 : rows + 1])
     positions = np.arange(tokens) - offsets[row_of_token]
     ids, position, segment, row, first_token, ends = to_device(
         [
@@ -148,14 +150,6 @@ def pack(
         order=order,
         exact=deterministic,
     )
-
-
-def _offsets(lengths: np.ndarray, rows: int) -> np.ndarray:
-    """Return where sequences of these lengths begin and end, (rows + 1,) int64; any more are empty."""
-    offsets = np.full(rows + 1, lengths.sum(), np.int64)
-    offsets[0] = 0
-    lengths.cumsum(out=offsets[1 : len(lengths) + 1])
-    return offsets
 
 
 def filled_size(count: int) -> int:

@@ -22,7 +22,7 @@ from models.device import resolve_device, resolve_dtype
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
-from models.masks.rows import RowMasks, by_structure, rows_of
+from models.masks.rows import RowMasks, by_structure, check_fits, rows_of
 from models.network import Network
 from models.networks import build
 
@@ -279,14 +279,14 @@ class Classifier:
         config = self.config
         shape = config.num_layers, config.num_heads, config.intermediate_size
         if isinstance(head_mask, HeadMask):
-            head_mask.check_fits(*shape)
+            check_fits(head_mask, *shape)
             return head_mask
         all_heads = self.all_heads
         masks = [all_heads if mask is None else mask for mask in head_mask]
         if len(masks) != count:
             raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
         for mask in masks:
-            mask.check_fits(*shape)
+            check_fits(mask, *shape)
         return masks
 
 

@@ -20,6 +20,7 @@ from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty
 from models.compress.structure import Structure, check
 from models.masks.head_mask import HeadMask
+from models.masks.rows import check_fits
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -92,7 +93,7 @@ def transformers_refusal(config: ModelConfig) -> str | None:
 def structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
     """Return what a mask keeps. Raises InvalidMask if the mask is for a model of another shape."""
     layers, units = config.num_layers, config.intermediate_size
-    mask.check_fits(layers, config.num_heads, units)
+    check_fits(mask, layers, config.num_heads, units)
     on = np.ones((layers, units), np.bool_) if mask.units_off is None else ~mask.units_off
     return Structure(mask.matrix, on.astype(np.float32), frozenset(mask.skipped))
 

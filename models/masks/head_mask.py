@@ -86,15 +86,6 @@ class HeadMask:
         """Return the mask that keeps every head."""
         return cls(np.ones((layers, heads), dtype=np.float32))
 
-    def check_fits(self, layers: int, heads: int, units: int) -> None:
-        """Raise InvalidMask unless the mask is for a model of this shape. units: of its widest layer."""
-        for name, ours, theirs in (("heads", self.matrix, heads), ("units", self.units_off, units)):
-            if ours is not None and ours.shape != (layers, theirs):
-                raise InvalidMask(
-                    f"the mask is for {ours.shape[0]} layers of {ours.shape[1]} {name}; this model has "
-                    f"{layers} of {theirs}"
-                )
-
     @property
     def layers(self) -> int:
         return int(self.matrix.shape[0])

@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
 
 
@@ -51,6 +52,16 @@ def rows_of(masks: Masks, index: npt.NDArray[np.int64] | Sequence[int]) -> Masks
     if isinstance(masks, np.ndarray):
         return masks[index] if masks.ndim == 3 else masks
     return None if masks is None else masks.rows(index)
+
+
+def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:
+    """Raise InvalidMask unless a mask is for a model of this shape. units: of its widest layer."""
+    for name, ours, theirs in (("heads", mask.matrix, heads), ("units", mask.units_off, units)):
+        if ours is not None and ours.shape != (layers, theirs):
+            raise InvalidMask(
+                f"the mask is for {ours.shape[0]} layers of {ours.shape[1]} {name}; this model has "
+                f"{layers} of {theirs}"
+            )
 
 
 def by_structure(masks: Sequence[HeadMask]) -> list[list[int]]:
