@@ -18,16 +18,8 @@ WIDTH = 100
 
 
 def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
-    """Return all results as values that orjson writes.
-
-    `head_masks` holds the first model's metrics by all that is off of its intact network, and, if there is
-    one mask, the `change`. A side's `variant` is what its mask was laid on.
-    """
+    """Return all results as values that orjson writes. A side's `variant` is what its mask was laid on."""
     first = comparison.sides[0]
-    of_first = [side for side in comparison.sides if side.model == first.model]
-    head_masks = {side.head_mask: comparison.metrics[side.name] for side in of_first}
-    if len(comparison.sides) == len(of_first) == 2:
-        head_masks["change"] = comparison.differences[0].change
     return {
         "schema": 1,
         "model": first.model,
@@ -35,7 +27,6 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
         "pairs": len(first.evaluation.truth),
         "queries": first.evaluation.queries,
         "ndcg10_random_order": first.evaluation.random_order_ndcg10(),
-        "head_masks": head_masks,
         "sides": [
             {
                 "name": side.name,

@@ -41,17 +41,17 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
 
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     queries, titles, grades = zip(*ROWS, strict=True)
-    expected = {}
+    expected, sides = {}, {side["head_mask"]: side["metrics"] for side in report["sides"]}
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
         expected[spec] = Evaluation(queries, grades, scores.probabilities).metrics()
-        found = report["head_masks"][spec]
+        found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
             if found[name]["low"] is not None:
                 assert found[name]["low"] <= found[name]["high"]
-    change = report["head_masks"]["change"]["qwk"]["value"]
+    change = report["differences"][0]["change"]["qwk"]["value"]
     assert change == pytest.approx(expected["0-1.*"]["qwk"] - expected["none"]["qwk"], abs=1e-6)
     assert report["queries"] == len(set(queries))
 
