@@ -158,7 +158,7 @@ def _rows(path: Path, columns: Columns) -> Iterator[_Row]:
             if found.kind == "jsonl":
                 yield from _jsonl(path, stream)
             else:
-                yield from _csv(path, stream, found.delimiter, columns)
+                yield from _csv(path, stream, found.delimiter)
     except (UnicodeDecodeError, OSError, EOFError) as error:
         raise ModelError(reading_problem(path, error)) from None
 
@@ -169,22 +169,12 @@ def _open(path: Path, *, zipped: bool) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _csv(path: Path, stream: IO[str], delimiter: str, columns: Columns) -> Iterator[_Row]:
+def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
     reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+    before = 0
     try:
-        names = list(reader.fieldnames or ())
-    except csv.Error as error:
-        raise ModelError(f"{path}, line 1: {csv_problem(error)}") from None
-    needed = (columns.query, columns.title)
-    if names and not set(needed) <= set(names):
-        missing = " and ".join(name for name in needed if name not in names)
-        raise ModelError(
-            f"{path}, line {reader.line_num}: there is no column {missing}; found {_listed(names)}; the "
-            f"first line names the columns: {columns.query}, {columns.title} and, where grades are wanted, "
-            f"{columns.grade}"
-        )
-    before = reader.line_num
-    try:
+        _ = reader.fieldnames  # reads the first line
+        before = reader.line_num
         for values in reader:
             yield _Row(values, f"{path}, line {before + 1}")  # a quoted text may span several lines
             before = reader.line_num
@@ -225,11 +215,9 @@ def _parquet(path: Path, columns: Columns) -> Iterator[_Row]:
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        needed = (columns.query, columns.title)
-        if not set(needed) <= set(names):
-            raise ModelError(f"{path}: there are no columns {' and '.join(needed)}; found {_listed(names)}")
+        read = [name for name in (columns.query, columns.title, columns.grade) if name in names]
         numbers = itertools.count(1)
-        for batch in file.iter_batches(columns=[name for name in (*needed, columns.grade) if name in names]):
+        for batch in file.iter_batches(columns=read or None):
             for values in batch.to_pylist():
                 yield _Row(values, f"{path}, row {next(numbers)}")
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
