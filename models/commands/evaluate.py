@@ -13,6 +13,7 @@ from models.commands.host import Network, host
 from models.commands.options import (
     FORMS,
     AsJson,
+    Config,
     Data,
     Delimiter,
     Device,
@@ -44,14 +45,6 @@ Variant = Annotated[
         "last stage alone, its titles ranked by the cascade's scores."
     ),
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        help="With --variant: the config file that declares it. Its model, device and dtype count, unless an "
-        "option names others."
-    ),
-]
-
 WHOLE = "full"
 """The variant with everything on, which masks are laid on."""
 

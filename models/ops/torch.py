@@ -171,13 +171,20 @@ class Positions:
     def bias(self, query: Tensor, key: Tensor, exists: Tensor | None = None) -> Tensor | None:
         """Return what is added to the scaled scores, broadcastable to (B, h, n, m); None for nothing.
 
-        query: (B, h, n, d), the first n of the m tokens of key. exists: as `visibility_bias` takes it.
+        query: (B, h, n, d), the first n of the m tokens of key. exists: (B, m) bool, False for keys that fill
+        up a shorter sequence; its queries, whose results nobody reads, see everything.
         """
-        bias = visibility_bias(key, self.window, exists)
-        if bias is not None:
-            bias = bias[..., : query.shape[-2], :]
+        count, keys = query.shape[-2], key.shape[-2]
+        visible = None if exists is None else exists[:, None, None]
+        if self.window is not None and self.window < keys - 1:
+            position = torch.arange(keys, device=key.device)
+            near = (position[:, None] - position).abs() <= self.window
+            visible = near if visible is None else near & visible | ~visible.mT
         added = None if self.relative is None else self.relative.bias(query, key)
-        return added if bias is None else bias if added is None else bias + added
+        if visible is None:
+            return added
+        hidden = key.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)[..., :count, :]
+        return hidden if added is None else hidden + added
 
 
 PLAIN_POSITIONS = Positions()
@@ -317,24 +324,6 @@ def attention_probabilities(
     """
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
     return torch.softmax(scores if bias is None else scores + bias, -1)
-
-
-def visibility_bias(query: Tensor, window: int | None, exists: Tensor | None = None) -> Tensor | None:
-    """Return what to add to scores so that invisible keys get the probability 0; None if all are visible.
-
-    query: (…, n, d), as many as keys. window: as in `Positions`. exists: (B, n) bool, False for keys
-    that fill up a shorter sequence; its queries, whose results nobody reads, see everything.
-    Returns (B, 1, n or 1, n), without B if all keys exist.
-    """
-    count = query.shape[-2]
-    visible = None if exists is None else exists[:, None, None]
-    if window is not None and window < count - 1:
-        position = torch.arange(count, device=query.device)
-        near = (position[:, None] - position).abs() <= window
-        visible = near if visible is None else near & visible | ~visible.mT
-    if visible is None:
-        return None
-    return query.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
 
 
 def rotations(
