@@ -7,9 +7,7 @@ every copy to the GPU starts in pinned memory.
 
 from __future__ import annotations
 
-import inspect
 import logging
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,12 +40,12 @@ class VarlenOps(CudaOps):
     """One GPU on which `fits_varlen`: Flash Attention over the whole pack, without padding.
 
     num_splits: 1 keeps the kernel from splitting the keys of a sequence by the lengths of its neighbours,
-    which changes last bits. None: as it likes, where it takes no such option (it then never splits them).
+    which changes last bits. None: as it likes, for Flash Attention 2, which takes no number and never splits.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_splits: int | None = None) -> None:
         super().__init__(device, dtype)
-        self._options: dict[str, Any] = {} if num_splits is None else {"num_splits": num_splits}
+        self._num_splits = num_splits
 
     def attention(
         self,
@@ -70,16 +68,14 @@ class VarlenOps(CudaOps):
         query, key, value = parts.unbind(1)
         keys, longest = batch.offsets, batch.longest
         queries, longest_query = keys, longest
-        alone = (
-            batch.first_only and window is None
-        )  # in a window, the kernel would take a lone query for the last
+        alone = batch.first_only and window is None  # in a window, a lone query would be taken for the last
         if alone:
             query = query[batch.first_token]
             queries, longest_query = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
         context = varlen_attn(
             *(query, key, value, queries, keys, longest_query, longest),
             window_size=(-1, -1) if window is None else (window, window),
-            **self._options,
+            num_splits=self._num_splits,
         )
         assert isinstance(context, Tensor)
         if head_weights is not None:
@@ -108,8 +104,7 @@ def choose(head_size: int, device: torch.device, dtype: torch.dtype) -> CudaOps:
     """Return the fastest operators that work on this GPU for heads of this size."""
     capability = torch.cuda.get_device_capability(device)
     if fits_varlen(head_size, dtype, capability):
-        takes_splits = "num_splits" in inspect.signature(varlen_attn).parameters
-        for num_splits in (1, None) if takes_splits else (None,):
+        for num_splits in (1, None):
             ops = VarlenOps(device, dtype, num_splits)
             problem = _problem(ops, head_size)
             if problem is None:

@@ -269,11 +269,6 @@ def takes_no_splits(*arguments: Any, num_splits: int | None = None, **options: A
     return varlen(*arguments, **options)
 
 
-def before_splits(*arguments: Any, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
-    """The signature of torch 2.11."""
-    return varlen(*arguments, window_size=window_size)
-
-
 def ignores_windows(*arguments: Any, **_: object) -> Tensor:
     return varlen(*arguments)
 
@@ -313,7 +308,7 @@ def test_a_gpu_whose_kernel_does_not_work_computes_in_padded_groups(
     ]
 
 
-@pytest.mark.parametrize(("kernel", "splits"), [(varlen, 1), (takes_no_splits, None), (before_splits, None)])
+@pytest.mark.parametrize(("kernel", "splits"), [(varlen, 1), (takes_no_splits, None)])
 def test_neighbours_do_not_split_a_sequences_keys(
     kernel: Callable[..., Tensor],
     splits: int | None,
