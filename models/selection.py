@@ -133,9 +133,9 @@ class Selector:
     ) -> tuple[FeedForward | None, Tensor | None]:
         """Return the units that a layer computes, and their weights. off: (layers, units)."""
         whole = self._layers[number].units
-        on = np.ones(1, np.bool_) if off is None else ~off[number, : whole.count]
-        if on.all():
+        if off is None or not off[number, : whole.count].any():
             return whole, None
+        on = ~off[number, : whole.count]
         if self._copies:
             if not on.any():
                 return None, None
