@@ -116,10 +116,9 @@ class Replica:
             raise InvalidConfig(str(error)) from None
         self._build(config)
 
-    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:
+    def apply(self, config: LiveConfig) -> None:
         """Put another live config in force; requests under way finish under the old one.
 
-        begin: whether its new experiments start at once (`Ledger.apply`).
         It may load checkpoints: call it off the event loop. If it raises InvalidConfig, or an error of the
         device, nothing has changed.
         """
@@ -133,7 +132,7 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            _apply_experiments(self.live, config, begin=begin)
+            _apply_experiments(self.live, config)
         except BaseException:
             self.engine.classifiers = before
             make_room(self.engine.classifiers.values(), self._catalog)
@@ -271,9 +270,9 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-def _apply_experiments(live: LiveExperiments, config: LiveConfig, *, begin: bool = True) -> None:
+def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
     try:
-        live.apply(config.assigner, config.version, begin=begin)
+        live.apply(config.assigner, config.version)
     except Exception as error:
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"

@@ -65,10 +65,7 @@ def report(
 @app.command()
 def ramp(
     name: Name,
-    traffic: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Share of the units to expose.  [default: the schedule's next step]"),
-    ] = None,
+    traffic: Annotated[float, typer.Option(min=0, max=1, help="Share of the units to expose.")],
     reason: Reason = "",
     url: Url = HERE,
     key: Key = None,

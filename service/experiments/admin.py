@@ -44,15 +44,10 @@ Decide = Callable[[ExperimentConfig, Standing], dict[str, Any]]
 """Returns the fields of the action to record. Raises Conflict or InvalidRequest if the state forbids it."""
 
 
-def ramp(config: ExperimentConfig, standing: Standing, *, traffic: float | None) -> dict[str, Any]:
-    """Set the traffic. None takes the schedule's next step."""
+def ramp(config: ExperimentConfig, standing: Standing, *, traffic: float) -> dict[str, Any]:
+    """Set the traffic."""
     if standing.status != "running":
         raise _over(config, standing)
-    if traffic is None:
-        steps = (*(step for step, _ in config.ramp), config.traffic)
-        traffic = min((step for step in steps if step > standing.traffic), default=None)
-    if traffic is None:
-        raise InvalidRequest(f"{config.name!r} has no next step; give the traffic", param="traffic")
     if (reason := config.uneven(traffic, standing.rolled_back)) is not None:
         raise InvalidRequest(reason, param="traffic")
     return {"kind": "ramp", "traffic": traffic}
@@ -159,9 +154,8 @@ class ExperimentAdmin:
         ledger, config = self._ledger, self._config(name)
 
         def action(log: Sequence[Action]) -> Action:
-            now = ledger.clock()
-            fields = decide(config, fold(config, log, now))
-            return Action(experiment=name, time=now, actor=actor, reason=reason, **fields)
+            fields = decide(config, fold(config, log))
+            return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
 
         await self._in_thread(lambda: ledger.act(name, action))
         return await self.show(name, report=False)
@@ -192,7 +186,6 @@ class ExperimentAdmin:
             name=config.name,
             status=standing.status,
             traffic=standing.traffic,
-            next_step=standing.next_step,
             started=standing.started,
             slots=config.slots,
             where={key: list(values) for key, values in config.where.items()},

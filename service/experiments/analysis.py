@@ -45,7 +45,7 @@ def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], n
             exposures[arm] = exposures.get(arm, 0) + units
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
-    standing = fold(config, actions, now)
+    standing = fold(config, actions)
     if standing.status == "changed":
         ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", [])
         text = (
@@ -103,7 +103,7 @@ def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) 
 
     They stay the same from one call to the next, so that a past look is computed once.
     """
-    standing = fold(config, actions, now)
+    standing = fold(config, actions)
     start = standing.started
     if start is None or standing.status == "changed":
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -134,8 +133,7 @@ class HoldoutConfig(_Config):
 class ExperimentConfig(_Config):
     """One experiment.
 
-    traffic: the share at the end of the ramp. ramp: the steps before it; [[0.01, 1h], [0.05, 1d]] holds 1 %
-        for an hour first.
+    traffic: the share of each arm's units that takes part, until somebody ramps.
     slots: [x, y) of the 10,000 slots. where: attributes that a request must have.
     shadow: share of requests that are scored under every arm.
     metrics: the metrics of the analysis, the primary one first. Their confidence sequences are narrowest at
@@ -157,9 +155,6 @@ class ExperimentConfig(_Config):
         ],
     ] = Field(default_factory=dict, max_length=MAX_ATTRIBUTES)
     shadow: Share = 0.0
-    ramp: Annotated[
-        tuple[Annotated[tuple[Share, Duration], Strict(False)], ...], Field(max_length=50, strict=False)
-    ] = ()
     guardrails: Guardrails = Guardrails()
     metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
     planned_units: Annotated[int, Field(ge=1)] = 10_000
@@ -219,16 +214,8 @@ class ExperimentConfig(_Config):
         start, end = self.slots
         if start >= end:
             raise ValueError(f"slots: [{start}, {end}) is empty; give [x, y) with 0 <= x < y <= 10000")
-        steps = [(f"ramp[{number}]", step) for number, (step, _) in enumerate(self.ramp)]
-        steps.append(("traffic", self.traffic))
-        if any(later < earlier for (_, earlier), (_, later) in pairwise(steps)):
-            raise ValueError(
-                "ramp: the shares must rise, and end at traffic: "
-                f"{', '.join(f'{step:g}' for _, step in steps)}"
-            )
-        for place, step in steps:
-            if (reason := self.uneven(step)) is not None:
-                raise ValueError(f"{place}: {reason}")
+        if (reason := self.uneven(self.traffic)) is not None:
+            raise ValueError(f"traffic: {reason}")
         return self
 
 

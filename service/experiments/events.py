@@ -114,12 +114,12 @@ class ShadowResult:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change to an experiment, made by a person, a guardrail or the schedule."""
+    """A change to an experiment, made by a person, a guardrail or the config."""
 
     experiment: Annotated[str, says("The experiment's name.")]
     kind: Annotated[ActionKind, says("What was done.")]
     time: Annotated[float, says("Seconds since the epoch, UTC.")]
-    actor: Annotated[str, says("The key's name, `guardrail` or `schedule`.")]
+    actor: Annotated[str, says("The key's name, `guardrail` or `config`.")]
     arm: Annotated[str | None, says("The arm that was shipped or rolled back.")] = None
     traffic: Annotated[float | None, says("The traffic after a ramp.")] = None
     reason: Annotated[str, says("The guardrail's name, or the person's words.")] = ""

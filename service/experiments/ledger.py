@@ -29,9 +29,6 @@ REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
 
-UNDONE_WITHIN_SECONDS = 300.0
-"""A config that nobody has confirmed or undone by then stays: the process that does so has died."""
-
 ERROR_SECONDS = 600.0
 """An error of one kind that comes every second is logged once in this time."""
 
@@ -81,7 +78,6 @@ class Ledger:
         self.config_version = ""
         self.standings: Mapping[str, Standing] = {}
         self.state_version = 0
-        self._has_begun, self._applied_at = True, 0.0
         self._supervisor = Supervisor(monotonic)
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
@@ -92,32 +88,19 @@ class Ledger:
         self._refreshes = 0
         self._database_failed = False
 
-    def apply(
-        self, configs: tuple[ExperimentConfig, ...], config_version: str, *, begin: bool = True
-    ) -> None:
+    def apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
         If the database is down, the last known state is used. If it refuses one of the experiments, its
         error is raised and nothing changes.
-        begin: whether new experiments start now, or only with `begin` because another replica may refuse the
-            config, which is then undone.
         """
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
-            self._synchronise((*self.configs, *configs), starting=configs if begin else ())
+            self._synchronise((*self.configs, *configs), starting=configs)
             with self._lock:
                 self.standings = self._folded(configs)
                 self.configs, self.config_version = configs, config_version
-            self._has_begun, self._applied_at = begin, self.monotonic()
             self.metrics.state.set(self.state_version)
-
-    def begin(self, config_version: str) -> None:
-        """Start the new experiments of the config in force: all replicas have it. Blocks."""
-        with self._exchanging:
-            if self._has_begun or config_version != self.config_version:
-                return
-            self._has_begun = True
-        self.refresh()
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
@@ -125,12 +108,8 @@ class Ledger:
         If the database is down, the state stays as it is.
         """
         with self._exchanging:
-            is_undone_no_more = self.monotonic() - self._applied_at > UNDONE_WITHIN_SECONDS
-            try:
-                starting = self.configs if self._has_begun or is_undone_no_more else ()
-                self._synchronise(self.configs, starting)
-            finally:
-                self._fold()  # the schedule goes on even if the database is down
+            self._synchronise(self.configs, starting=self.configs)
+            self._fold()
 
     async def follow(self) -> None:
         """Refresh every second, and at once if a roll-back is to be recorded."""
@@ -220,7 +199,7 @@ class Ledger:
         for config in starting:
             if not any(action.kind == "start" for action in self._log[config.name]):
                 detail = identity(config)
-                start = Action(config.name, "start", self.clock(), "schedule", detail=detail)
+                start = Action(config.name, "start", self.clock(), "config", detail=detail)
                 self.store.record_action(start)
                 self._read(names)
 
@@ -249,8 +228,7 @@ class Ledger:
         self.metrics.state.set(self.state_version)
 
     def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
-        now = self.clock()
-        return {config.name: fold(config, self._actions(config.name), now) for config in configs}
+        return {config.name: fold(config, self._actions(config.name)) for config in configs}
 
     def _actions(self, name: str) -> list[Action]:
         unrecorded = (action for action in self._unrecorded if action.experiment == name)

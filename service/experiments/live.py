@@ -114,9 +114,9 @@ class LiveExperiments:
                     "they are; give the changed experiment another name and salt"
                 )
 
-    def apply(self, assigner: Assigner, config_version: str, *, begin: bool = True) -> None:
+    def apply(self, assigner: Assigner, config_version: str) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""
-        self.ledger.apply(assigner.experiments, config_version, begin=begin)
+        self.ledger.apply(assigner.experiments, config_version)
         if assigner.experiments and not self._writes:
             self.writer.start()
             self._writes = True

@@ -180,7 +180,6 @@ class ExperimentView:
         ),
     ]
     traffic: Annotated[float, says("Share of each arm's units that is exposed now.")]
-    next_step: Annotated[float | None, says("The time of the ramp's next step, in Unix seconds.")]
     started: Annotated[float | None, says("Start in seconds since the epoch, UTC; null before the start.")]
     slots: Annotated[tuple[int, int], says("The part of the 10,000 slots: first, and last plus one.")]
     where: Annotated[dict[str, Any], says("Attributes that requests must have to take part.")]

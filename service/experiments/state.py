@@ -1,7 +1,6 @@
 """The state of an experiment, computed from the log of its actions.
 
-The log is in the database, so that a new replica sees a rollback as the old ones do. Ramp steps are not
-written: every replica computes the schedule's step from the time of the `start`.
+The log is in the database, so that a new replica sees a rollback as the old ones do.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Literal
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
-from service.experiments.fields import seconds
 
 Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
 
@@ -28,7 +26,7 @@ class Standing:
     traffic: the exposed share of each arm's range.
     rolled_back: arms whose units get the default, and are not exposed.
     shipped: the arm that everybody gets.
-    started, next_step: Unix seconds.
+    started: Unix seconds.
     epoch: the label of the buckets that are exposed, while the experiment runs (`Epoch`).
     """
 
@@ -37,7 +35,6 @@ class Standing:
     rolled_back: frozenset[str] = frozenset()
     shipped: str | None = None
     started: float | None = None
-    next_step: float | None = None
     epoch: str = ""
 
     @property
@@ -78,11 +75,11 @@ def identity(config: ExperimentConfig) -> str:
     return f"salt {config.salt}; arms {arms}"
 
 
-def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Standing:
-    """Return the standing that an experiment's actions lead to at a time (Unix seconds)."""
+def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
+    """Return the standing that an experiment's actions lead to."""
     arms = {arm.name for arm in config.arms}
     start: Action | None = None
-    traffic: float | None = None
+    traffic = config.traffic
     shipped: str | None = None
     is_stopped = False
     rolled_back: set[str] = set()
@@ -90,7 +87,7 @@ def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Sta
         match action.kind:
             case "start":
                 start = start or action
-            case "ramp":
+            case "ramp" if action.traffic is not None:
                 traffic = action.traffic
             case "stop":
                 shipped, is_stopped = None, True
@@ -111,21 +108,8 @@ def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Sta
         return replace(ended, status="stopped")
     if rolled_back.issuperset(config.treatments):
         return replace(ended, status="rolled_back")
-    next_step = None
-    if traffic is None:
-        traffic, next_step = _scheduled(config, start.time, now)
     epoch = Epoch(traffic, ended.rolled_back).label
-    return replace(ended, status="running", traffic=traffic, next_step=next_step, epoch=epoch)
-
-
-def _scheduled(config: ExperimentConfig, start: float, now: float) -> tuple[float, float | None]:
-    """Return the schedule's traffic at a time, and the time of its next step, if there is one."""
-    end = start
-    for traffic, hold in config.ramp:
-        end += seconds(hold)
-        if now < end:
-            return traffic, end
-    return config.traffic, None
+    return replace(ended, status="running", traffic=traffic, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +124,10 @@ class Loss:
 
 
 def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
-    """Return the losses in order: rollbacks, less traffic, and the end. The schedule only raises traffic."""
+    """Return the losses in order: rollbacks, less traffic, and the end."""
 
-    def limits(log: Sequence[Action], time: float) -> dict[str, int]:
-        standing = fold(config, log, time)
+    def limits(log: Sequence[Action]) -> dict[str, int]:
+        standing = fold(config, log)
         if not standing.is_running:
             return {}
         exposed = config.exposed(standing.traffic, standing.rolled_back)
@@ -151,7 +135,7 @@ def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
 
     found = []
     for number, time in enumerate(logged_at(actions)):
-        before, after = limits(actions[:number], time), limits(actions[: number + 1], time)
+        before, after = limits(actions[:number]), limits(actions[: number + 1])
         if any(after.get(arm, 0) < limit for arm, limit in before.items()):
             found.append(Loss(time, after))
     return found

@@ -73,7 +73,6 @@ class Relevance:
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._replica: Replica | None = None
-        self._unconfirmed = ""  # the version that `headroom serve` asked about and may still undo
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._config_lock = asyncio.Lock()
         self._drained: asyncio.Task[None] | None = None
@@ -100,7 +99,7 @@ class Relevance:
             try:
                 config = LiveConfig.model_validate(dict(user_config))
                 version = config.version
-                await asyncio.to_thread(self._replica.apply, config, begin=version != self._unconfirmed)
+                await asyncio.to_thread(self._replica.apply, config)
             except Exception as error:
                 self._refused = (version, _reason(error))
                 self._metrics.config_refused(True)
@@ -119,15 +118,7 @@ class Relevance:
                 await asyncio.to_thread(self._replica.check, config)
             except Exception as error:
                 return _reason(error)
-            self._unconfirmed = config.version
             return None
-
-    async def begin(self, version: str) -> None:
-        """Start the new experiments of this config, because every replica has it and it stays."""
-        if self._unconfirmed == version:
-            self._unconfirmed = ""
-        if self._replica is not None:
-            await asyncio.to_thread(self._replica.live.ledger.begin, version)
 
     async def verdict(self, version: str) -> tuple[Verdict, str]:
         """Return what became of the config of this version here, and the reason if it was refused."""

@@ -44,9 +44,6 @@ def apply(cluster: Cluster, config: ConfigFile) -> str | None:
         return reason
     cluster.deploy(config)
     reason = _wait_until_applied(cluster, config)
-    if reason is None:
-        with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
-            cluster.ask_all("begin", config.live.version)
     if reason is None or cluster.is_stopping():
         return reason
     cluster.deploy(previous)

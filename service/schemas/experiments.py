@@ -111,13 +111,11 @@ class OutcomesRequest(Request):
 
 
 class RampRequest(Request):
-    """Set the share of each arm's units that take part from now on; it overrides the config's schedule."""
+    """Set the share of each arm's units that take part from now on, in place of the config's."""
 
     model_config = example(traffic=0.5, reason="no harm in the first week")
 
-    traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="The share, 0 to 1; null: the next step of the config's ramp."
-    )
+    traffic: float = Field(ge=0, le=1, description="The share.")
     reason: Reason = ""
 
 

@@ -72,15 +72,14 @@ export function Actions({ one, path, done }) {
 /** @param {{one: Experiment, ask: Ask, traffic: Traffic, set: (traffic: Traffic) => void, wrong: string}} props */
 function Ramp({ one, ask, traffic, set, wrong }) {
   const standing = one.status === "running" ? one.traffic : null;
-  const share = traffic ? Number(traffic) / 100 : traffic === "" ? null : standing;
-  const exposed = share === null ? "the share of each arm's units that comes next in the config's ramp" : `${exact(share)} of each arm's units`;
+  const share = traffic ? Number(traffic) / 100 : standing ?? 0;
   return html`
     <div class="action">
       <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
-        value=${traffic ?? (standing === null ? "" : percentage(standing))} placeholder="next step" aria-invalid=${wrong ? "true" : null}
+        value=${traffic ?? (standing === null ? "" : percentage(standing))} aria-invalid=${wrong ? "true" : null}
         onInput=${(/** @type {Event} */ event) => set(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
       <button onClick=${(/** @type {Event} */ event) =>
-        ask(event, "ramp", { traffic: share }, `Expose ${exposed}?`, "Ramped.")}>Ramp</button>
+        ask(event, "ramp", { traffic: share }, `Expose ${exact(share)} of each arm's units?`, "Ramped.")}>Ramp</button>
       <span class="soft">More or fewer units take part. Nobody changes arms.</span>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;

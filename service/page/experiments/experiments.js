@@ -92,7 +92,6 @@ function Standing({ one }) {
   const facts = [
     `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
-    one.next_step ? `next step of the ramp ${when(one.next_step)} UTC` : "",
     one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
     one.shipped ? `everybody gets ${one.shipped}` : "",
   ];

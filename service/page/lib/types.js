@@ -165,7 +165,6 @@
  * @property {string} name
  * @property {string} status
  * @property {number} traffic
- * @property {number | null} next_step
  * @property {number | null} started
  * @property {[number, number]} slots
  * @property {number} shadow

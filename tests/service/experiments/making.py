@@ -31,7 +31,7 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
 
 def start(config: ExperimentConfig, time: float = 0.0) -> Action:
     """The start of an experiment, as its log has it."""
-    return Action(config.name, "start", time, "schedule", detail=identity(config))
+    return Action(config.name, "start", time, "config", detail=identity(config))
 
 
 def shadowed(

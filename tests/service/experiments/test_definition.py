@@ -22,7 +22,6 @@ EXPERIMENT: dict[str, Any] = {
     "traffic": 0.2,
     "shadow": 0.05,
     "where": {"locale": ["en", "de"], "premium": True},
-    "ramp": [[0.01, "1h"], [0.05, "1d"]],
     "guardrails": {"p99_ms": 250, "score_shift": 0.25, "error_rate": None},
     "metrics": [{"name": "click", "margin": 0.02}],
 }
@@ -64,19 +63,18 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
         ({"slots": [5, 5]}, "is empty"),
         ({"where": {"locale": [["en"]]}}, r"\.where\.locale\[0\]: should be a string"),
-        ({"ramp": [[0.3, "1h"]]}, "must rise"),
-        ({"traffic": 0.0001, "ramp": []},
+        ({"traffic": 0.0001},
          r"traffic: .*0\.0001 exposes 0 : 0 of the .* control, pruned; 0\.0002 is the next"),
-        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "ramp": [[0.001, "1h"]]},
-         r"ramp\[0\]: a traffic of 0\.001 exposes 9 : 0 of the 9,804 : 196 buckets of the arms"),
+        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "traffic": 0.001},
+         r"traffic: a traffic of 0\.001 exposes 9 : 0 of the 9,804 : 196 buckets of the arms"),
         ({"arms": [CONTROL | {"weight": 99}, {"name": "pruned", "variant": "pruned20"}],
-          "ramp": [[0.0199, "1h"]]},
-         r"ramp\[0\]: a traffic of 0\.0199 exposes 197 : 1 of the 9,900 : 100 buckets of the arms control, "
+          "traffic": 0.0199},
+         r"traffic: a traffic of 0\.0199 exposes 197 : 1 of the 9,900 : 100 buckets of the arms control, "
          r"pruned; 0\.02 is the next that exposes the same share of each"),
         ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
          "arms: 'pruned' gets none of the 10,000 buckets"),
-        ({"ramp": [[0.1, "soon"]]}, "'soon' is no duration"),
-        ({"ramp": [[0.1, "0s"]]}, "longer than 0s"),
+        ({"guardrails": {"window": "soon"}}, "'soon' is no duration"),
+        ({"guardrails": {"window": "0s"}}, "longer than 0s"),
         ({"guardrails": {"window": "1s"}}, "5s to 1h"),
         ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
         ({"metrics": [{"name": "a", "kind": "ratio"}]}, "a ratio needs one"),
@@ -90,7 +88,7 @@ def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], sa
 
 
 def test_a_traffic_of_0_does_shadow_scoring_only() -> None:
-    assert len(live(EXPERIMENT | {"ramp": [[0.0, "1h"], [0.0002, "1h"]]}).experiments) == 1
+    assert len(live(EXPERIMENT | {"traffic": 0.0}).experiments) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_a_traffic_of_0_does_shadow_scoring_only() -> None:
 def test_every_traffic_that_is_not_refused_keeps_the_arms_shares(weights: tuple[int, ...]) -> None:
     """Else one arm would have more of the early units, which are not like the late ones."""
     arms = [{"name": f"arm{arm}", "variant": "full", "weight": weight} for arm, weight in enumerate(weights)]
-    (config,) = live(EXPERIMENT | {"arms": arms, "ramp": [], "traffic": 1.0}).experiments
+    (config,) = live(EXPERIMENT | {"arms": arms, "traffic": 1.0}).experiments
     for step in range(1, BUCKETS + 1, 37):
         traffic = step / BUCKETS
         refused = config.uneven(traffic)

@@ -43,8 +43,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     tiny_checkpoint: Path, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{path}"
-    live = config(ramp=[[1.0, "1d"]])  # so that the time of the start is looked at
-    async with serve(tiny_checkpoint, live, database_url=url) as service:
+    async with serve(tiny_checkpoint, config(), database_url=url) as service:
         experiments = service.replica.live
         (time,) = sql(path, "SELECT time FROM actions")
         sql(path, "UPDATE actions SET time = 'soon'")  # nothing that a database that is down would raise

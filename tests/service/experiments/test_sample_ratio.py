@@ -113,7 +113,7 @@ def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
 
 
 def test_a_report_lists_the_epochs_in_order_of_time_and_alarms_for_the_worst(store: Store) -> None:
-    config = experiment(ramp=[[0.05, "1h"]])
+    config = experiment()
 
     def came(traffic: float, time: float, arm: str, units: range) -> None:
         label = Epoch(traffic).label
@@ -162,7 +162,7 @@ def alarms(
     )
     log = [start(config)]
     log += [Action("prune20", kind, day, "test", **more) for day, (kind, more) in enumerate(LOG) if day]  # type: ignore[arg-type]
-    ran = [fold(config, log[: count + 1], float(count)) for count in range(len(log))]
+    ran = [fold(config, log[: count + 1]) for count in range(len(log))]
     factors = np.array([effect.get(arm, 1.0) for arm in arms])
     ends = np.array([config.spans[arm][1] for arm in arms])
     found = [0] * len(ran)

@@ -44,7 +44,7 @@ class Replica:
         if self._checks is not None:
             self._checks()
 
-    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:  # noqa: ARG002
+    def apply(self, config: LiveConfig) -> None:
         if self._applies is not None and config.version != self.config.version:
             self._applies()
         self.config = config

@@ -24,15 +24,13 @@ class Replica:
     def __init__(self) -> None:
         self.config = LiveConfig()
         self.failure: str | None = None
-        self.begins: list[bool] = []
 
     def check(self, config: LiveConfig) -> None:
         if "wrong" in config.masks:
             raise InvalidConfig("masks.wrong: no")
 
-    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:
+    def apply(self, config: LiveConfig) -> None:
         self.check(config)
-        self.begins.append(begin)
         self.config = config
 
 
@@ -81,15 +79,6 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     assert settings.max_pairs == 7
     assert settings.api_keys == Settings(api_keys="s3cr3t,boss;role=admin").api_keys
     assert build({})._bound_deployment.init_args[0] == {}
-
-
-async def test_an_edit_that_may_be_undone_starts_no_experiment(replica: Any) -> None:
-    """`headroom serve` asks first, and may take the config back. Others (KubeRay) do not ask."""
-    await replica.reconfigure(GOOD)
-    edited = {"variants": [{"name": "full"}]}
-    assert await replica.refusal(edited) is None
-    await replica.reconfigure(edited)
-    assert replica._replica.begins == [True, False]
 
 
 async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:
