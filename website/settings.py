@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from service.config.settings import LiveConfig, Settings
 from service.config.variants import DegradeConfig, StageConfig, VariantConfig
-from service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig, Metric
+from service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, Metric
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 INTRODUCTION = """\
@@ -41,7 +41,6 @@ LIVE: Mapping[str, type[BaseModel]] = {
     "user_config.experiments.arms": ArmConfig,
     "user_config.experiments.guardrails": Guardrails,
     "user_config.experiments.metrics": Metric,
-    "user_config.holdout": HoldoutConfig,
 }
 _RANGE = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {"boolean": "`true` or `false`", "integer": "whole number", "object": "mapping", "array": "list"}

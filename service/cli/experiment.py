@@ -7,7 +7,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,22 +43,13 @@ def report(
     name: Name,
     url: Url = HERE,
     key: Key = None,
-    out: Annotated[
-        Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print an experiment's results so far. You may look as often as you like: the intervals stay valid.
 
-    Example: headroom experiment report prune20 --out prune20.html
+    Example: headroom experiment report prune20 --json > prune20.json
     """
-    experiment = call(url, key, name)
-    if out is not None:
-        from models.files import write_whole
-        from service.experiments import report_page
-
-        write_whole(out, report_page.html(experiment).encode())
-    show(experiment, as_json, analysed=True)
+    show(call(url, key, name), as_json, analysed=True)
 
 
 @app.command()

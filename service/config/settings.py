@@ -26,7 +26,7 @@ from models.errors import how_to_install
 from service.config.keys import ApiKey, parse_api_keys
 from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
 from service.experiments.assignment import Assigner
-from service.experiments.definition import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.definition import ExperimentConfig, check_together
 from service.experiments.fields import ConfigName
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
@@ -254,7 +254,6 @@ class LiveConfig(BaseModel):
     experiments: tuple[ExperimentConfig, ...] = Field(
         (), max_length=64, strict=False, description="A/B tests of variants."
     )
-    holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
     digests: dict[str, Digest] = Field(
         default_factory=dict,
         description="SHA-256 of the files of checkpoints, as `python -m models.checkpoint.files DIRECTORY` "
@@ -277,7 +276,7 @@ class LiveConfig(BaseModel):
         if self.default is not None and self.default not in variants:
             raise ValueError(f"default: there is no variant {self.default!r}")
         check_cascades(variants)
-        check_together(self.experiments, self.holdout, list(variants))
+        check_together(self.experiments, list(variants))
         check_degrade(self.degrade, self.default_variant, variants)
         return self
 
@@ -297,7 +296,7 @@ class LiveConfig(BaseModel):
     @cached_property
     def assigner(self) -> Assigner:
         """The assigner of units to arms under this config."""
-        return Assigner(self.experiments, self.holdout)
+        return Assigner(self.experiments)
 
     @cached_property
     def version(self) -> str:

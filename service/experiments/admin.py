@@ -188,7 +188,6 @@ class ExperimentAdmin:
             traffic=standing.traffic,
             started=standing.started,
             slots=config.slots,
-            where={key: list(values) for key, values in config.where.items()},
             shadow=config.shadow,
             arms=[
                 ArmView(arm.name, arm.variant, arm.weight, arm.name == config.control, exposures[arm.name])

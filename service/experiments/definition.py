@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    Strict,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, model_validator
 
 from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
-from service.experiments.fields import (
-    MAX_ATTRIBUTES,
-    Attribute,
-    AttributeName,
-    ConfigName,
-    Duration,
-    Salt,
-    Share,
-    seconds,
-)
+from service.experiments.fields import ConfigName, Duration, Salt, Share, seconds
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
@@ -36,10 +19,6 @@ MAX_UNEVEN = 0.02
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
-
-
-def _values(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
 
 
 class _Config(BaseModel):
@@ -123,18 +102,11 @@ class Guardrails(_Config):
         return self
 
 
-class HoldoutConfig(_Config):
-    """A share of the units that takes part in no experiment and gets no variant that one has shipped."""
-
-    share: Annotated[float, Field(gt=0, lt=1)]
-    salt: Salt
-
-
 class ExperimentConfig(_Config):
     """One experiment.
 
     traffic: the share of each arm's units that takes part, until somebody ramps.
-    slots: [x, y) of the 10,000 slots. where: attributes that a request must have.
+    slots: [x, y) of the 10,000 slots.
     shadow: share of requests that are scored under every arm.
     metrics: the metrics of the analysis, the primary one first. Their confidence sequences are narrowest at
         planned_units.
@@ -145,15 +117,6 @@ class ExperimentConfig(_Config):
     arms: Annotated[tuple[ArmConfig, ...], Field(min_length=2, max_length=10, strict=False)]
     traffic: Share = 1.0
     slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
-    where: dict[
-        AttributeName,
-        Annotated[
-            tuple[Attribute, ...],
-            Strict(False),
-            BeforeValidator(_values),
-            Field(min_length=1, max_length=1000),
-        ],
-    ] = Field(default_factory=dict, max_length=MAX_ATTRIBUTES)
     shadow: Share = 0.0
     guardrails: Guardrails = Guardrails()
     metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
@@ -219,13 +182,9 @@ class ExperimentConfig(_Config):
         return self
 
 
-def check_together(
-    experiments: Sequence[ExperimentConfig], holdout: HoldoutConfig | None, variants: Sequence[str]
-) -> None:
-    """Check experiments against each other, the holdout and the variants. Raises ValueError."""
+def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> None:
+    """Check experiments against each other and the variants. Raises ValueError."""
     salts = {LAYER_SALT: "the slots"}
-    if holdout is not None:
-        _claim(salts, holdout.salt, "holdout", "the holdout")
     names: set[str] = set()
     taken: list[tuple[tuple[int, int], str]] = []
     for number, experiment in enumerate(experiments):
@@ -233,7 +192,11 @@ def check_together(
         if experiment.name in names:
             raise ValueError(f"{place}.name: two experiments are called {experiment.name!r}")
         names.add(experiment.name)
-        _claim(salts, experiment.salt, place, f"the experiment {experiment.name!r}")
+        if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
+            raise ValueError(
+                f"{place}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
+            )
+        salts[experiment.salt] = f"the experiment {experiment.name!r}"
         for index, arm in enumerate(experiment.arms):
             if arm.variant not in variants:
                 raise ValueError(
@@ -267,10 +230,3 @@ def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
 
 def _ratio(buckets: Mapping[str, int]) -> str:
     return " : ".join(f"{number:,}" for number in buckets.values())
-
-
-def _claim(salts: dict[str, str], salt: str, place: str, owner: str) -> None:
-    """Reserve a salt. Two purposes that share a salt would make dependent draws. Raises ValueError."""
-    if salt in salts:
-        raise ValueError(f"{place}.salt: {salt!r} is the salt of {salts[salt]} already")
-    salts[salt] = owner

@@ -1,24 +1,14 @@
-"""The types of an experiment's fields: names, units, attributes, shares and durations."""
+"""The types of an experiment's fields: names, units, shares and durations."""
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    GetPydanticSchema,
-    PlainValidator,
-    StringConstraints,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
 from pydantic_core import PydanticCustomError, core_schema
 
 MAX_UNIT_CHARS = 256
-MAX_ATTRIBUTES = 16
-MAX_ATTRIBUTE_CHARS = 256
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -46,23 +36,12 @@ def _storable(text: str) -> str:
     return text
 
 
-STORABLE_PATTERN = r"^[^\x00]*$"
 STORABLE = GetPydanticSchema(
     lambda kind, handler: core_schema.no_info_after_validator_function(_storable, handler(kind)),
-    lambda core, handler: handler(core) | {"pattern": STORABLE_PATTERN},
+    lambda core, handler: handler(core) | {"pattern": r"^[^\x00]*$"},
 )
 """Marks text that goes into the database, or is compared with such text: both databases must be able to keep
 it."""
-
-
-def _attribute(value: Any) -> str | float | bool:
-    if isinstance(value, str):
-        if len(value) > MAX_ATTRIBUTE_CHARS:
-            raise PydanticCustomError("attribute", f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
-        return _storable(value)
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return value
-    raise PydanticCustomError("attribute", "should be a string, a finite number or a bool")
 
 
 NAME_PATTERN = r"^[a-z0-9_-]{1,64}$"
@@ -71,28 +50,3 @@ Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
 Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Duration = Annotated[str, AfterValidator(_duration)]
-AttributeName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=64),
-    STORABLE,
-    # `allOf`, because pydantic turns a plain pattern of keys into `patternProperties`, which binds no other
-    # key.
-    WithJsonSchema(
-        {"type": "string", "minLength": 1, "maxLength": 64, "allOf": [{"pattern": STORABLE_PATTERN}]}
-    ),
-]
-Attribute = Annotated[
-    str | float | bool,
-    PlainValidator(_attribute),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS, "pattern": STORABLE_PATTERN},
-                {"type": "number"},
-                {"type": "boolean"},
-            ]
-        }
-    ),
-]
-"""An attribute of a request: text, a number or a bool. JSON's types are kept apart."""
-Attributes = Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None

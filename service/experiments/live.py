@@ -12,12 +12,11 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
-from service.experiments.fields import Attribute
 from service.experiments.guardrails import Guard
 from service.experiments.ledger import Ledger
 from service.experiments.metrics import ExperimentMetrics
@@ -141,14 +140,14 @@ class LiveExperiments:
             await asyncio.to_thread(self.writer.close, timeout_s)
         await asyncio.to_thread(self.ledger.close)
 
-    def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
+    def route(self, assigner: Assigner, unit: str | None) -> Route:
         """Return the variant for a request that names neither variant nor mask. Never blocks."""
         standings = self.ledger.standings
         if unit is not None:
-            assigned = assigner.assign(unit, attributes, standings)
+            assigned = assigner.assign(unit, standings)
             if assigned is not None:
                 return Route(assigned.variant, assigned, unit, self.ledger.clock())
-        return Route(assigner.shipped(unit, attributes, standings))
+        return Route(assigner.shipped(standings))
 
     def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
         """Log that the arm's own variant answered a request, `elapsed` seconds after it came."""

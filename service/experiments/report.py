@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from service.experiments.events import Action, says
 from service.experiments.state import Status
@@ -182,7 +182,6 @@ class ExperimentView:
     traffic: Annotated[float, says("Share of each arm's units that is exposed now.")]
     started: Annotated[float | None, says("Start in seconds since the epoch, UTC; null before the start.")]
     slots: Annotated[tuple[int, int], says("The part of the 10,000 slots: first, and last plus one.")]
-    where: Annotated[dict[str, Any], says("Attributes that requests must have to take part.")]
     shadow: Annotated[float, says("Share of requests that are scored under every arm.")]
     arms: Annotated[list[ArmView], says("The arms in the config's order.")]
     rolled_back: Annotated[list[str], says("Arms that were rolled back to control.")]

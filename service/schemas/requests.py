@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from models.checkpoint.chunks import LongTitles, Overflow
 from service.config.settings import Settings
 from service.errors import InvalidRequest
-from service.experiments.fields import Attributes, Unit
+from service.experiments.fields import Unit
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
@@ -125,12 +125,9 @@ class ChosenNetwork(BaseModel):
 
 
 class Asker(ChosenNetwork):
-    """These fields, and those from which an experiment chooses the variant."""
+    """These fields, and the one from which an experiment chooses the variant."""
 
     unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
-    attributes: Attributes = Field(
-        None, description="What an experiment's `where` may ask for, such as `locale`."
-    )
 
 
 _EITHER_FORM: dict[str, Any] = {

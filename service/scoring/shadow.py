@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -23,7 +23,6 @@ from service.engine.request import Deadline
 from service.errors import Draining
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import ShadowResult
-from service.experiments.fields import Attribute
 from service.experiments.live import LiveExperiments
 from service.experiments.shadow_report import paired
 from service.experiments.state import IDLE
@@ -65,9 +64,9 @@ class Shadow:
         self._chars = 0
         self._work = asyncio.Event()
 
-    def offer(self, catalog: Catalog, request: ScoreRequest, attributes: Mapping[str, Attribute]) -> None:
+    def offer(self, catalog: Catalog, request: ScoreRequest) -> None:
         """Draw whether to score this request again, later. Never waits."""
-        for config in catalog.config.assigner.shadowed(attributes, self._experiments.ledger.standings):
+        for config in catalog.config.assigner.shadowed(self._experiments.ledger.standings):
             if self._draw() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
                 self._jobs.append(Job(config, catalog, request, chars))

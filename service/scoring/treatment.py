@@ -48,10 +48,10 @@ class Treatment:
         if request.variant is not None or request.head_mask is not None:
             variant = catalog.choose(request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
-        attributes, assigner = request.attributes or {}, catalog.config.assigner
+        assigner = catalog.config.assigner
         route = UNROUTED
         if assigner.experiments:
-            route = self._experiments.route(assigner, request.unit, attributes)
+            route = self._experiments.route(assigner, request.unit)
         if route.assigned is None:
             variant, degrade = catalog.choose(route.variant, None), catalog.config.degrade
             degraded = degrade is not None and self._queued_tokens() > degrade.above_queue_tokens
@@ -61,7 +61,7 @@ class Treatment:
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if assigner.experiments:
-            self._shadow.offer(catalog, request, attributes)
+            self._shadow.offer(catalog, request)
         return answer
 
     async def _score_in_arm(

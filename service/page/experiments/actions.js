@@ -92,7 +92,7 @@ function Ship({ one, ask }) {
     <div class="action">
       <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setArm(/** @type {HTMLSelectElement} */ (event.target).value)}>
         ${one.arms.map((candidate) => html`<option value=${candidate.name}>${candidate.name}</option>`)}</select></label>
-      <button onClick=${(/** @type {Event} */ event) => ask(event, "ship", { arm }, `Ship ${arm}? Everybody but the holdout gets its variant.`, "Shipped.")}>Ship</button>
-      <span class="soft">Everybody but the holdout gets this arm's variant. The experiment ends.</span>
+      <button onClick=${(/** @type {Event} */ event) => ask(event, "ship", { arm }, `Ship ${arm}? Everybody gets its variant.`, "Shipped.")}>Ship</button>
+      <span class="soft">Everybody gets this arm's variant. The experiment ends.</span>
     </div>`;
 }

@@ -182,7 +182,6 @@ def test_the_sample_experiment_is_served_with_the_shipped_model_and_refused_with
     config = config_file.load(path, config_file.Overrides())
     preflight.check(path, config, said.append)
     assert ([experiment.name for experiment in config.live.experiments], said) == (["prune20"], [])
-    assert config.live.holdout is not None
     another = config_file.load(path, config_file.Overrides(model=str(tiny_checkpoint)))
     with pytest.raises(
         config_file.ConfigFileError, match=r"experiments\[0\]\.arms\[1\]\.variant is pruned20"

@@ -12,7 +12,6 @@ import pytest
 from service.config.settings import LiveConfig
 from service.errors import Conflict, DatabaseUnavailable
 from service.experiments.admin import Decide, ExperimentAdmin, ramp, ship, stop
-from service.experiments.assignment import Assigner
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach

@@ -13,7 +13,7 @@ from scipy import stats
 
 from service.experiments.assignment import Assigner
 from service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
-from service.experiments.definition import LAYER_SALT, ExperimentConfig, HoldoutConfig
+from service.experiments.definition import LAYER_SALT, ExperimentConfig
 from service.experiments.state import Standing
 
 CASES = Path(__file__).parents[2] / "cases"
@@ -51,16 +51,13 @@ def test_the_contracts_cases_come_out_to_the_byte(case: dict[str, Any]) -> None:
         assert arm == unit["arm"]
 
 
-def test_slots_targeting_and_holdout_come_out_as_in_the_table() -> None:
+def test_slots_come_out_as_in_the_table() -> None:
     """The table was made by another program than ours."""
     table = json.loads((CASES / "assignment_layers.json").read_text())
-    assigner = Assigner(
-        tuple(ExperimentConfig.model_validate(config) for config in table["experiments"]),
-        HoldoutConfig.model_validate(table["holdout"]),
-    )
+    assigner = Assigner(tuple(ExperimentConfig.model_validate(config) for config in table["experiments"]))
     standings = {config["name"]: Standing("running", config["traffic"]) for config in table["experiments"]}
     for row in table["requests"]:
-        found = assigner.assign(row["unit"], row["attributes"], standings)
+        found = assigner.assign(row["unit"], standings)
         said = None
         if found is not None:
             said = {"experiment": found.experiment, "arm": found.arm, "bucket": found.bucket}
@@ -96,31 +93,20 @@ def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
     units = [f"user-{number}" for number in range(3000)]
     before: dict[str, str] = {}
     for traffic in (0.0, 0.0001, 0.01, 0.05, 0.29, 0.5, 0.57, 1.0):
-        found = {unit: assigner.assign(unit, {}, running("prune20", traffic=traffic)) for unit in units}
+        found = {unit: assigner.assign(unit, running("prune20", traffic=traffic)) for unit in units}
         arms = {unit: assigned.arm for unit, assigned in found.items() if assigned is not None}
         assert before.items() <= arms.items()
         before = arms
     assert len(before) == len(units)
 
 
-def test_a_unit_held_out_is_in_no_experiment_and_gets_nothing_shipped() -> None:
-    assigner = Assigner((experiment(),), HoldoutConfig(share=0.2, salt="holdout"))
-    held = [f"user-{n}" for n in range(5000) if assigner.holds_out(f"user-{n}")]
-    assert stats.binomtest(len(held), 5000, 0.2).pvalue > 1e-4
-    shipped = {"prune20": Standing("shipped", shipped="pruned")}
-    assert {assigner.assign(unit, {}, running("prune20")) for unit in held} == {None}
-    assert {assigner.shipped(unit, {}, shipped) for unit in held} == {None}
-    assert assigner.shipped("user-1", {}, shipped) == "small" or "user-1" in held
-    assert assigner.shipped(None, {}, shipped) == "small"
-
-
 def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
     arms = [{"name": name, "variant": name} for name in ("control", "a", "b")]
     assigner = Assigner((experiment(arms=arms),))
     units = [f"user-{number}" for number in range(300)]
-    before = {unit: assigner.assign(unit, {}, running("prune20")) for unit in units}
+    before = {unit: assigner.assign(unit, running("prune20")) for unit in units}
     standing = {"prune20": Standing("running", 1.0, rolled_back=frozenset({"a"}))}
     for unit, assigned in before.items():
         assert assigned is not None
-        after = assigner.assign(unit, {}, standing)
+        after = assigner.assign(unit, standing)
         assert after == (None if assigned.arm == "a" else assigned)

@@ -21,7 +21,6 @@ EXPERIMENT: dict[str, Any] = {
     "arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 50}],
     "traffic": 0.2,
     "shadow": 0.05,
-    "where": {"locale": ["en", "de"], "premium": True},
     "guardrails": {"p99_ms": 250, "score_shift": 0.25, "error_rate": None},
     "metrics": [{"name": "click", "margin": 0.02}],
 }
@@ -39,11 +38,10 @@ def refusal(*experiments: dict[str, Any], **more: Any) -> str:
 
 
 def test_a_config_survives_its_way_to_a_replica() -> None:
-    config = live(EXPERIMENT, holdout={"share": 0.05, "salt": "holdout"})
+    config = live(EXPERIMENT)
     again = LiveConfig.model_validate(config.model_dump(mode="json"))
     assert again == config
     assert again.version == config.version
-    assert config.experiments[0].where == {"locale": ("en", "de"), "premium": (True,)}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +50,7 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"salt": ""}, r"^experiments\[0\]\.salt"),
         ({"salt": "layer"}, "salt of the slots"),
         ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
-        ({"where": {"a\0": "en"}}, "must not hold a NUL character"),
-        ({"where": {"locale": "a\0"}}, r"\.where\.locale\[0\]: must not hold a NUL character"),
-        ({"where": {"locale": "\ud800"}}, r"\.where\.locale\[0\]: must not hold half of a surrogate pair"),
+        ({"salt": "\ud800"}, r"\.salt: must not hold half of a surrogate pair"),
         ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
         ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
         ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
@@ -62,7 +58,6 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
          r"\[0\]\.variant: .*'x'.*full, pruned20"),
         ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
         ({"slots": [5, 5]}, "is empty"),
-        ({"where": {"locale": [["en"]]}}, r"\.where\.locale\[0\]: should be a string"),
         ({"traffic": 0.0001},
          r"traffic: .*0\.0001 exposes 0 : 0 of the .* control, pruned; 0\.0002 is the next"),
         ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "traffic": 0.001},
@@ -132,8 +127,6 @@ def test_one_name_or_salt_cannot_mean_two_things() -> None:
     assert "is the salt of the experiment 'prune20'" in refusal(
         EXPERIMENT | half, EXPERIMENT | rest | {"name": "other"}
     )
-    # A holdout of the same salt would take the first buckets of the first arm, and of no other.
-    assert "is the salt of the holdout" in refusal(EXPERIMENT, holdout={"share": 0.1, "salt": "2026-11"})
 
 
 def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:

@@ -104,20 +104,18 @@ async def test_a_model_is_a_checkpoint_a_variant_or_both(shared: Service, clf: C
             )
 
 
-async def test_attributes_decide_whether_an_experiment_takes_the_request(
+async def test_a_unit_beside_the_tensors_or_among_the_parameters_is_assigned(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'experiments.db'}"
-    german = {"attributes": {"locale": "de"}}
-    async with serve(tiny_checkpoint, config(where={"locale": ["de"]}), database_url=url) as service:
+    async with serve(tiny_checkpoint, config(), database_url=url) as service:
         model = service.replica.models().models[0].name
-        arms = {f"user-{number}": await score(service, f"user-{number}", **german) for number in range(20)}
+        arms = {f"user-{number}": await score(service, f"user-{number}") for number in range(20)}
         unit = {"unit": next(unit for unit, answer in arms.items() if answer["variant"] == "cut")}
         for fields, variant in (
-            (unit, "full"),
-            (unit | german, "cut"),
-            ({"parameters": unit | german}, "cut"),
-            ({"parameters": unit | {"attributes": {"locale": "fr"}}}, "full"),
+            ({}, "full"),
+            (unit, "cut"),
+            ({"parameters": unit}, "cut"),
         ):
             answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | fields)
             assert answer.json()["parameters"]["variant"] == variant, fields

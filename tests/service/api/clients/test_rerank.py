@@ -91,7 +91,7 @@ async def test_a_wrong_field_is_a_400_that_names_it_as_the_client_does(
 
 
 async def test_our_fields_are_taken_and_unknown_ones_ignored() -> None:
-    ours = {"head_mask": "2.3", "unit": "u-1", "attributes": {"locale": "de"}, "deadline_ms": 500}
+    ours = {"head_mask": "2.3", "unit": "u-1", "deadline_ms": 500}
     for path in PATHS:
         request = await requested(path, colour="red", priority=3, **ours)
         assert request.titles == ["a", "b", "c"]

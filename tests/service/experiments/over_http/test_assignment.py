@@ -53,22 +53,6 @@ async def test_who_names_a_variant_or_a_mask_or_no_unit_is_in_no_experiment(serv
     assert service.metric("headroom_exposures_total") == 0
 
 
-async def test_targeting_takes_who_has_the_attributes(tiny_checkpoint: Path, file_url: str) -> None:
-    live = config(where={"locale": ["en", "de"], "premium": True})
-    async with serve(tiny_checkpoint, live, database_url=file_url) as service:
-        inside = {"locale": "de", "premium": True, "more": 1.5}
-        assert (await score(service, "u1", attributes=inside))["assignment"]["experiment"] == "prune20"
-        for other in (None, {}, {"locale": "fr", "premium": True}, {"locale": "de", "premium": 1}):
-            assert (await score(service, "u1", attributes=other))["assignment"] is None
-        for wrong, place in (
-            ({"locale": ["en"]}, "attributes.locale"),
-            ({"locale": "x" * 257}, "attributes.locale"),
-            ({str(number): 1 for number in range(17)}, "attributes"),
-        ):
-            error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, attributes=wrong)
-            assert error["param"] == place
-
-
 async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, file_url: str) -> None:
     async with serve(tiny_checkpoint, config(), database_url=file_url, max_queue_tokens=1) as service:
         # What the tokenizer cannot read is found out after the unit has its arm; so is a full queue.
