@@ -70,8 +70,6 @@ def command(
     output: score_files.Output = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
-    mask_column: score_files.MaskColumn = None,
-    variant_column: score_files.VariantColumn = None,
     delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
     overwrite: score_files.Overwrite = False,
@@ -98,7 +96,7 @@ def command(
         options = score_files.options_of(
             choice.read_setup(model, config, device, dtype),
             *(mask or (), variant or ()),
-            Fields(query_column, title_column, mask_column, variant_column, delimiter),
+            Fields(query_column, title_column, delimiter),
             overflow=overflow,
             prefix=prefix,
         )

@@ -26,22 +26,15 @@ Input = Annotated[
     str | None,
     typer.Option(
         "--input",
-        help="File to score: csv, tsv or jsonl (also .gz, .zst) or parquet; a directory of such files; or an "
-        "object store's URI.",
+        help="File to score: csv, tsv or jsonl (also .gz, .zst) or parquet; a path or an object store's URI.",
     ),
 ]
 Output = Annotated[
     str | None,
     typer.Option(
         "--output",
-        help="File to write, whose name appears when it is complete, or a directory. Format by name.",
+        help="File to write, whose name appears when it is complete. Format by name.",
     ),
-]
-MaskColumn = Annotated[
-    str | None, typer.Option(help="With --input: the column of each row's head mask; empty for none.")
-]
-VariantColumn = Annotated[
-    str | None, typer.Option(help="With --input: the column of each row's variant; empty for the default.")
 ]
 Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the new columns.")]
 Overwrite = Annotated[
@@ -121,17 +114,15 @@ def options_of(
     from models.checkpoint.hub import locate
     from service.files.options import ScoreOptions
 
-    if len(set(fields.needed)) < len(fields.needed):
+    if fields.query == fields.title:
         raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
-    for option, given, column in (("--mask", masks, fields.mask), ("--variant", variants, fields.variant)):
-        if given and column is not None:
-            raise typer.BadParameter(f"{option}-column says it for each row", param_hint=option)
+    for option, given in (("--mask", masks), ("--variant", variants)):
         if len(set(given)) < len(given):
             raise typer.BadParameter("one mask or variant is given twice", param_hint=option)
-    live = _live(setup, variants, fields.variant is not None)
-    columns = _columns(masks, variants, None if fields.variant is not None else live.default_variant)
+    live = _live(setup, variants)
+    columns = _columns(masks, variants, live.default_variant)
     default = next(variant for variant in live.variants if variant.name == live.default_variant)
-    if not (variants or fields.variant or default.head_mask in (None, "none")):
+    if not (variants or default.head_mask in (None, "none")):
         mask = masks[0] if len(masks) == 1 else None
         print(f"headroom: {choice.of_default(default.name, mask)}", file=sys.stderr)
     for variant in live.variants:
@@ -146,11 +137,11 @@ def options_of(
     )
 
 
-def _columns(masks: Sequence[str], variants: Sequence[str], default: str | None) -> tuple[ColumnSet, ...]:
+def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tuple[ColumnSet, ...]:
     """Return one column for each variant and mask.
 
     If there are several, each is named by its variant, and by its mask if there are several masks. default:
-    the variant that scores if none is named; None: each row names its own.
+    the variant that scores if none is named.
     """
     from service.files.options import ColumnSet
 
@@ -167,22 +158,11 @@ def _columns(masks: Sequence[str], variants: Sequence[str], default: str | None)
     return tuple(columns)
 
 
-def _live(setup: choice.Setup, variants: Sequence[str], all_variants: bool) -> LiveConfig:
-    """Return the config's masks, and those of its variants that may be asked for."""
-    from service.config.settings import LiveConfig
-
-    live = setup.live
+def _live(setup: choice.Setup, variants: Sequence[str]) -> LiveConfig:
+    """Return the config's masks, and these variants of it; without any, the default one."""
+    live = setup.only(variants or (setup.live.default_variant,))
     # A row is scored without the other titles of its query, which a cascade ranks together.
-    alone = tuple(variant for variant in live.variants if variant.cascade is None)
-    names = {variant.name for variant in alone}
-    if all_variants:
-        if live.default_variant not in names:
-            raise ValueError(
-                f"--variant-column: {live.default_variant}, which rows without a variant get, is a cascade"
-            )
-        return LiveConfig(masks=live.masks, variants=alone, default=live.default)
-    chosen = setup.only(variants or (live.default_variant,))
-    if cascades := [variant.name for variant in chosen.variants if variant.name not in names]:
+    if cascades := [variant.name for variant in live.variants if variant.cascade is not None]:
         what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
         raise ValueError(f"--variant: {what} is a cascade; --input takes its stages, one by one")
-    return chosen
+    return live

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,13 +23,9 @@ PREPARATION_S = 60
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
-SQLITE_MAGIC = b"SQLite format 3\0"
 _PREPARATION_LOCK = (
     0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
 )
-
-_files: dict[tuple[int, int], int] = {}  # descriptors of SQLite databases, by device and inode
-_files_lock = threading.Lock()
 
 
 def state_directory() -> Path:
@@ -142,7 +137,6 @@ def _sqlite(url: URL) -> Engine:
         url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
     )
     path = Path(str(url.database))
-    opened: list[tuple[int, int]] = []  # device and inode of the file at the first connection
 
     @event.listens_for(engine, "do_connect")
     def make_file(*_: Any) -> None:
@@ -153,21 +147,6 @@ def _sqlite(url: URL) -> Engine:
         connection.isolation_level = None  # begin() below starts the transactions
         _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
-        if not opened:
-            opened.append(_keep_open(path))
-
-    @event.listens_for(engine, "engine_disposed")
-    def forget(_: Engine) -> None:
-        opened.clear()
-
-    @event.listens_for(engine, "checkout")
-    def check(*_: Any) -> None:
-        # An open connection would go on writing, to a log that nobody can read after a restart.
-        if opened and not _is_same_database(path, opened[0]):
-            raise sqlite3.DatabaseError(
-                f"{path} was damaged, deleted or replaced while in use; stop the service, restore the file "
-                f"from a copy, delete {path.name}-wal and {path.name}-shm, and start again"
-            )
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -202,29 +181,3 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             if time.monotonic() > latest:
                 raise
             time.sleep(0.01)
-
-
-def _keep_open(path: Path) -> tuple[int, int]:
-    """Open a database's file until the process ends. Return its device and inode.
-
-    Closing any descriptor of a file ends all locks that this process has on it, SQLite's too, and another
-    process may then delete the log that this one writes (sqlite.org, "How To Corrupt An SQLite Database
-    File", 2.2).
-    """
-    with _files_lock:
-        status = path.stat()
-        key = (status.st_dev, status.st_ino)
-        if key not in _files:
-            _files[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return key
-
-
-def _is_same_database(path: Path, key: tuple[int, int]) -> bool:
-    """Return whether the path leads to this file, and it begins as a database does."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return False
-    return (status.st_dev, status.st_ino) == key and os.pread(
-        _files[key], len(SQLITE_MAGIC), 0
-    ) == SQLITE_MAGIC

@@ -15,28 +15,18 @@ UNGRADED = ("score", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The names of the input's columns. mask, variant: the columns that choose each row's; None for none.
-
-    delimiter: between the cells of csv.
-    """
+    """The names of the input's columns. delimiter: between the cells of csv."""
 
     query: str = "query"
     title: str = "title"
-    mask: str | None = None
-    variant: str | None = None
     delimiter: str = ","
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Return the names of all columns that must be there."""
-        return tuple(name for name in (self.query, self.title, self.mask, self.variant) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSet:
     """The variant and mask of a set of output columns. suffix: ends their names, "" if there is one set only.
 
-    variant, mask: None if not given, or if a column of the input chooses them. The mask may switch units off.
+    variant, mask: None if not given. The mask may switch units off.
     """
 
     suffix: str = ""

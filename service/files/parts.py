@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -13,24 +12,18 @@ from typing import Any, NamedTuple
 from models.errors import ModelError
 from service.files.storage import UNFINISHED, Storage
 
-PLAN, MARK, OWNER = "plan.json", "complete", "owner"
-_PART = re.compile(r"(\d{6})-(\d{8})-(\d+)-(\d+)\.part")
-_OURS = re.compile(rf"{PLAN}|{MARK}|{OWNER}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
+PLAN = "plan.json"
+_PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")
+_OURS = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
 """The names of everything that runs put into the directory."""
 
 
 class Part(NamedTuple):
-    """A window that is kept: its file and number, its rows and how many were set aside."""
+    """A window that is kept: its number, its rows and how many were set aside."""
 
-    file: int
     window: int
     rows: int
     rejects: int
-
-    @property
-    def stem(self) -> str:
-        """Return the beginning of its files' names."""
-        return f"{self.file:06}-{self.window:08}"
 
 
 class Parts:
@@ -39,18 +32,13 @@ class Parts:
     A part's file gets its name when it is whole, after that of its rejects. So a part that is there is done.
     Its name begins with the digest of the plan, so parts of different plans never mix.
 
-    The directory belongs to the run that began last, whose id is in a file of it. Any other run that still
-    goes on, perhaps on another machine, gets an error before it changes anything there or in the output.
-
-    plan: what the parts depend on. storage: where output and parts are; it looks for the owner from now on.
+    plan: what the parts depend on. storage: where output and parts are.
     """
 
     def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
         self.plan: dict[str, Any] = json.loads(json.dumps(plan))  # as it is read again
         self.directory = output.rstrip("/") + ".parts"
         self.storage = Storage(output)
-        self.storage.check = self.check_owner
-        self._run: str | None = None
         self._key = hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()[:12]
 
     def path(self, name: str) -> str:
@@ -59,11 +47,11 @@ class Parts:
 
     def part_path(self, part: Part) -> str:
         """Return the whole name of a part's file."""
-        return self.path(f"{self._key}-{part.stem}-{part.rows}-{part.rejects}.part")
+        return self.path(f"{self._key}-{part.window:08}-{part.rows}-{part.rejects}.part")
 
     def rejects_path(self, part: Part) -> str:
         """Return the whole name of the file of a part's rejects."""
-        return self.path(f"{self._key}-{part.stem}.rejects")
+        return self.path(f"{self._key}-{part.window:08}.rejects")
 
     def begin(self, *, afresh: bool = False) -> None:
         """Take the directory over from earlier runs, and keep their parts if they are of the same plan.
@@ -78,38 +66,17 @@ class Parts:
             self._check_plan(before)
         if before != self.plan:
             self.clear()
-        run = uuid.uuid4().hex
-        self.write(OWNER, run)
-        self._run = run
-        if before != self.plan:
-            self.write(PLAN, json.dumps(self.plan, indent=1))
+            with self.storage.create(self.path(PLAN)) as stream:
+                stream.write(json.dumps(self.plan, indent=1).encode())
 
     def holds_plan(self) -> bool:
         """Return whether the parts are there, and of this plan."""
         return self._plan_there() == self.plan
 
-    def check_owner(self) -> None:
-        """Raise ModelError if another run has begun on the output since this one did."""
-        if self._run is not None and self.read(OWNER) != self._run:
-            raise ModelError(
-                f"{self.directory}: another run of this output has begun or has ended meanwhile, "
-                "so this one stops; the output is the other run's"
-            )
-
     def _plan_there(self) -> dict[str, Any] | None:
-        text = self.read(PLAN)
-        return None if text is None else dict(json.loads(text))
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file of the directory; None if there is no such file."""
-        with suppress(FileNotFoundError), self.storage.open(self.path(name)) as stream:
-            return bytes(stream.read()).decode()
+        with suppress(FileNotFoundError), self.storage.open(self.path(PLAN)) as stream:
+            return dict(json.loads(stream.read()))
         return None
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file of the directory."""
-        with self.storage.create(self.path(name)) as stream:
-            stream.write(text.encode())
 
     def _check_plan(self, before: dict[str, Any]) -> None:
         for name in before | self.plan:
@@ -129,14 +96,14 @@ class Parts:
                     "move it away, or choose another --output"
                 )
 
-    def done(self) -> dict[tuple[int, int], Part]:
-        """Return the parts by file and window."""
-        parts: dict[tuple[int, int], Part] = {}
+    def done(self) -> dict[int, Part]:
+        """Return the parts by window."""
+        parts: dict[int, Part] = {}
         own = self.path(self._key + "-")
         for path in self.storage.files(self.directory):
             if match := _PART.fullmatch(path.removeprefix(own)):
                 part = Part(*map(int, match.groups()))
-                parts[part.file, part.window] = part
+                parts[part.window] = part
         return parts
 
     def keep(self, part: Part, data: bytes, rejects: bytes) -> None:
@@ -150,4 +117,3 @@ class Parts:
         """Remove the directory, the plan first: parts without a plan are nobody's."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
-        self._run = None

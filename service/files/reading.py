@@ -39,16 +39,14 @@ class Reject(NamedTuple):
 
 @dataclass(slots=True)
 class Window:
-    """Neighbouring rows of one file.
+    """Neighbouring rows of a file.
 
-    file, name: the file's number in its job, and its name. number: the window's in its file, from 0. target:
-    the format to write. names: the columns of the file, in order. lines, rows: the line and the values of
-    each good row. rejects: the bad rows. table: the rows as Arrow, from parquet to parquet; then `rows` hold
-    only the columns that are needed. types: the Arrow type of each column, from text to parquet.
-    share: of the file, read so far.
+    name: the file's. number: the window's, from 0. target: the format to write. names: the columns of the
+    file, in order. lines, rows: the line and the values of each good row. rejects: the bad rows.
+    table: the rows as Arrow, from parquet to parquet; then `rows` hold only query and title. types: the Arrow
+    type of each column, from text to parquet. share: of the file, read so far.
     """
 
-    file: int
     name: str
     number: int
     target: Format
@@ -102,7 +100,9 @@ def _text(
     if source.kind == "jsonl":
         rows = reading_text.jsonl_rows(stream)
     else:
-        names, rows = reading_text.csv_rows(window.name, stream, source.delimiter, fields.needed)
+        names, rows = reading_text.csv_rows(
+            window.name, stream, source.delimiter, (fields.query, fields.title)
+        )
         window.names = names
     count = size_so_far = 0
     for row in rows:
@@ -128,8 +128,9 @@ def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) 
     file, fields = parquet.ParquetFile(raw), options.fields
     schema, metadata = file.schema_arrow, file.metadata
     window.names = names = tuple(schema.names)
-    reading_text.check_columns(window.name, names, fields.needed)
-    for column in fields.needed:
+    needed = (fields.query, fields.title)
+    reading_text.check_columns(window.name, names, needed)
+    for column in needed:
         kind = schema.field(column).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
@@ -143,7 +144,7 @@ def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) 
         table = pyarrow.Table.from_batches([batch])
         if window.target.kind == "parquet":
             window.table = table.replace_schema_metadata()
-            table = table.select(fields.needed)
+            table = table.select(needed)
         window.rows = _plain(table)
         window.lines = list(range(read + 1, read + len(window.rows) + 1))
         read += len(window.rows)
@@ -164,9 +165,7 @@ def _plain(table: Any) -> list[dict[str, Any]]:
 
 
 def _next(window: Window) -> Window:
-    return Window(
-        window.file, window.name, window.number + 1, window.target, window.names, types=window.types
-    )
+    return Window(window.name, window.number + 1, window.target, window.names, types=window.types)
 
 
 def _settled(window: Window, options: ScoreOptions) -> Window:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 from models.errors import ModelError
 from service.files.job import REJECTS, Job
-from service.files.parts import MARK, Part, Parts
+from service.files.parts import Part, Parts
 from service.files.reading import Window
 from service.files.storage import BUFFER_BYTES
 from service.files.writing import assemble
-
-SUCCESS = "_SUCCESS"
-"""The file that says that a directory is complete."""
 
 Progress = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
@@ -65,28 +61,25 @@ def run(
     parts = Parts(job.output, job.plan())
     storage = parts.storage
     with _writing(parts.directory, kept=False):
-        if not job.is_directory and storage.is_directory(job.output):
-            raise ModelError(f"{job.output} is a directory; a single file is scored into a file")
-        exists = storage.stat(job.output) is not None or bool(storage.files(job.output))
-        if exists and not (overwrite or (parts.holds_plan() and parts.read(MARK) is not None)):
+        if storage.is_directory(job.output):
+            raise ModelError(f"{job.output} is a directory; a file is scored into a file")
+        if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
             raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
         parts.begin(afresh=overwrite)
-    if parts.read(MARK) is None:
-        try:
-            with workers() as opened:
-                _score(job, parts, opened, report)
-            counts = _counts(job, parts)
-        except ModelError:
-            if job.changed_input() or not any(part.rows for part in parts.done().values()):
-                parts.clear()  # so that another try starts afresh
-            raise
-        with _writing(job.output):
-            parts.write(MARK, json.dumps(counts))
-    rows, rejects = json.loads(parts.read(MARK) or "")
+    try:
+        with workers() as opened:
+            windows = _score(job, parts, opened, report)
+        done = _in_order(job, parts, windows)
+    except ModelError:
+        is_useless = job.has_changed() or not any(part.rows for part in parts.done().values())
+        if is_useless and parts.holds_plan():
+            parts.clear()  # so that another try starts afresh
+        raise
     with _writing(job.output):
-        _publish(job, parts)
+        _publish(job, parts, done)
     with _writing(parts.directory):
         parts.clear()
+    rows, rejects = sum(part.rows for part in done), sum(part.rejects for part in done)
     return Summary(rows, rejects, job.output + REJECTS)
 
 
@@ -100,19 +93,20 @@ def _writing(what: str, *, kept: bool = True) -> Iterator[None]:
         raise ModelError(f"{what} cannot be written: {error.strerror or error}{goes_on}") from None
 
 
-def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> None:
-    """Keep a part for every window of the job that has none yet.
+def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> int:
+    """Keep a part for every window of the job that has none yet. Return how many windows there are.
 
     One thread reads windows and hands them to the workers; this one writes their parts.
     """
     kept = parts.done()
     before = rows = sum(part.rows + part.rejects for part in kept.values())
-    sizes = [max(file.stat.size, 1) for file in job.files]
-    found = job.windows()
+    found, count = job.windows(), 0
 
     def read() -> tuple[Window, Any] | None:
+        nonlocal count
         for window in found:
-            if (window.file, window.number) not in kept:
+            count += 1
+            if window.number not in kept:
                 return window, workers.submit(window)
         return None
 
@@ -123,54 +117,43 @@ def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> None:
                 window, pending = item
                 ahead.append(reader.submit(read))
                 encoded = workers.finish(pending)
-                part = Part(window.file, window.number, encoded.rows, encoded.set_aside)
+                part = Part(window.number, encoded.rows, encoded.set_aside)
                 with _writing(parts.directory):
                     parts.keep(part, encoded.data, encoded.rejects)
                 rows += part.rows + part.rejects
-                done = sum(sizes[: window.file]) + window.share * sizes[window.file]
-                report(done / sum(sizes), rows, before)
+                report(window.share, rows, before)
         finally:
             reader.shutdown(cancel_futures=True)
+    return count
 
 
-def _counts(job: Job, parts: Parts) -> tuple[int, int]:
-    """Return the rows and rejects. Raises ModelError if the input has changed, or no row was scored."""
-    if (changed := job.changed_input()) is not None:
+def _in_order(job: Job, parts: Parts, windows: int) -> list[Part]:
+    """Return all parts. Raises ModelError if one is missing, the input has changed, or no row was scored."""
+    if job.has_changed():
         raise ModelError(
-            f"{changed} has changed while it was scored, so nothing is written; the same command begins anew"
+            f"{job.name} has changed while it was scored, so nothing is written; the same command begins anew"
         )
-    kept = sorted(parts.done().values())
-    rows, rejects = sum(part.rows for part in kept), sum(part.rejects for part in kept)
-    if not rows:
-        first = next((part for part in kept if part.rejects), None)
+    done = sorted(parts.done().values())
+    if len(done) < windows:
+        raise ModelError(f"{parts.directory}: another run has removed parts of this one, so this one stops")
+    if not any(part.rows for part in done):
+        first = next((part for part in done if part.rejects), None)
         if first is None:
-            raise ModelError(f"{' and '.join(file.name for file in job.files[:3])}: there are no pairs")
+            raise ModelError(f"{job.name}: there are no pairs")
         with parts.storage.open(parts.rejects_path(first)) as stream:
             line = bytes(stream.read()).split(b"\n")[0].decode()
             raise ModelError(f"no row can be scored; the first that cannot: {line}")
-    return rows, rejects
+    return done
 
 
-def _publish(job: Job, parts: Parts) -> None:
-    """Write the file of rejects, then the output. It may be done again from the same parts.
-
-    The files of a directory are written one by one, and `_SUCCESS` comes last.
-    """
-    storage, output = parts.storage, job.output
-    in_order = sorted(parts.done().values())
-    if job.is_directory:
-        storage.remove(f"{output}/{SUCCESS}")
-        storage.remove(output)
-    storage.remove(output + REJECTS)
-    if any(part.rejects for part in in_order):
-        with storage.create(output + REJECTS) as stream:
-            for part in in_order:
+def _publish(job: Job, parts: Parts, done: Sequence[Part]) -> None:
+    """Write the file of rejects, then the output. It may be done again from the same parts."""
+    storage, rejects = parts.storage, job.output + REJECTS
+    storage.remove(rejects)
+    if any(part.rejects for part in done):
+        with storage.create(rejects) as stream:
+            for part in done:
                 if part.rejects:
-                    with storage.open(parts.rejects_path(part)) as rejects:
-                        shutil.copyfileobj(rejects, stream, BUFFER_BYTES)
-    for file in job.files:
-        names = [parts.part_path(part) for part in in_order if part.file == file.number]
-        assemble(storage, names, file.output, file.target.kind)
-    if job.is_directory:
-        with storage.create(f"{output}/{SUCCESS}"):
-            pass
+                    with storage.open(parts.rejects_path(part)) as of_part:
+                        shutil.copyfileobj(of_part, stream, BUFFER_BYTES)
+    assemble(storage, [parts.part_path(part) for part in done], job.output, job.target.kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -35,11 +35,9 @@ class Storage:
 
     name: a path, or a URI that holds an object's key as it is, with blanks, "#", "?" or "%"; in file:// "%20"
         is a blank.
-    check: called before each change of a file; its error prevents the change.
     """
 
     def __init__(self, name: str) -> None:
-        self.check: Callable[[], None] = lambda: None
         self._fs: fs.FileSystem = fs.LocalFileSystem()
         self._name = self._base = ""
         if "://" in name:
@@ -81,13 +79,11 @@ class Storage:
     @contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """Open a new file for writing. It is there when the block ends without an error."""
-        self.check()
         path = self._path(name)
         if not self._is_local:
             with tempfile.NamedTemporaryFile() as whole:
                 yield cast(IO[bytes], whole)
                 whole.flush()
-                self.check()
                 fs.copy_files(whole.name, path, fs.LocalFileSystem(), self._fs)
             return
         draft = Path(path + UNFINISHED)
@@ -97,7 +93,6 @@ class Storage:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            self.check()
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
@@ -105,7 +100,6 @@ class Storage:
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all that is in it; nothing happens if there is none."""
-        self.check()
         kind = self._info(name).type
         if kind == fs.FileType.Directory:
             self._fs.delete_dir(self._path(name))

@@ -84,11 +84,11 @@ def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
 ) -> None:
     file = config(**plain)
     rows, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
-    rows.write_text(f"query,title,v\n{QUERY},{TITLES[0]},\n")
+    rows.write_text(f"query,title\n{QUERY},{TITLES[0]}\n")
     command = ["score", "--input", str(rows), "--output", str(output), "--overwrite"]
     assert run(*command, *options(plain), "--mask", "0-1.*").status == 0
     small = output.read_bytes()
-    for chosen in ([], ["--variant", "small"], ["--variant-column", "v"]):
+    for chosen in ([], ["--variant", "small"]):
         result = run(*command, *file, *chosen)
         assert result.status == 0, result.err
         assert output.read_bytes() == small

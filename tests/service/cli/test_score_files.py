@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from models import Classifier
+from models import Classifier, HeadMask
 from tests.prompt import Run
 
 PAIRS = [
@@ -119,30 +119,18 @@ def test_parquet_with_views_of_text(run: Run, options: list[str], tmp_path: Path
     assert parquet.read_table(output).column("title").to_pylist() == ["red lamp", "cable"]
 
 
-def test_masks_as_columns_and_a_mask_for_each_row_agree(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_several_masks_are_several_columns(
+    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     specs = ["none", "0-1.*", "random:0.5@3"]
-    file = tmp_path / "rows.jsonl"
-    rows = [
-        {"query": query, "title": f"{title} {i}", "mask": spec}
-        for i in range(40)
-        for query, title in PAIRS
-        for spec in specs
-    ]
-    file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in (*rows, {**rows[0], "mask": "9.9"})))
+    file, output = write(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
     masks = [part for spec in specs for part in ("--mask", spec)]
-    by_option, by_column = tmp_path / "options.jsonl", tmp_path / "column.jsonl"
-    assert run("score", "--input", str(file), "--output", str(by_option), *options, *masks).status == 0
-    column = run("score", "--input", str(file), "--output", str(by_column), *options, "--mask-column", "mask")
-    assert column.status == 0, column.err
-    assert "1 rows were set aside" in column.err
-    assert "layer 9 does not exist" in (tmp_path / "column.jsonl.rejects.jsonl").read_text()
-
-    wide, narrow = read(by_option)[:-1], read(by_column)
-    assert len(narrow) == len(rows)
-    for all_masks, one in zip(wide, narrow, strict=True):
-        assert one["score"] == pytest.approx(all_masks[f"score[full {one['mask']}]"], abs=1e-5)
-    twice = run("score", "--input", str(file), "--output", "x.csv", *options, *masks, "--mask-column", "mask")
-    assert twice.status == 2
+    assert run("score", "--input", str(file), "--output", str(output), *options, *masks).status == 0
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    for spec in specs:
+        expected = clf.score(PAIRS, HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads))
+        found = [row[f"score[full {spec}]"] for row in read(output)]
+        assert found == pytest.approx(expected.score.tolist(), abs=1e-5)
 
 
 def test_a_cascade_is_no_variant_of_a_row(run: Run, options: list[str], tmp_path: Path) -> None:
@@ -153,18 +141,11 @@ def test_a_cascade_is_no_variant_of_a_row(run: Run, options: list[str], tmp_path
     )
     whole = "applications: [{deployments: [{name: Relevance, user_config: %s}]}]"
     config.write_text(whole % (live % "full"))
-    file, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
-    file.write_text("query,title,v\nangle bracket,wood,small\nangle bracket,lamp,both\nangle bracket,usb,\n")
-    arguments = ["--input", str(file), "--output", str(output), *options, "--config", str(config)]
-    result = run("score", *arguments, "--variant-column", "v")
-    assert result.status == 0, result.err
-    assert len(read(output)) == 2
-    assert "both" in (tmp_path / "scored.jsonl.rejects.jsonl").read_text()
-    named = run("score", *arguments, "--variant", "both", "--overwrite")
+    file = write(tmp_path / "rows.csv")
+    output = str(tmp_path / "scored.jsonl")
+    arguments = ["--input", str(file), "--output", output, *options, "--config", str(config)]
+    named = run("score", *arguments, "--variant", "both")
     assert (named.status, "both is a cascade" in named.err) == (1, True)
-    config.write_text(whole % (live % "both"))
-    default = run("score", *arguments, "--variant-column", "v", "--overwrite")
-    assert (default.status, "rows without a variant" in default.err) == (1, True)
 
 
 def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str], tmp_path: Path) -> None:
@@ -252,20 +233,3 @@ def test_an_output_that_cannot_be_written_or_exists(run: Run, options: list[str]
     ):
         assert run("score", *wrong, *options).status == 2
     assert run("score", "a", "b", "--mask", "0.*", "--mask", "1.*", *options).status == 2
-
-
-def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path: Path) -> None:
-    inputs = tmp_path / "in"
-    awkward = ["a b", "é", "[a]", "a#b", "a?b", "a%20b", "ts=00%3A00/a"]
-    names = [*(f"{name}.csv" for name in awkward), "more/b.parquet"]
-    for name in names:
-        (inputs / name).parent.mkdir(parents=True, exist_ok=True)
-        write(inputs / name)
-    (inputs / "README").write_text("no data")
-    result = run("score", "--input", inputs.as_uri(), "--output", (tmp_path / "store").as_uri(), *options)
-    assert result.status == 0, result.err
-    assert run("score", "--input", str(inputs), "--output", str(tmp_path / "out") + "/", *options).status == 0
-    for place in ("out", "store"):
-        for name in names:
-            assert [row["title"] for row in read(tmp_path / place / name)] == [title for _, title in PAIRS]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "store"]

@@ -6,7 +6,6 @@ import csv
 import importlib.metadata
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +43,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> None:
         assert "the same command goes on from there" in run(*arguments).err
 
 
-@pytest.mark.parametrize("source", ["../work/./data//", "."])
-def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
-    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    data = tmp_path / "work" / "data"
-    for directory in (data / "more", tmp_path / "elsewhere"):
-        directory.mkdir(parents=True)
-    (data / "linked").symlink_to(tmp_path / "elsewhere")
-    for name in ("a.csv", "b.csv", "more/a.csv", "linked/a.csv"):
-        (data / name).write_text(ROWS)
-    monkeypatch.chdir(data if source == "." else data.parent)
-    output = tmp_path / "out"
-    result = run("score", "--input", source, "--output", os.path.relpath(output), *options)
-    assert result.status == 0, result.err
-    assert names(output) == ["_SUCCESS", "a.csv", "b.csv", "linked/a.csv", "more/a.csv"]
-
-
 def test_an_output_that_is_a_directory_is_refused_before_anything_is_scored(
     run: Run, options: list[str], tmp_path: Path
 ) -> None:
@@ -77,19 +59,16 @@ def test_an_output_that_is_a_directory_is_refused_before_anything_is_scored(
 
 
 def test_an_output_that_is_a_link_stays_one(run: Run, options: list[str], tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
     (tmp_path / "disk").mkdir()
-    for name in ("a.csv", "data/a.csv"):
-        (tmp_path / name).write_text(ROWS)
-    (tmp_path / "out").symlink_to("disk/out")
-    (tmp_path / "out.csv").symlink_to("disk/out.csv")
-    for source, output in (("a.csv", "out.csv"), ("data", "out")):
-        for more in ([], ["--overwrite"]):
-            command = ("score", "--input", str(tmp_path / source), "--output", str(tmp_path / output))
-            result = run(*command, *more, *options)
-            assert result.status == 0, result.err
-            assert (tmp_path / output).is_symlink()
-    assert names(tmp_path / "disk") == ["out.csv", "out/_SUCCESS", "out/a.csv"]
+    (tmp_path / "a.csv").write_text(ROWS)
+    output = tmp_path / "out.csv"
+    output.symlink_to("disk/out.csv")
+    for more in ([], ["--overwrite"]):
+        command = ("score", "--input", str(tmp_path / "a.csv"), "--output", str(output))
+        result = run(*command, *more, *options)
+        assert result.status == 0, result.err
+        assert output.is_symlink()
+    assert names(tmp_path / "disk") == ["out.csv"]
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
@@ -120,7 +99,6 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
         (["--dtype", "bfloat16"], "another device or number format; repeat that run"),
         (["--prefix", "my_"], "run with another choice of columns; repeat that run"),
         (["--query-column", "other"], "another choice of columns; repeat that run"),
-        (["--mask-column", "other"], "run with another choice of columns; repeat that run"),
     ):
         other = run(*command, *change)
         assert (other.status, reason in other.err) == (1, True), other.err
@@ -141,27 +119,22 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
 def test_an_output_that_would_replace_the_input_is_refused(
     run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "data" / "in").mkdir(parents=True)
-    (tmp_path / "link").symlink_to("data")
-    for name in ("a.csv", "data/in/b.csv"):
-        (tmp_path / name).write_text(ROWS)
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    (tmp_path / "a.csv").write_text(ROWS)
     (tmp_path / "b.csv.rejects.jsonl").write_text('{"query": "wood", "title": "lamp"}\n')
     before = names(tmp_path)
     monkeypatch.chdir(tmp_path)
     for source, output in (
         ("a.csv", "./a.csv"),
-        ("data/in", "data"),
-        ("data/in", "link"),
-        ("data", "./data/in"),
-        ("data", "data/scored"),
+        ("a.csv", "link.csv"),
         ("a.csv", f"{tmp_path.as_uri()}/a.csv"),
-        (f"{tmp_path.as_uri()}/data/in", "data"),
+        (f"{tmp_path.as_uri()}/a.csv", "a.csv"),
         ("b.csv.rejects.jsonl", "b.csv"),
     ):
         result = run("score", "--input", source, "--output", output, "--overwrite", *options)
         assert (result.status, "--input" in result.err) == (1, True), (source, output)
         assert names(tmp_path) == before
-        assert (tmp_path / "a.csv").read_text() == (tmp_path / "data/in/b.csv").read_text() == ROWS
+        assert (tmp_path / "a.csv").read_text() == ROWS
 
 
 def test_a_stored_mask_or_a_module_that_changes_is_another_job(
@@ -194,9 +167,9 @@ def test_another_default_variant_is_another_job(
     config, source = tmp_path / "serve.yaml", tmp_path / "a.csv"
     live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}], default: %s}"
     whole = "applications: [{deployments: [{name: Relevance, user_config: %s}]}]"
-    source.write_text("query,title,v\nwood lamp,red lamp,\n")
+    source.write_text(ROWS)
     command = ["score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options]
-    command += ["--config", str(config), "--variant-column", "v"]
+    command += ["--config", str(config)]
     config.write_text(whole % (live % "full"))
     stopped(monkeypatch, run, *command)
     config.write_text(whole % (live % "small"))

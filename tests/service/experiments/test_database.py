@@ -12,9 +12,8 @@ import pytest
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import default_url
-from service.experiments.events import Exposure, Outcome
+from service.experiments.events import Exposure
 from service.experiments.store import Store
-from tests.service.experiments.making import experiment
 from tests.service.experiments.postgres import Cluster
 
 
@@ -90,25 +89,6 @@ def test_the_default_is_a_file_that_only_the_user_may_read(
         store.close()
     assert modes == dict.fromkeys(["experiments.db", "experiments.db-wal", "experiments.db-shm"], "0o600")
     assert directory.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("how", ["overwritten", "emptied", "deleted", "replaced"])
-def test_what_a_damaged_file_cannot_keep_is_not_accepted(tmp_path: Path, how: str) -> None:
-    """An open connection wrote on, into the log of a file that nobody could read after a restart."""
-    path, failures = tmp_path / "x.db", []
-    store = Store(f"sqlite:///{path}")
-    store.on_failure = failures.append
-    store.add_exposures([exposure("a")])
-    if how == "deleted":
-        path.unlink()
-    elif how == "replaced":
-        Store(f"sqlite:///{tmp_path / 'copy.db'}").prepare()
-        (tmp_path / "copy.db").replace(path)
-    else:
-        path.write_bytes(b"" if how == "emptied" else os.urandom(path.stat().st_size))
-    with pytest.raises(DatabaseUnavailable):
-        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)], [experiment()])
-    assert [str(path) in reason for reason in failures] == [True]
 
 
 def test_another_process_that_reads_and_ends_loses_nothing_of_this_one(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Arguments:
     source: str
     output: str
     model: str
-    columns: tuple[str, str, str | None, str | None, str] = ("query", "title", None, None, ",")
+    columns: tuple[str, str, str] = ("query", "title", ",")
     masks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     overflow: str = "truncate"

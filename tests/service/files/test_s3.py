@@ -80,28 +80,25 @@ def headroom(environment: dict[str, str], *arguments: object) -> subprocess.Comp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_a_directory_in_s3_is_scored_as_one_on_disk(
+def test_a_file_in_s3_with_an_awkward_name_is_scored_as_one_on_disk(
     tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem
 ) -> None:
-    files = ("monday.jsonl", "ts=00%3A00/é #1 [a]?.jsonl")
-    for name in files:
-        (tmp_path / "pairs" / name).parent.mkdir(parents=True, exist_ok=True)
-        content = pairs_file(tmp_path / "pairs" / name, 120).read_bytes()
-        with store.open_output_stream(f"logs/pairs/{name}") as stream:
-            stream.write(content)
+    name = "ts=00%3A00 é #1 [a]?.jsonl"
+    content = pairs_file(tmp_path / name, 120).read_bytes()
+    with store.open_output_stream(f"logs/pairs/{name}") as stream:
+        stream.write(content)
     for source, target in (
-        (tmp_path / "pairs", tmp_path / "scored"),
-        ("s3://logs/pairs/", "s3://logs/scored/"),
+        (tmp_path / name, tmp_path / f"scored {name}"),
+        (f"s3://logs/pairs/{name}", f"s3://logs/scored/{name}"),
     ):
         result = headroom(
             environment, "score", "--input", source, "--output", target, "--model", tiny_checkpoint
         )
         assert result.returncode == 0, result.stderr
 
-    assert names(store, "logs/scored") == [f"logs/scored/{name}" for name in ["_SUCCESS", *files]]
-    for name in files:
-        with store.open_input_stream(f"logs/scored/{name}") as stream:
-            assert stream.read() == (tmp_path / "scored" / name).read_bytes()
+    assert names(store, "logs/scored") == [f"logs/scored/{name}", f"logs/scored/{name}.rejects.jsonl"]
+    with store.open_input_stream(f"logs/scored/{name}") as stream:
+        assert stream.read() == (tmp_path / f"scored {name}").read_bytes()
 
 
 def test_a_killed_job_goes_on_from_its_parts_in_s3(

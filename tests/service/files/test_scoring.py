@@ -1,4 +1,4 @@
-"""Rows of a file that name their own masks and variants get scores of their own."""
+"""Rows of a file get the scores of their pairs alone, whatever the device or a row does."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from tests.service.files.killed import arguments, score_all
 TITLES = ["red lamp", "wood lamp usb", "steel cable red", "angle wood", "table light"]
 
 
-def write(path: Path, masks: list[str]) -> list[dict[str, str]]:
-    """Write a file whose row i has the ith mask, and return its rows."""
-    rows = [
-        {"query": "wood lamp", "title": f"{TITLES[i % 5]} {i % 7}", "choice": mask}
-        for i, mask in enumerate(masks)
-    ]
+def write(path: Path, count: int) -> list[dict[str, str]]:
+    """Write a file of this many rows, and return its rows."""
+    rows = [{"query": "wood lamp", "title": f"{TITLES[i % 5]} {i % 7}"} for i in range(count)]
     with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, ["query", "title", "choice"])
+        writer = csv.DictWriter(stream, ["query", "title"])
         writer.writeheader()
         writer.writerows(rows)
     return rows
@@ -36,14 +33,14 @@ def score(source: Path, output: Path, model: Path, *, window_rows: int = 4096, *
     return score_all(job, lambda *_: None, window_rows=window_rows)
 
 
-def check(output: Path, rows: list[dict[str, str]], model: Path, masks: dict[str, str]) -> None:
+def check(output: Path, rows: list[dict[str, str]], model: Path, spec: str) -> None:
     """Compare each row's score with that of its pair alone."""
     clf = Classifier.load(model, "cpu", "float32")
     with output.open(newline="") as stream:
         scored = list(csv.DictReader(stream))
     assert [row["title"] for row in scored] == [row["title"] for row in rows]
+    mask = HeadMask.parse(spec, layers=3, heads=4)
     for found, row in zip(scored, rows, strict=True):
-        mask = HeadMask.parse(masks[row["choice"]], layers=3, heads=4)
         expected = clf.score([(row["query"], row["title"])], mask)
         assert float(found["score"]) == pytest.approx(expected.score[0], abs=1e-5)
         assert orjson.loads(found["probabilities"]) == pytest.approx(expected.probabilities[0], abs=1e-5)
@@ -54,7 +51,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that a GPU scores beside something else ended in a traceback, hours in."""
-    rows = write(tmp_path / "in.csv", ["none"] * 100)
+    rows = write(tmp_path / "in.csv", 100)
     forward, sizes = Classifier.forward, []
 
     def small(self: Classifier, pairs: Any, *how: Any, **options: Any) -> Any:
@@ -71,7 +68,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved(
     whole = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
     assert whole.score.shape == (100,)
     monkeypatch.undo()
-    check(tmp_path / "out.csv", rows, tiny_checkpoint, {"none": "none"})
+    check(tmp_path / "out.csv", rows, tiny_checkpoint, "none")
 
     def full(*_: Any, **__: Any) -> Any:
         raise MemoryError
@@ -90,12 +87,12 @@ def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> No
     broken.save_pretrained(model)
     write_vocabulary(model)
     source, output = tmp_path / "a.csv", tmp_path / "out.csv"
-    rows = write(source, ["0-1.*", "1.*", "0-1.*", "none", "1.*"])
+    rows = write(source, 5)
 
-    summary = score(source, output, model, columns=("query", "title", "choice", None))
+    summary = score(source, output, model, masks=("0-1.*",))
 
     assert (summary.rows, summary.rejects) == (4, 1)
     reject = orjson.loads(Path(summary.rejects_file).read_text())
     assert reject["reason"] == "the model gives no finite score"
     assert orjson.loads(reject["text"]) == rows[1]
-    check(output, [rows[0], *rows[2:]], model, {row["choice"]: row["choice"] for row in rows})
+    check(output, [rows[0], *rows[2:]], model, "0-1.*")

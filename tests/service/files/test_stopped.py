@@ -1,8 +1,7 @@
-"""Jobs that are stopped at any step of writing, or write one output at the same time, as on two machines."""
+"""Jobs that are stopped at any step of writing, or write one output at the same time."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,14 +45,6 @@ class Stops:
         return wrapped
 
 
-def tree(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 def score(source: Path, output: object, model: Path, *, overwrite: bool) -> None:
     job = arguments(source, output, model, overwrite=overwrite)  # type: ignore[arg-type]
     score_all(job, lambda *_: None, window_rows=2)
@@ -61,35 +52,26 @@ def score(source: Path, output: object, model: Path, *, overwrite: bool) -> None
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("in_store", [False, True])
-@pytest.mark.parametrize("ending", ["", ".csv"])
 def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
     tiny_checkpoint: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    ending: str,
     in_store: bool,
     overwrite: bool,
 ) -> None:
-    source = tmp_path / f"in{ending}"
-    files = [source] if ending else [source / "a.csv", source / "b.csv"]
-    for number, file in enumerate(files):
-        file.parent.mkdir(exist_ok=True)
-        rows = "".join(f"wood lamp,lamp {number} {row}\n" for row in range(3))
-        file.write_text(f"query,title\n{rows}no,{number},pair\n")
-    score(source, tmp_path / f"expected{ending}", tiny_checkpoint, overwrite=False)
-    rejects = (tmp_path / f"expected{ending}.rejects.jsonl").read_bytes()
+    source, expected = tmp_path / "in.csv", tmp_path / "expected.csv"
+    rows = "".join(f"wood lamp,lamp {row}\n" for row in range(6))
+    source.write_text(f"query,title\n{rows}no,such,pair\n")
+    score(source, expected, tiny_checkpoint, overwrite=False)
+    rejects = Path(f"{expected}.rejects.jsonl").read_bytes()
 
     stops = Stops(monkeypatch)
     refused = 0
     for step in range(1, 100):
-        output = tmp_path / str(step) / f"out{ending}"
+        output = tmp_path / str(step) / "out.csv"
         output.parent.mkdir()
-        if overwrite and ending:
+        if overwrite:
             output.write_text("old")
-        elif overwrite:
-            output.mkdir()
-            for name in ("a.csv", "old.csv", "_SUCCESS"):
-                (output / name).write_text("old")
         name = output.as_uri() if in_store else output
         stops.left = step
         try:
@@ -101,10 +83,7 @@ def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
                 if "exists; choose another --output" not in str(problem):
                     raise
                 refused += 1  # the first run had nothing left to do
-        if ending:
-            assert output.read_bytes() == (tmp_path / f"expected{ending}").read_bytes(), step
-        else:
-            assert tree(output) == tree(tmp_path / "expected"), step
+        assert output.read_bytes() == expected.read_bytes(), step
         assert Path(f"{output}.rejects.jsonl").read_bytes() == rejects
         assert refused or not Path(f"{output}.parts").exists()
         if stops.left is not None:
@@ -114,80 +93,24 @@ def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
     assert refused <= 1
 
 
-LOST = "another run of this output has begun or has ended meanwhile"
-ROWS = 6
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    directory = tmp_path / "in"
-    directory.mkdir()
-    for name in ("a.csv", "b.csv"):
-        rows = "".join(f"wood lamp,red lamp {row}\n" for row in range(ROWS // 2))
-        (directory / name).write_text(f"query,title\n{rows}")
-    return directory
-
-
-def score_rows(
-    source: Path, output: str, model: Path, report: Callable[[int], None] = lambda _: None, **options: Any
+@pytest.mark.parametrize("masks", [(), ("0.*",)])
+def test_a_run_whose_parts_another_one_took_writes_nothing(
+    tiny_checkpoint: Path, tmp_path: Path, masks: tuple[str, ...]
 ) -> None:
-    """Score the source in windows of one row. report: takes the number of rows that are done."""
-    job = arguments(source, output, model, **options)  # type: ignore[arg-type]
-    score_all(job, lambda _share, rows, _before: report(rows), window_rows=1)
+    """The other run has the same plan, or replaces the parts by its own."""
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("query,title\n" + "".join(f"wood lamp,red lamp {row}\n" for row in range(6)))
+    written = []
 
+    def overtake(_share: float, rows: int, _before: int) -> None:
+        if rows == 5:
+            other = arguments(source, output, tiny_checkpoint, masks=masks, overwrite=bool(masks))
+            score_all(other, lambda *_: None, window_rows=1)
+            written.append(output.read_bytes())
 
-def scores(output: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in output.glob("*.csv")}
-
-
-@pytest.mark.parametrize("in_store", [False, True])
-def test_a_run_that_is_overtaken_leaves_the_other_s_output(
-    tiny_checkpoint: Path, tmp_path: Path, source: Path, in_store: bool
-) -> None:
-    output = tmp_path / "out"
-    name = output.as_uri() if in_store else str(output)
-
-    def overtake(rows: int) -> None:
-        if rows == ROWS:
-            score_rows(source, name, tiny_checkpoint)
-
-    with pytest.raises(ModelError, match=LOST):
-        score_rows(source, name, tiny_checkpoint, overtake)
-    assert sorted(path.name for path in output.iterdir()) == ["_SUCCESS", "a.csv", "b.csv"]
-    assert not (tmp_path / "out.parts").exists()
-
-
-def test_a_run_that_is_replaced_puts_nothing_into_the_other_s_output(
-    tiny_checkpoint: Path, tmp_path: Path, source: Path
-) -> None:
-    score_rows(source, str(tmp_path / "expected"), tiny_checkpoint, masks=("0.*",))
-    output = tmp_path / "out"
-    waits, goes_on = threading.Event(), threading.Event()
-    errors: list[str] = []
-
-    def wait(_: int) -> None:
-        waits.set()
-        assert goes_on.wait(120)
-
-    def first() -> None:
-        try:
-            score_rows(source, output.as_uri(), tiny_checkpoint, wait)
-        except ModelError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert waits.wait(120)
-
-    def let_the_first_go_on(rows: int) -> None:
-        if rows == ROWS:
-            goes_on.set()
-            thread.join()
-
-    score_rows(source, output.as_uri(), tiny_checkpoint, let_the_first_go_on, masks=("0.*",), overwrite=True)
-    assert [LOST in error for error in errors] == [True]
-    assert scores(output) == scores(tmp_path / "expected")
-    assert not (tmp_path / "out.parts").exists()
+    with pytest.raises(ModelError, match="another run has removed parts of this one"):
+        score_all(arguments(source, output, tiny_checkpoint), overtake, window_rows=1)
+    assert output.read_bytes() == written[0]
 
 
 @pytest.mark.parametrize("in_store", [False, True])
@@ -195,9 +118,9 @@ def test_a_part_of_another_plan_that_comes_late_is_not_taken(tmp_path: Path, in_
     output = (tmp_path / "out.csv").as_uri() if in_store else str(tmp_path / "out.csv")
     ours, late = Parts(output, {"mask": "0.*"}), Parts(output, {"mask": "none"})
     ours.begin()
-    late.keep(Part(0, 0, 1, 0), b"late\n", b"")  # this run had looked who owns the parts just before
+    late.keep(Part(0, 1, 0), b"late\n", b"")  # this run had looked who owns the parts just before
     assert ours.done() == {}
-    ours.keep(Part(0, 0, 1, 0), b"ours\n", b"")
+    ours.keep(Part(0, 1, 0), b"ours\n", b"")
     (part,) = ours.done().values()
     with ours.storage.open(ours.part_path(part)) as stream:
         assert stream.read() == b"ours\n"
