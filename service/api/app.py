@@ -24,7 +24,7 @@ from service.api.body import send_and_drain
 from service.api.clients import add_compat_routes
 from service.api.edge import SAFE_REQUEST_ID
 from service.api.errors import error_response, explain
-from service.api.keys import OPEN_PATHS, check_caller
+from service.api.keys import check_caller
 from service.api.openapi import complete
 from service.api.pages import add_pages
 from service.api.post import PostRoute, post_routes
@@ -52,10 +52,6 @@ UNMATCHED = "unmatched"
 _EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
 """Headers of answers that the pages of allowed origins may read."""
 
-_UNTRACED_PATHS = OPEN_PATHS | {"/metrics"}
-"""Paths that probes and browsers ask for all the time, and that do no work worth a trace."""
-
-
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         return complete(super().openapi(), self.state.settings)
@@ -82,9 +78,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.metrics = metrics
     app.state.backend = None
     app.state.keys = KeyRing(settings.api_keys) if settings.api_keys else None
-    app.state.telemetry = Telemetry(
-        settings.access_log, tracing=settings.tracing, log_queries=settings.log_queries
-    )
+    app.state.telemetry = Telemetry(settings.access_log, log_queries=settings.log_queries)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
@@ -167,10 +161,9 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         arrived = time.monotonic()
-        is_traced = scope["path"] not in _UNTRACED_PATHS
         given = (value for name, value in scope["headers"] if name == b"x-request-id")
         request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
-        record = self.telemetry.begin(scope, request_id or uuid.uuid4().hex, is_traced=is_traced)
+        record = self.telemetry.begin(scope, request_id or uuid.uuid4().hex)
         is_head = scope["method"] == "HEAD"
         if is_head:
             scope = {**scope, "method": "GET"}
@@ -213,7 +206,7 @@ class RequestMiddleware:
             route = post.path if post is not None else _route(scope)
             status, seconds = record.status or 500, time.monotonic() - arrived
             self.metrics.request(route, status, seconds)
-            self.telemetry.end(record, route=route, status=status, seconds=seconds)
+            self.telemetry.end(record, status=status, seconds=seconds)
 
     async def _refuse(
         self, error: BaseException, record: Record, scope: Scope, receive: Receive, send: Send

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Literal, Self
 
 import orjson
@@ -22,7 +21,6 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.device import DEVICES
-from models.errors import how_to_install
 from service.config.keys import ApiKey, parse_api_keys
 from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
 from service.experiments.assignment import Assigner
@@ -174,29 +172,13 @@ class Settings(BaseSettings):
     )
     log_queries: bool = Field(
         False,
-        description="Also write each request's query, cut to 200 characters, into its line of the access log "
-        "and its trace. Titles are never written.",
+        description="Also write each request's query, cut to 200 characters, into its line of the access "
+        "log. Titles are never written.",
     )
-    tracing: bool = Field(
-        False,
-        description="Send traces by OTLP over HTTP (extra `[otel]`). OpenTelemetry's own variables say the "
-        "rest: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME` …",
-    )
-
     @field_validator("access_log", mode="before")
     @classmethod
     def _off(cls, value: object) -> object:
         return "off" if value is False else value  # how YAML reads an off without quotes
-
-    @field_validator("tracing")
-    @classmethod
-    def _can_export(cls, value: bool) -> bool:
-        if value:
-            try:
-                version("opentelemetry-exporter-otlp-proto-http")
-            except PackageNotFoundError:
-                raise ValueError(f"needs OpenTelemetry's exporter: {how_to_install('otel')}") from None
-        return value
 
     @model_validator(mode="after")
     def _check_number_format(self) -> Self:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from service.engine.queue import LanePart
-    from service.observe.tracing import RequestTrace
 
 
 class Deadline(NamedTuple):
@@ -72,7 +71,6 @@ class Submission:
     queue_s: seconds until its first batch began. inference_s: seconds from then to its last result.
     is_open: whether results are still owed. closed: set when they no longer are. error: why they are not
         there; None if they are.
-    trace: told what becomes of it; None if it is not traced.
     """
 
     finish: float
@@ -84,12 +82,10 @@ class Submission:
         deadline: float = inf,
         *,
         is_background: bool = False,
-        trace: RequestTrace | None = None,
     ) -> None:
         self.since = since
         self.deadline = deadline
         self.is_background = is_background
-        self.trace = trace
         self.unanswered = self.waiting_rows = len(rows)
         self.tokens = self.waiting_tokens = sum([row.tokens for row in rows])
         self.parts: list[LanePart] = []

@@ -20,7 +20,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.engine.admission import Admission
 from service.engine.queue import FairQueue
@@ -28,9 +28,6 @@ from service.engine.request import Row, Submission
 from service.engine.runner import Batch, BatchRunner, Observer
 from service.engine.sizing import Sizing, TokenBudget, TokenRate
 from service.errors import DeadlineExceeded, Draining
-
-if TYPE_CHECKING:
-    from service.observe.tracing import RequestTrace
 
 DRAINING_RETRY_S = 5.0
 """Retry-After of a replica that stops: by then another one should have taken over."""
@@ -118,21 +115,19 @@ class Scheduler:
         deadline: float = inf,
         admitted: bool = False,
         background: bool = False,
-        trace: RequestTrace | None = None,
     ) -> Submission:
         """Put at least one row into the queue; the caller then waits for `result`, or gives up with `cancel`.
 
         deadline: work that has not begun by then (on the clock) is dropped.
         admitted: whether the rows belong to a request that was let in before, so that it is not refused.
         background: whether the rows run only while nothing else waits or runs; nobody is refused for them.
-        trace: told what becomes of the request.
 
         Raises QueueFull or Draining, both with the seconds after which to try again.
         """
         if self._draining:
             raise Draining(DRAINING_RETRY_S)
         now = self._clock()
-        submission = Submission(rows, now, deadline, is_background=background, trace=trace)
+        submission = Submission(rows, now, deadline, is_background=background)
         if not background:
             if not admitted:
                 self._admission.check(
@@ -240,13 +235,7 @@ class Scheduler:
         self._sizing.long_requests.discard(submission)
         if submission.parts:
             (self._background if submission.is_background else self._queue).remove(submission)
-        now = self._clock()
         if submission.started is not None:
-            submission.inference_s = now - submission.started
-        if submission.trace is not None:
-            began = now if submission.started is None else submission.started
-            submission.trace.stage("queue", submission.since, began)
-            if submission.started is not None:
-                submission.trace.stage("forward", began, now)
+            submission.inference_s = self._clock() - submission.started
         submission.error = error
         submission.closed.set()

@@ -1,1 +1,1 @@
-"""Follows requests, if the operator asks for it: the access log, and traces for OpenTelemetry."""
+"""Metrics of all requests, and the access log, if the operator asks for it."""

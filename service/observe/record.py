@@ -1,4 +1,4 @@
-"""The record of a request: what its line of the access log and its trace say of it.
+"""The record of a request: what its line of the access log says of it.
 
 `Telemetry` begins and ends the records of a process; who learns something about a request adds it to
 `current`.
@@ -16,13 +16,12 @@ from urllib.parse import quote
 
 if TYPE_CHECKING:
     from service.observe.access_log import AccessLog
-    from service.observe.tracing import RequestTrace, Tracing
 
 MAX_QUERY_CHARS = 200
 """How many characters of a query are written."""
 
 CLOSE_SECONDS = 2.0
-"""How long a replica that stops waits for the reader of its access log, and for the traces' collector."""
+"""How long a replica that stops waits for the reader of its access log."""
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
@@ -33,10 +32,9 @@ class Record:
 
     path: as the client sent it, in percent encoding, without its query string. keeps_query: whether the
     operator wants queries written. came: seconds since 1970. key: the name of its API key. trace_id: 32 hex
-    digits. trace: None if the request's trace is not recorded. pairs: 0 if it was refused before they were
-    counted. variant, mask: a name and an id, or up to four of each, joined by commas.
-    queue_ms, inference_ms: as in the answer. responding: when its answer was begun, on the monotonic clock.
-    shed: why it got no result, in the words of the metric.
+    digits, of the caller's `traceparent` header. pairs: 0 if it was refused before they were counted.
+    variant, mask: a name and an id, or up to four of each, joined by commas. queue_ms, inference_ms: as in
+    the answer. shed: why it got no result, in the words of the metric.
     """
 
     request_id: str
@@ -46,16 +44,13 @@ class Record:
     came: float = field(default_factory=time.time)
     key: str | None = None
     trace_id: str | None = None
-    trace: RequestTrace | None = None
     pairs: int = 0
     variant: str | None = None
     mask: str | None = None
     query: str | None = None
     queue_ms: float | None = None
     inference_ms: float | None = None
-    responding: float | None = None
     shed: str | None = None
-    route: str = ""
     status: int = 0
     seconds: float = 0.0
 
@@ -67,10 +62,9 @@ class Record:
             self.query = query[:MAX_QUERY_CHARS]
 
     def responds(self, queue_ms: float, inference_ms: float) -> None:
-        """Note that the result is there, and is written out from now on."""
+        """Note that the result is there."""
         self.queue_ms = round(queue_ms, 3)
         self.inference_ms = round(inference_ms, 3)
-        self.responding = time.monotonic()
 
 
 _current: ContextVar[Record] = ContextVar("record")
@@ -82,51 +76,35 @@ def current() -> Record:
 
 
 class Telemetry:
-    """The access log and the traces of one process, as far as they are asked for.
+    """The access log of one process, if it is asked for. access_log, log_queries: the settings."""
 
-    access_log, tracing, log_queries: as the settings of these names.
-    """
-
-    def __init__(
-        self, access_log: Literal["off", "console", "json"], *, tracing: bool, log_queries: bool
-    ) -> None:
+    def __init__(self, access_log: Literal["off", "console", "json"], *, log_queries: bool) -> None:
         self._access_log: AccessLog | None = None
-        self._tracing: Tracing | None = None
         self._keeps_query = log_queries
         if access_log != "off":
             from service.observe.access_log import AccessLog
 
             self._access_log = AccessLog(access_log)
-        if tracing:
-            from service.observe.tracing import Tracing
 
-            self._tracing = Tracing()
-
-    def begin(self, scope: Mapping[str, Any], request_id: str, *, is_traced: bool) -> Record:
-        """Begin the record of the request that this task answers. is_traced: whether it may have spans."""
+    def begin(self, scope: Mapping[str, Any], request_id: str) -> Record:
+        """Begin the record of the request that this task answers."""
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         record = Record(request_id, scope["method"], path, self._keeps_query)
-        if self._tracing is not None and is_traced:
-            self._tracing.begin(record, scope["headers"])
-        elif self._access_log is not None:
+        if self._access_log is not None:
             record.trace_id = _trace_of_caller(scope)
         _current.set(record)
         return record
 
-    def end(self, record: Record, *, route: str, status: int, seconds: float) -> None:
-        """Write the line and the trace of a request that is answered, or given up."""
-        record.route, record.status, record.seconds = route, status, seconds
-        if record.trace is not None:
-            record.trace.end(record)
+    def end(self, record: Record, *, status: int, seconds: float) -> None:
+        """Write the line of a request that is answered, or given up."""
         if self._access_log is not None:
+            record.status, record.seconds = status, seconds
             self._access_log.write(record)
 
     def close(self) -> None:
-        """Write and send what is left; blocks for seconds at most."""
+        """Write what is left; blocks for seconds at most."""
         if self._access_log is not None:
             self._access_log.close(CLOSE_SECONDS)
-        if self._tracing is not None:
-            self._tracing.close(CLOSE_SECONDS)
 
 
 def _trace_of_caller(scope: Mapping[str, Any]) -> str | None:

@@ -48,7 +48,7 @@ KILL_AFTER_DRAIN_S = 10.0
 """Seconds beyond `drain_timeout_s` before Serve kills a replica."""
 
 WRITE_S = 8.0
-"""Seconds beyond `drain_timeout_s` for the replicas to write exposures, access log and traces."""
+"""Seconds beyond `drain_timeout_s` for the replicas to write exposures and the access log."""
 
 SHUTDOWN_S = 1.0
 """How long Ray's library in this process may take to let go of its cluster."""

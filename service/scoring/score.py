@@ -211,10 +211,7 @@ class Scorer:
                     "allow truncation",
                     param=f"{request.texts_field}[{number}]",
                 )
-        ended = time.monotonic()
-        if (trace := current().trace) is not None:
-            trace.stage("tokenize", started, ended)
-        computed.tokenize_s += ended - started
+        computed.tokenize_s += time.monotonic() - started
         return pairs
 
     async def run(
@@ -231,7 +228,6 @@ class Scorer:
             deadline=deadline.expires,
             admitted=computed.is_admitted,
             background=background,
-            trace=current().trace,
         )
         computed.is_admitted = True
         await self._scheduler.result(submission)
