@@ -202,11 +202,9 @@ class Replica:
         with self._taken_in_hand():
             return await attention(self._scorer, request, self._catalog, deadline)
 
-    async def condense(
-        self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
-    ) -> CondenseResponse:
+    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
         with self._taken_in_hand():
-            return await self._condenser.condense(request, self._catalog, deadline, count_pairs)
+            return await self._condenser.condense(request, self._catalog, deadline)
 
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))

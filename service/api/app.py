@@ -52,6 +52,7 @@ UNMATCHED = "unmatched"
 _EXPOSED_HEADERS = ("Retry-After", "Server-Timing", "X-Config-Version", "X-Degraded", "X-Request-ID")
 """Headers of answers that the pages of allowed origins may read."""
 
+
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         return complete(super().openapi(), self.state.settings)

@@ -1,4 +1,4 @@
-"""Checks who calls the service, and how much it may score.
+"""Checks who calls the service, and how often it may.
 
 Holders of an API key are let in; if no keys are set, programs on this machine.
 
@@ -10,22 +10,16 @@ another site names itself in `Origin`; one whose domain was rebound to this mach
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from models.errors import InvalidMask
 from service.api import pages
 from service.config.keys import KeyRing
-from service.errors import Forbidden, InvalidRequest, QueueFull, Unavailable
+from service.errors import Forbidden
 from service.observe.record import current
-
-if TYPE_CHECKING:
-    from service.api.post import Post
 
 OPEN_PATHS = pages.PATHS | {
     "/health",
@@ -36,9 +30,6 @@ OPEN_PATHS = pages.PATHS | {
     "/v2/health/ready",
 }
 """Paths whose GET needs no API key: the pages with their files, and the answers about health."""
-
-BYTES_PER_PAIR = 4_096
-"""Bytes of a body that count as one pair at least: long texts cost more to read."""
 
 
 def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> None:
@@ -81,35 +72,3 @@ def _is_loopback(host: str) -> bool:
         return f".{name}".endswith(".localhost") or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
-
-
-@contextmanager
-def charged(request: Post, pairs: int) -> Iterator[Callable[[int], None]]:
-    """Count pairs against the rate of a request's key while they are scored. Raises RateLimited.
-
-    A large body counts more pairs: one for every `BYTES_PER_PAIR`.
-    They are given back if the replica refuses the request, as wrong or for want of room. An endpoint that
-    may score more pairs than announced reports all that it scores to the function that this yields:
-    those count however the request ends, and the key may owe them.
-    """
-    pairs = max(pairs, -(-len(request.content) // BYTES_PER_PAIR))
-    pairs_scored = 0
-
-    def count_pairs(more: int) -> None:
-        nonlocal pairs_scored
-        pairs_scored += more
-
-    if request.key is None:
-        yield count_pairs
-        return
-    keys: KeyRing = request.app.state.keys
-    keys.spend_pairs(request.key, pairs)
-    least = pairs
-    try:
-        yield count_pairs
-    except (InvalidRequest, InvalidMask, QueueFull, Unavailable):
-        least = 0
-        raise
-    finally:
-        if correction := pairs - max(pairs_scored, least):
-            keys.correct_pairs(request.key, correction)

@@ -44,13 +44,12 @@ T = TypeVar("T")
 class Post(Request):
     """A POST whose body was read and checked, as its endpoint sees it.
 
-    backend: the replica. content: the body. key: the caller's; None if the service has no keys.
+    backend: the replica. key: the caller's; None if the service has no keys.
     """
 
     settings: Settings
     backend: Replica
     deadline: Deadline
-    content: bytes
     key: ApiKey | None = None
 
     def admin(self) -> str:
@@ -134,9 +133,9 @@ class PostRoute(APIRoute):
         await response(scope, receive, send)
 
     async def read_body(self, request: Post, receive: Receive) -> Any:
-        """Return the JSON value of the body, and set `content`. Raises ServiceError."""
-        request.content = await read(receive, request.headers, request.settings)
-        return parse(request.content, max_parts=request.settings.max_json_parts)
+        """Return the JSON value of the body. Raises ServiceError."""
+        content = await read(receive, request.headers, request.settings)
+        return parse(content, max_parts=request.settings.max_json_parts)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the path's parameters, checked as FastAPI documents them."""

@@ -11,7 +11,6 @@ from fastapi.responses import PlainTextResponse
 
 from service.api.clients.vllm import VllmScores
 from service.api.errors import json_response
-from service.api.keys import charged
 from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from service.api.post import Post, PostRoute, backend_of, check_ready
 from service.experiments import admin
@@ -31,28 +30,26 @@ _Name = Annotated[
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
     """Grade the titles of a query, under a variant and any head mask."""
-    with charged(request, body.check(request.settings)):
-        return await request.backend.score(body, request.deadline)
+    body.check(request.settings)
+    return await request.backend.score(body, request.deadline)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
     """Score the same pairs under several masks and variants, in the same batches."""
-    with charged(request, body.check(request.settings)):
-        return await request.backend.compare(body, request.deadline)
+    body.check(request.settings)
+    return await request.backend.compare(body, request.deadline)
 
 
 async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) -> AttentionResponse:
     """Show where the tokens of one pair look, head by head."""
-    with charged(request, body.check(request.settings)):
-        return await request.backend.attention(body, request.deadline)
+    body.check(request.settings)
+    return await request.backend.attention(body, request.deadline)
 
 
 async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
     """Shorten a verbose query to the words that still find the same titles."""
-    with charged(
-        request, body.check(request.settings)
-    ) as count_pairs:  # how many it takes is known afterwards
-        return await request.backend.condense(body, request.deadline, count_pairs)
+    body.check(request.settings)
+    return await request.backend.condense(body, request.deadline)
 
 
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:

@@ -1,13 +1,13 @@
 """API keys: parsing, authentication, and the limits of each key.
 
-`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`.
-`rate` is in requests per second, `pairs` in pairs per second, and `burst` is how many pairs may come at once.
-Each replica counts by itself. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
+`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate` is in requests per
+second, and each replica counts by itself. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import math
@@ -23,24 +23,17 @@ Role = Literal["user", "admin"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_FORM = "KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]"
-_LIMITS = ("rate", "pairs", "burst")
+_FORM = "KEY[;role=admin][;rate=50]"
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key: its digest, its role, and its limits.
-
-    rate: requests per second. pairs: pairs per second. None: unlimited.
-    burst: pairs that may come at once; None: those of one second.
-    """
+    """A key: its digest, its role, and its rate in requests per second; None: unlimited."""
 
     digest: bytes
     role: Role = "user"
     rate: float | None = None
-    pairs: float | None = None
-    burst: float | None = None
 
     @property
     def name(self) -> str:
@@ -50,12 +43,11 @@ class ApiKey:
     @property
     def entry(self) -> str:
         """The entry with this key's digest, from which `parse_api_keys` makes the same key."""
-        given = {name: getattr(self, name) for name in _LIMITS if getattr(self, name) is not None}
-        limits = "".join(f";{name}={value!r}" for name, value in given.items())
-        return f"sha256:{self.digest.hex()};role={self.role}{limits}"
+        rate = "" if self.rate is None else f";rate={self.rate!r}"
+        return f"sha256:{self.digest.hex()};role={self.role}{rate}"
 
     def __repr__(self) -> str:
-        return f"ApiKey(role={self.role!r}, rate={self.rate}, pairs={self.pairs}, burst={self.burst})"
+        return f"ApiKey(role={self.role!r}, rate={self.rate})"
 
 
 def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
@@ -95,60 +87,28 @@ def _parse_entry(entry: object) -> ApiKey:
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
     given = dict(option.partition("=")[::2] for option in options)
-    is_right = len(given) == len(options)  # no option twice
-    role = given.pop("role", "user")
-    try:
-        limits = {name: float(value) for name, value in given.items()}
-    except ValueError:
-        is_right, limits = False, {}
-    if not (
-        is_right
-        and role in ("user", "admin")
-        and limits.keys() <= set(_LIMITS)
-        and all(0 < limit < math.inf for limit in limits.values())
-        and ("burst" not in limits or ("pairs" in limits and limits["burst"] >= 1))
-    ):
+    role, rate = given.get("role", "user"), None
+    is_right = len(given) == len(options) and given.keys() <= {"role", "rate"} and role in ("user", "admin")
+    if "rate" in given:
+        with contextlib.suppress(ValueError):
+            rate = float(given["rate"])
+        is_right = is_right and rate is not None and 0 < rate < math.inf
+    if not is_right:
         raise ValueError(
-            "write each option once: role=user or role=admin, rate=REQUESTS_PER_SECOND and "
-            "pairs=PAIRS_PER_SECOND, both above 0, and beside pairs also burst=PAIRS, from 1"
+            "write each option once: role=user or role=admin, and rate=REQUESTS_PER_SECOND, above 0"
         )
     digest_bytes = bytes.fromhex(digest[1]) if digest else _digest(token.encode())
-    return ApiKey(digest_bytes, cast(Role, role), **limits)
+    return ApiKey(digest_bytes, cast(Role, role), rate)
 
 
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-class _Bucket:
-    """A rate with bursts: it holds `capacity` and fills by `rate` per second; it begins full.
-
-    Who takes more than it can ever hold gets it from a full bucket, which then owes the rest. So a rate holds
-    on average for requests of any size.
-    """
-
-    def __init__(self, rate: float, capacity: float, clock: Callable[[], float]) -> None:
-        self._rate, self._capacity, self._clock = rate, capacity, clock
-        self._missing, self._at = 0.0, clock()  # what was missing until it is full, and when
-
-    def take(self, amount: float) -> float:
-        """Take an amount. Returns 0, or the seconds until it may be taken; then nothing was."""
-        self.add(0.0)
-        excess = self._missing + min(amount, self._capacity) - self._capacity
-        if excess > ROUNDING:
-            return excess / self._rate
-        self._missing += amount
-        return 0.0
-
-    def add(self, amount: float) -> None:
-        """Put an amount back; a negative one is taken, even if the bucket then owes it."""
-        now = self._clock()
-        missing = max(0.0, self._missing - (now - self._at) * self._rate)
-        self._missing, self._at = max(0.0, missing - amount), now
-
-
 class KeyRing:
-    """The keys that a replica accepts, and what is left of their limits.
+    """The keys that a replica accepts, and what is left of their rates.
+
+    Each key may send the requests of one second at once, but at least one.
 
     Args:
         keys: the keys.
@@ -157,14 +117,10 @@ class KeyRing:
 
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
-        self._requests = {
-            key.digest: _Bucket(key.rate, max(1.0, key.rate), clock) for key in keys if key.rate is not None
-        }
-        self._pairs = {
-            key.digest: _Bucket(key.pairs, key.burst or max(1.0, key.pairs), clock)
-            for key in keys
-            if key.pairs is not None
-        }
+        self._clock = clock
+        self._left: dict[
+            bytes, tuple[float, float]
+        ] = {}  # of each key, how many requests were left, and when
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.
@@ -187,25 +143,11 @@ class KeyRing:
         Raises:
             RateLimited: the rate is used up; it says in how many seconds the next request is allowed.
         """
-        bucket = self._requests.get(key.digest)
-        if bucket is not None and (wait_s := bucket.take(1.0)) > 0:
-            raise RateLimited(wait_s)
-
-    def spend_pairs(self, key: ApiKey, pairs: int) -> None:
-        """Count the pairs of a request against the key's rate of pairs.
-
-        A request of more pairs than the key may ever have at once is let in when it has all of those, and the
-        requests after it wait for the rest.
-
-        Raises:
-            RateLimited: the rate is used up; it says in how many seconds such a request is allowed.
-        """
-        bucket = self._pairs.get(key.digest)
-        if bucket is not None and (wait_s := bucket.take(pairs)) > 0:
-            raise RateLimited(wait_s, message="This API key's rate of pairs is used up; try again later.")
-
-    def correct_pairs(self, key: ApiKey, pairs: int) -> None:
-        """Give pairs back to a key; a negative number takes more, whether they are left or not."""
-        bucket = self._pairs.get(key.digest)
-        if bucket is not None:
-            bucket.add(pairs)
+        if key.rate is None:
+            return
+        now, most = self._clock(), max(1.0, key.rate)
+        left, at = self._left.get(key.digest, (most, now))
+        left = min(most, left + (now - at) * key.rate)
+        if left < 1 - ROUNDING:
+            raise RateLimited((1 - left) / key.rate)
+        self._left[key.digest] = left - 1, now

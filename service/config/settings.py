@@ -154,7 +154,7 @@ class Settings(BaseSettings):
         (),
         repr=False,
         exclude=True,
-        description="API keys: `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`, comma-separated, or "
+        description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or "
         "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service answers "
         "only at localhost, to whoever uses this machine; with an empty variable it does not start.",
     )
@@ -175,6 +175,7 @@ class Settings(BaseSettings):
         description="Also write each request's query, cut to 200 characters, into its line of the access "
         "log. Titles are never written.",
     )
+
     @field_validator("access_log", mode="before")
     @classmethod
     def _off(cls, value: object) -> object:

@@ -71,14 +71,16 @@ def make_job(name: str, output: str, options: ScoreOptions) -> Job:
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
     _check_apart(name, output)
-    formats = []
-    for each in (name, output):
-        if (file_format := format_of(each, options.fields.delimiter)) is None:
-            raise ModelError(f"{each}: the name ends in no known format; use {KNOWN}")
-        formats.append(file_format)
+    source, target = (_format_of(each, options) for each in (name, output))
     if (stat := Storage(name).stat(name)) is None:
         raise ModelError(f"{name} does not exist, or is no file")
-    return Job(options, name, stat, output, *formats)
+    return Job(options, name, stat, output, source, target)
+
+
+def _format_of(name: str, options: ScoreOptions) -> Format:
+    if (file_format := format_of(name, options.fields.delimiter)) is None:
+        raise ModelError(f"{name}: the name ends in no known format; use {KNOWN}")
+    return file_format
 
 
 def _check_apart(name: str, output: str) -> None:

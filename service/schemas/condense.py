@@ -64,8 +64,8 @@ class CondenseRequest(ChosenNetwork, Request):
         "`leave_one_out`: in the order of the loss of each word alone, which is cheaper.",
     )
 
-    def check(self, settings: Settings) -> int:
-        """Return the number of titles. Raises InvalidRequest, which names field and limit."""
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidRequest, which names field and limit."""
         check_query(self.query, "query")
         if len(self.titles) > settings.max_pairs:
             raise too_many(len(self.titles), "titles", settings)
@@ -87,7 +87,6 @@ class CondenseRequest(ChosenNetwork, Request):
                 + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
                 param="titles" if max_titles else "query",
             )
-        return len(self.titles)
 
 
 @dataclass(slots=True)

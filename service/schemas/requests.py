@@ -194,11 +194,8 @@ class PairsRequest(Request):
             return self.pairs
         return [(self.query or "", title) for title in self.titles or ()]
 
-    def check(self, settings: Settings) -> int:
-        """Return the number of pairs.
-
-        Raises InvalidRequest, which names field and limit, if they are blank, too many or in two forms.
-        """
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidRequest, which names field and limit, if pairs are blank, too many or in two forms."""
         if self.pairs is not None:
             if self.query is not None or self.titles is not None:
                 raise InvalidRequest("give either pairs, or query and titles, not both", param="pairs")
@@ -206,14 +203,13 @@ class PairsRequest(Request):
                 raise too_many(len(self.pairs), "pairs", settings)
             for number, (query, _) in enumerate(self.pairs):
                 check_query(query, f"pairs[{number}][0]")
-            return len(self.pairs)
+            return
         if self.query is None or self.titles is None:
             param = "query" if self.query is None else "titles"
             raise InvalidRequest("is missing; give query and titles, or pairs", param=param)
         if len(self.titles) > settings.max_pairs:
             raise too_many(len(self.titles), "titles", settings)
         check_query(self.query, "query")
-        return len(self.titles)
 
 
 class ScoreRequest(Asker, PairsRequest):
@@ -235,12 +231,11 @@ class ScoreRequest(Asker, PairsRequest):
         }
     )
 
-    def check(self, settings: Settings) -> int:
-        """Return the number of pairs. Raises InvalidRequest."""
-        pairs = super().check(settings)
-        if self.grades is not None and len(self.grades) != pairs:
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidRequest."""
+        super().check(settings)
+        if self.grades is not None and len(self.grades) != (pairs := len(self.texts())):
             raise InvalidRequest(f"{len(self.grades)} grades for {pairs} titles", param="grades")
-        return pairs
 
 
 class DocumentsRequest(ScoreRequest):
@@ -286,9 +281,10 @@ class CompareRequest(PairsRequest):
         }
     )
 
-    def check(self, settings: Settings) -> int:
-        """Return the number of rows: pairs × masks and variants. Raises InvalidRequest."""
-        pairs = super().check(settings)
+    def check(self, settings: Settings) -> None:
+        """Raise InvalidRequest, also for too many rows: pairs × masks and variants."""
+        super().check(settings)
+        pairs = len(self.texts())
         columns = len(self.masks) + len(self.variants)
         if columns == 0:
             raise InvalidRequest("give at least one mask or variant to compare", param="masks")
@@ -303,7 +299,6 @@ class CompareRequest(PairsRequest):
                 f"the limit is {settings.max_compare_rows}",
                 param=self.texts_field,
             )
-        return pairs * columns
 
 
 class AttentionRequest(ChosenNetwork, Request):
@@ -319,7 +314,6 @@ class AttentionRequest(ChosenNetwork, Request):
         description="The heads to show, as the list form of a mask: `2.3,4.*`."
     )
 
-    def check(self, _: Settings) -> int:
-        """Return the number of pairs: one. Raises InvalidRequest."""
+    def check(self, _: Settings) -> None:
+        """Raise InvalidRequest."""
         check_query(self.query, "query")
-        return 1

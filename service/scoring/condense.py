@@ -18,7 +18,7 @@ from models.condense.search import Condensed, Steps, Task, search
 from models.condense.words import read_words
 from service.config.settings import Settings
 from service.engine.request import Deadline
-from service.engine.threads import PairRow, RowScore
+from service.engine.threads import PairRow
 from service.errors import InvalidRequest
 from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
@@ -39,19 +39,12 @@ class Condenser:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="condense")
 
     async def condense(
-        self,
-        request: CondenseRequest,
-        catalog: Catalog,
-        deadline: Deadline,
-        count_pairs: Callable[[int], None],
+        self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
     ) -> CondenseResponse:
-        """Choose the words under one variant and mask.
-
-        count_pairs: called with the number of pairs of each portion of a step, once they are scored.
-        """
+        """Choose the words under one variant and mask."""
         variant = catalog.choose(request.variant, request.head_mask)
         current().asks_for([(variant.name, variant.mask.id)], len(request.titles), request.query)
-        return await _Run(self, request, variant, deadline, count_pairs).answer()
+        return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:
         """End the thread after the step in hand."""
@@ -70,7 +63,6 @@ class _Run:
     request: CondenseRequest
     variant: Variant
     deadline: Deadline
-    count_pairs: Callable[[int], None]
 
     async def answer(self) -> CondenseResponse:
         """Drive the search to its end, and build the answer."""
@@ -116,7 +108,7 @@ class _Run:
         """Score each query with each distinct title, and return the distributions over the grades.
 
         (queries, titles, grades). Raises InvalidRequest if the query has no token, else the first error among
-        the results. What was computed is counted, whatever ends the wait for the rest.
+        the results.
         """
         started = time.monotonic()
         pairs = await self.condenser.off_loop(self.titles.encode, queries)
@@ -127,10 +119,7 @@ class _Run:
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
         for portion in _portions(rows, scorer.settings):
             computed = Computed()
-            try:
-                await scorer.run(portion, self.deadline, computed)
-            finally:
-                self.count_pairs(sum(isinstance(row.result, RowScore) for row in portion))
+            await scorer.run(portion, self.deadline, computed)
             self.total.queue_s += computed.queue_s
             self.total.inference_s += computed.inference_s
             seconds = computed.queue_s + computed.inference_s

@@ -132,11 +132,8 @@ class FakeBackend:
             timing_ms=TIMING,
         )
 
-    async def condense(
-        self, request: CondenseRequest, _deadline: Deadline, count_pairs: Callable[[int], None]
-    ) -> CondenseResponse:
+    async def condense(self, request: CondenseRequest, _deadline: Deadline) -> CondenseResponse:
         await self._work(request)
-        count_pairs(len(request.titles))
         return CondenseResponse(
             model="fake",
             variant=self._variant(request.variant),

@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.api.errors import RERANK, ErrorShape
-from service.api.keys import charged
 from service.api.post import Post, Timed, validated
 from service.errors import InvalidRequest, shown
 from service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
@@ -101,17 +100,12 @@ async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
     try:
         score_request = body.score_request()
-        response = await score_charged(request, score_request)
+        score_request.check(request.settings)
+        response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:
         raise renamed(error, body.their_name) from None
     headers = {**body.headers(score_request, response), **degraded_header(response)}
     return Timed(body.answer(response), response.timing_ms, headers)
-
-
-async def score_charged(request: Post, score_request: ScoreRequest) -> ScoreResponse:
-    """Score our request, made of another one, within the limits and the rate of its key."""
-    with charged(request, score_request.check(request.settings)):
-        return await request.backend.score(score_request, request.deadline)
 
 
 def degraded_header(response: ScoreResponse) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from starlette.types import Receive
 
 from service.api.body import parse, read
-from service.api.clients.base import OurFields, degraded_header, renamed, score_charged
+from service.api.clients.base import OurFields, degraded_header, renamed
 from service.api.clients.oip_tensors import (
     DATATYPES,
     LENGTH_HEADER,
@@ -97,7 +97,6 @@ class InferRoute(PostRoute):
         length = request.headers.get(LENGTH_HEADER)
         types = [""] if length is None else ["", "application/octet-stream"]
         content = await read(receive, request.headers, request.settings, other_types=types)
-        request.content = content
         end = len(content)
         if length is not None:
             if not length.isdecimal() or len(length) > 20 or int(length) > end:
@@ -122,7 +121,9 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
     fields |= {"variant": variant, "deadline_ms": body.deadline_ms}
     try:
         texts = read_texts(body.inputs, request.state.tensors)
-        response = await score_charged(request, validated(ScoreRequest, texts | fields))
+        score_request = validated(ScoreRequest, texts | fields)
+        score_request.check(request.settings)
+        response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:
         raise renamed(error, _their_name) from None
     truncated = sum(result.truncated for result in response.results)

@@ -7,10 +7,7 @@ import asyncio
 import orjson
 import pytest
 
-from models.errors import InvalidMask
 from service.api import body
-from service.api.keys import BYTES_PER_PAIR
-from service.errors import QueueFull
 from tests.service.api.test_api import SCORE, app_with, assert_error, metrics_of
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
 from tests.service.fake_backend import FakeBackend
@@ -155,64 +152,3 @@ async def test_a_key_over_its_rate_is_told_when_to_come_back() -> None:
         assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
         assert (await session.get("/health/ready", headers=slow)).status_code == 200
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 1
-
-
-async def test_the_pairs_of_a_key_are_counted_and_given_back_if_there_was_no_room() -> None:
-    backend = FakeBackend()
-    app = app_with(backend, api_keys="slow;pairs=0.001;burst=10,fast;pairs=1000")
-    async with client(app) as session:
-        slow, fast = {"authorization": "Bearer slow"}, {"authorization": "Bearer fast"}
-        backend.fails = QueueFull()
-        for _ in range(10):
-            response = await session.post("/v1/score", content=BODY, headers=slow)
-            assert_error(response, 429, "queue_full")
-        backend.fails = None
-        wrong = await session.post("/v1/score", json=SCORE | {"titles": ["a"] * 2000}, headers=slow)
-        assert wrong.status_code == 422
-        compared = {"query": "a", "titles": ["b", "c"], "masks": ["none", "0.0"]}
-        for path, body, pairs in (
-            ("/v1/score", SCORE, 2),
-            ("/v1/compare", compared, 4),
-            ("/v1/attention", {"query": "a", "title": "b", "heads": "0.0"}, 1),
-            ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}, 2),
-            ("/v1/condense", {"query": "a b", "titles": ["c"], "max_words": 1}, 1),
-        ):
-            response = await session.post(path, json=body, headers=slow)
-            assert response.status_code == 200, (path, pairs)
-        for path, body in (("/v1/score", SCORE), ("/rerank", {"query": "a", "texts": ["b"]})):
-            response = await session.post(path, json=body, headers=slow)
-            assert response.status_code == 429
-            assert 900 < int(response.headers["retry-after"]) <= 2000
-            assert "rate of pairs" in response.text
-        assert (await session.get("/v1/models", headers=slow)).status_code == 200
-        for _ in range(5):
-            assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
-    assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 2
-    assert metrics_of(app)['headroom_shed_total{reason="queue_full"}'] == 10
-
-
-async def test_a_long_text_counts_as_many_pairs() -> None:
-    """One pair of four million characters would otherwise cost a key as much as one of forty."""
-    app = app_with(api_keys="slow;pairs=0.001;burst=10")
-    async with client(app) as session:
-        session.headers["authorization"] = "Bearer slow"
-        long = {"query": "a", "titles": ["b" * (8 * BYTES_PER_PAIR)]}
-        assert (await session.post("/v1/score", json=long)).status_code == 200
-        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 200
-        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 429
-
-
-async def test_the_pairs_of_a_request_that_only_the_replica_can_refuse_are_given_back() -> None:
-    backend = FakeBackend()
-    app = app_with(backend, api_keys="slow;pairs=0.001;burst=10")
-    body = SCORE | {"titles": ["b"] * 10}
-    async with client(app) as session:
-        session.headers["authorization"] = "Bearer slow"
-        for wrong in ({"variant": "typo"}, {"head_mask": "99.0"}):
-            response = await session.post("/v1/score", json=body | wrong)
-            assert response.status_code == 422
-        backend.fails = InvalidMask("layer 99 does not exist")
-        assert (await session.post("/v1/score", json=body)).status_code == 422
-        backend.fails = None
-        assert (await session.post("/v1/score", json=body)).status_code == 200
-        assert (await session.post("/v1/score", json=body)).status_code == 429

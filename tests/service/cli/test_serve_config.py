@@ -47,7 +47,7 @@ def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A service with keys. The last test stops it."""
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
     live["degrade"] = {"above_queue_tokens": 1, "variant": "pruned20"}
-    keys = [USER, f"{BOSS};role=admin", f"{SMALL};pairs=0.001;burst=3"]
+    keys = [USER, f"{BOSS};role=admin", f"{SMALL};rate=0.001"]
     options: dict[str, Any] = {"api_keys": keys, "score_cache_size": 100}
     directory = tmp_path_factory.mktemp("guarded")
     mount(directory, "..first", "")  # `Server` writes through the links
