@@ -6,7 +6,7 @@ time is computed from its position, not by adding rounded intervals, so no sched
 
 from __future__ import annotations
 
-import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,13 +64,9 @@ def expected(plan: Plan) -> float:
     return sum(phase.requests for phase in profile(plan))
 
 
-def count(plan: Plan, process: int = 0, processes: int = 1) -> int:
-    """Return the number of measured requests in one process's share of the schedule."""
-    first = total = 0
-    for times in chunks(plan):
-        total += int(np.count_nonzero(times[(process - first) % processes :: processes] >= plan.warmup))
-        first += len(times)
-    return total
+def count(plan: Plan) -> int:
+    """Return the number of measured requests in the schedule."""
+    return sum(int(np.count_nonzero(times >= plan.warmup)) for times in chunks(plan))
 
 
 def _unit_arrivals(plan: Plan) -> Iterator[Times]:
@@ -108,24 +104,17 @@ def _warped(units: Iterator[Times], phases: list[Phase]) -> Iterator[Times]:
 
 
 def read_trace(path: Path) -> Times:
-    """Return a file's times: seconds in the first column of each line, counted from the first time.
+    """Return a file's times: seconds on each line, counted from the first time.
 
-    A header, empty lines and lines that begin with # are skipped. Raises PlanError.
+    Empty lines and what follows a # are skipped. Raises PlanError.
     """
-    values = []
     try:
-        lines = path.read_text("utf-8-sig").splitlines()  # a spreadsheet may have put a byte order mark first
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: cannot be read: {error}") from None
-    for number, line in enumerate(lines, start=1):
-        text = re.split(r"[,\s]", line.strip(), maxsplit=1)[0]
-        try:
-            if text and not text.startswith("#"):
-                values.append(float(text))
-        except ValueError:
-            if number > 1:
-                raise PlanError(f"{path}, line {number}: {text!r} is not a time in seconds") from None
-    times: Times = np.array(values, dtype=np.float64)
+        with warnings.catch_warnings(action="ignore"):  # of an empty file
+            times: Times = np.loadtxt(path, ndmin=1, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: cannot be read as times in seconds: {error}") from None
+    if times.ndim > 1:
+        raise PlanError(f"{path}: holds more than one time on a line")
     if not len(times):
         raise PlanError(f"{path}: holds no times")
     if not np.all(np.isfinite(times)):

@@ -184,15 +184,6 @@ def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] 
     return {"counters": counters, "restarted": any(value < 0 for value in grown.values())}
 
 
-def models(url: str) -> Any:
-    """Return the answer of /v1/models, or None if there is none."""
-    body = fetch(url, "/v1/models")
-    try:
-        return None if body is None else json.loads(body)
-    except ValueError:
-        return None
-
-
 def written(name: str, labels: Mapping[str, str]) -> str:
     inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
     return f"{name}{{{inside}}}" if inside else name

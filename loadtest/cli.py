@@ -75,7 +75,6 @@ def run(
         Text, Option(help="Time limit, counted from the intended send time.  [default: 10s]")
     ] = None,
     connections: Annotated[int | None, Option(help="Maximum of open connections.  [default: 1024]")] = None,
-    processes: Annotated[int | None, Option(help="Number of client processes.  [default: 1]")] = None,
     max_lag: Annotated[
         Text,
         Option(
@@ -107,7 +106,7 @@ def run(
     from loadtest import beside, driving, plan, terminal
     from loadtest.report import missed_objective, server_problems
 
-    if api_key:  # client processes read it there, so that the plan and the report never contain it
+    if api_key:  # the client process reads it there, so that the plan and the report never contain it
         os.environ[plan.API_KEY_VARIABLE] = api_key
     given = {name: value for name, value in context.params.items() if value is not None}
     try:

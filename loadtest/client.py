@@ -35,7 +35,7 @@ GRACE_S = 2.0
 
 
 class Client:
-    """Runs one process's share of a plan. Create and use it inside a running loop.
+    """Runs a plan. Create and use it inside a running loop.
 
     Args:
         requests: in the order of their intended times.
@@ -63,7 +63,7 @@ class Client:
         self._end = end + plan.timeout
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if url.scheme == "https" else None
-        self._max_open = -(-plan.connections // plan.processes)
+        self._max_open = plan.connections
         self._requests = requests
         self._ahead = deque(islice(requests, AHEAD))
         self._outstanding: deque[Request] = deque()  # by intended time, which is the order of their timeouts

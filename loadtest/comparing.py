@@ -63,14 +63,9 @@ class Unanswered:
     b: float
 
     @property
-    def change(self) -> float:
-        """B's share less A's."""
-        return self.b - self.a
-
-    @property
     def is_worse(self) -> bool:
         """Whether B answers fewer requests than chance and a busy machine explain."""
-        return self.change > max(MORE_UNANSWERED, self.a / 10)
+        return self.b - self.a > max(MORE_UNANSWERED, self.a / 10)
 
 
 def compare(a: Report, b: Report) -> list[Difference]:

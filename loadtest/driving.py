@@ -73,7 +73,7 @@ def _run(plan: Plan, slo: Objective | None, server: int | None, events: beside.E
             watch.end()
         events.end()
     metrics = beside.difference(before, beside.metrics(plan.url))
-    result = report.build(outcome, slo, metrics=metrics, models=beside.models(plan.url), events=events.ran)
+    result = report.build(outcome, slo, metrics=metrics, events=events.ran)
     if watch is not None:
         result["watch"] = watching.conclusion(watch, result)
     return result
@@ -83,11 +83,8 @@ def _search(plan: Plan, slo: Objective) -> Report:
     assert not isinstance(plan.rate, str)
     search = find_max.Search(plan.changed(events=()), slo, _probe, _say)
     found, last = search.find(plan.rate)
-    result = report.build(last, slo, models=beside.models(plan.url))
+    result = report.build(last, slo)
     result["find_max"] = found
-    if found["limited_by"] == "client":
-        result["valid"] = False
-        result["invalid_because"].append("the client reached its limit before the server")
     return result
 
 

@@ -26,10 +26,6 @@ Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
 
-class ClientLimited(Exception):
-    """The client cannot send that fast, so the result would say nothing about the server."""
-
-
 class Search:
     """Probes rates of one plan against one objective."""
 
@@ -43,29 +39,20 @@ class Search:
         """Search, beginning with `first` requests per second. Return the result and the run to report.
 
         rate: the highest rate that was confirmed; None if not even the lowest one held. lost_at: the lowest
-        rate above it that was probed and did not hold; None if none was. Each probe may be wrong by chance,
-        so the two are no interval. limited_by: `server`, or `client` if the client was the limit; then the
-        rate held, but was not confirmed. curve: every probe.
+        rate above it that was probed and did not hold. Each probe may be wrong by chance, so the two are no
+        interval. curve: every probe. Raises LoadTestError if the client reaches its limit first.
         """
-        limited_by = "server"
-        try:
-            low, high = self._bracket(first)
-            while low and high / low > 1 + RESOLUTION and len(self._curve) < MAX_PROBES:
-                middle = (low * high) ** 0.5
-                low, high = (middle, high) if self._holds(middle, "bisection") else (low, middle)
-            while low and not all(self._holds(low, "confirmation") for _ in range(CONFIRMATIONS)):
-                high, low = low, low / (1 + RESOLUTION)
-                if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
-                    low = 0.0
-            lost_at: float | None = high
-        except ClientLimited:
-            limited_by = "client"
-            lost_at = min((p["rate"] for p in self._curve if not p["held"]), default=None)
-            held = [p["rate"] for p in self._curve if p["held"]]
-            low = max((rate for rate in held if lost_at is None or rate < lost_at), default=0.0)
+        low, high = self._bracket(first)
+        while low and high / low > 1 + RESOLUTION and len(self._curve) < MAX_PROBES:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if self._holds(middle, "bisection") else (low, middle)
+        while low and not all(self._holds(low, "confirmation") for _ in range(CONFIRMATIONS)):
+            high, low = low, low / (1 + RESOLUTION)
+            if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
+                low = 0.0
         last = self._best or self._last
         assert last is not None
-        found = {"rate": low or None, "lost_at": lost_at, "limited_by": limited_by}
+        found = {"rate": low or None, "lost_at": high}
         return {**found, "curve": sorted(self._curve, key=lambda point: point["rate"])}, last
 
     def _is_enough(self, rate: float) -> bool:
@@ -98,8 +85,7 @@ class Search:
                 break
             self._say(f"{rate:,.1f}/s: {spoiled[0]}")
         else:
-            self._last = self._last or outcome
-            raise ClientLimited
+            raise LoadTestError(f"the client reached its limit before the server: {spoiled[0]}")
         recorder, latency = outcome.recorder, outcome.recorder.latency()
         missed = self._objective.missed(recorder, latency)
         p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))

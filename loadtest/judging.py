@@ -18,7 +18,7 @@ from loadtest.running import Outcome
 DEFAULT_ERRORS = 0.001
 MAX_UNSENT = 0.01
 MAX_CPU = 0.9
-"""Share of one core that a client process may use; above it, answers wait for the client."""
+"""Share of one core that the client process may use; above it, answers wait for the client."""
 
 _HINTS = {
     "http_401": "the server says 401 (--api-key, or HEADROOM_API_KEY)",
@@ -30,7 +30,7 @@ _HINTS = {
 """Errors of requests that the server did not read, and what may be wrong on the client's side."""
 
 _UNSENT = {
-    "not_sent": "the client could not keep up; more --processes",
+    "not_sent": "the client could not keep up; a lower --rate, or several runs at once",
     "connection_wait_timeout": "no connection became free in time; more --connections",
     "out_of_files": "no more files may be open; raise `ulimit -n`",
     "out_of_ports": "no local port was free; fewer --connections",
@@ -131,10 +131,7 @@ def invalid_because(outcome: Outcome) -> list[str]:
             f"the client sent late: send lag p{percent:g} was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
         )
     if outcome.cpu_share is not None and outcome.cpu_share > MAX_CPU:
-        reasons.append(
-            f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}"
-            " (more --processes)"
-        )
+        reasons.append(f"the client was busy: it used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}")
     unsent = Counter({kind: recorder.errors[kind] for kind in _UNSENT})
     if unsent.total() > MAX_UNSENT * recorder.scheduled:
         ((commonest, _),) = unsent.most_common(1)

@@ -61,7 +61,6 @@ def render(report: Report) -> str:
         charts=charts(report),
         tables=tables,
         stages={name: round(times["mean"], 3) for name, times in report["stages_ms"].items()},
-        models=json.dumps(report["server_models"], indent=1, ensure_ascii=False)[:20_000],
     )
 
 

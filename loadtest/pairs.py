@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,6 @@ from pyarrow import csv, json, parquet
 from loadtest.plan import PlanError
 
 Pair = tuple[str, str]
-
-MAX_PAIRS = 200_000
-"""Number of pairs that are read from a file; more would only cost memory."""
 
 _SPECIAL_TOKENS = 3
 """[CLS], and [SEP] after each text; they count as tokens of a pair."""
@@ -74,9 +70,7 @@ def read_pairs(path: Path) -> list[Pair]:
         raise PlanError(f"--pairs: {path} cannot be read: {' '.join(str(error).split())}") from None
     if not len(table):
         raise PlanError(f"--pairs: {path} holds no pairs")
-    if len(table) > MAX_PAIRS:
-        print(f"headroom load: using the first {MAX_PAIRS:,} pairs of {path}", file=sys.stderr)
-    pairs = [(row["query"], row["title"]) for row in table.slice(0, MAX_PAIRS).to_pylist()]
+    pairs = [(row["query"], row["title"]) for row in table.to_pylist()]
     for number, (query, title) in enumerate(pairs, start=1):
         if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
             raise PlanError(f"--pairs: {path}, row {number}: expected the texts query and title")

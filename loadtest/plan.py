@@ -1,4 +1,4 @@
-"""The plan of a run, made from a scenario file and options, sent to every process and put into the report.
+"""The plan of a run, made from a scenario file and options, for the client process and the report.
 
 It never holds a secret: it names the environment variable that holds an API key.
 """
@@ -146,7 +146,6 @@ class Plan(_Model):
     warmup: Seconds = Field(3.0, ge=0)
     timeout: Seconds = Field(10.0, gt=0)
     connections: int = Field(1024, ge=1)
-    processes: int = Field(1, ge=1, le=256)
     traffic: tuple[Traffic, ...] = Field((Traffic(),), min_length=1)
     pairs: Path | None = None
     max_lag: Seconds = Field(0.010, gt=0, description="Send lag at p99 above which a run is invalid.")

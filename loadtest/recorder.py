@@ -1,4 +1,4 @@
-"""Records what one process measures, in constant memory: histograms, counts and a time line.
+"""Records what the client measures, in constant memory: histograms, counts and a time line.
 
 There are three kinds of time, all in seconds. *Latency* goes from the intended send time to the answer's last
 byte. *Service* goes from the write to the answer's last byte. *Send lag* goes from the intended time to the
@@ -172,21 +172,6 @@ class Recorder:
     def latency(self) -> Histogram:
         """Return the latencies of all answers, and the waiting times of timeouts."""
         return Histogram.merged(group.latency for group in self.groups.values())
-
-    def add(self, other: Recorder) -> None:
-        """Add the measurements of another process, whose windows have the same length."""
-        self.windows += [Tally() for _ in range(len(other.windows) - len(self.windows))]
-        for window, more in zip(self.windows, other.windows, strict=False):
-            window.add(more)
-        for key, group in other.groups.items():
-            self._tally(key).add(group)
-        for stage, histogram in other.stages.items():
-            self.stages[stage].add(histogram)
-        for name in ("service", "send_lag", "connection_wait", "error_latency"):
-            getattr(self, name).add(getattr(other, name))
-        for name in ("scheduled", "sent", "ok", "titles"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.errors.update(other.errors)
 
 
 def server_timing(header: bytes) -> list[tuple[str, float]]:

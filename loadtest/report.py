@@ -28,7 +28,6 @@ def build(
     objective: Objective | None = None,
     *,
     metrics: dict[str, Any] | None = None,
-    models: Any = None,
     events: list[dict[str, Any]] | None = None,
 ) -> Report:
     """Return the report of one run, in milliseconds, requests per second and seconds since the warm-up."""
@@ -73,7 +72,6 @@ def build(
         "by": {dimension: _by(recorder, place) for place, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
         "server_metrics": metrics,
-        "server_models": models,
         "client_cpu_share": outcome.cpu_share,
         "events": events or [],
         "plan": outcome.plan.model_dump(mode="json", by_alias=True),

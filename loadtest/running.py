@@ -1,7 +1,7 @@
-"""Runs a plan: the parent starts client processes, watches them and merges their results.
+"""Runs a plan in a client process, which nothing else disturbs.
 
-Each client process builds its share of the requests, waits for the common start, runs, and reports. Messages
-on its pipe are pairs: it sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `stop`.
+The process builds the requests, waits for the start, runs, and reports. Messages on its pipe are pairs: it
+sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `stop`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,7 +35,7 @@ from loadtest.recorder import Recorder
 from loadtest.workload import Workload
 
 LEAD_S = 0.2
-"""Seconds between the moment when all processes are ready and the common start."""
+"""Seconds between the moment when the process is ready and the start."""
 
 PROGRESS_S = 1.0
 MAX_WINDOWS = 256
@@ -50,7 +49,8 @@ are `in flight`, `sent`, `answered`, or failed with an error of that name."""
 class Outcome:
     """The measurements of one run.
 
-    seconds: length of the measured part. cpu_share: share of one core that the busiest client process used.
+    seconds: length of the measured part. cpu_share: share of one core that the client process used; None if
+    the run was too short.
     """
 
     plan: Plan
@@ -61,14 +61,6 @@ class Outcome:
     interrupted: bool
 
 
-@dataclass(slots=True)
-class Result:
-    """The measurements of a process. cpu_share: share of one core it used; None if the run was too short."""
-
-    recorder: Recorder
-    cpu_share: float | None
-
-
 def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None] | None = None) -> Outcome:
     """Run a plan whose rate is a number. Ctrl-C ends it early; the outcome is then of the part that ran.
 
@@ -77,41 +69,27 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
         began: called once with the time on `clock` at which the measured part begins.
 
     Raises:
-        LoadTestError: nothing answers at the URL, an input file is wrong, or a client process died.
+        LoadTestError: nothing answers at the URL, an input file is wrong, or the client process died.
     """
     address = find(plan.url)
     planned = arrivals.duration(plan)
     context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess] = []
-    pipes: list[Connection] = []
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=client_process, args=(plan, address, theirs), daemon=True)
     with _interrupts() as interrupted:
+        process.start()
         try:
-            for number in range(plan.processes):
-                ours, theirs = context.Pipe()
-                work = (plan, address, number, theirs)
-                process = context.Process(target=client_process, args=work, daemon=True)
-                process.start()
-                theirs.close()
-                processes.append(process)
-                pipes.append(ours)
-            for pipe in pipes:
-                _receive(pipe)
+            theirs.close()
+            _receive(pipe)
             started_at, start = datetime.now(UTC), clock() + LEAD_S
-            for pipe in pipes:
-                pipe.send(("go", start))
+            pipe.send(("go", start))
             if began is not None:
                 began(start + plan.warmup)
-            results = _follow(pipes, start, interrupted, watch)
+            recorder, cpu_share = _follow(pipe, start, interrupted, watch)
             ended = clock()
-            for process in processes:
-                process.join(10)
+            process.join(10)
         finally:
-            for process in processes:
-                process.kill()
-    recorder = results[0].recorder
-    for result in results[1:]:
-        recorder.add(result.recorder)
-    cpu_share = max((r.cpu_share for r in results if r.cpu_share is not None), default=None)
+            process.kill()
     is_cut = interrupted.is_set()
     ran = max(1e-9, min(planned, ended - start - plan.warmup)) if is_cut else planned
     return Outcome(plan, recorder, started_at, ran, cpu_share, is_cut)
@@ -129,34 +107,29 @@ def find(url: str) -> str:
 
 
 def _follow(
-    pipes: Sequence[Connection], start: float, interrupted: threading.Event, watch: Watcher | None
-) -> list[Result]:
-    states: dict[Connection, Counter[str]] = {}
-    results: dict[Connection, Result] = {}
+    pipe: Connection, start: float, interrupted: threading.Event, watch: Watcher | None
+) -> tuple[Recorder, float | None]:
+    """Return the process's measurements and its share of a core."""
     told = False
-    while len(results) < len(pipes):
-        working = [pipe for pipe in pipes if pipe not in results]
+    while True:
         if interrupted.is_set() and not told:
             told = True
-            for pipe in working:
-                pipe.send(("stop", None))
-        readable = wait(working, timeout=0.2)
-        for pipe in [pipe for pipe in working if pipe in readable]:
-            kind, value = _receive(pipe)
-            if kind == "result":
-                results[pipe] = value
-                continue
-            states[pipe] = value
-            if watch is not None and pipe is pipes[-1]:
-                watch(clock() - start, sum(states.values(), Counter()))
-    return list(results.values())
+            pipe.send(("stop", None))
+        if not pipe.poll(0.2):
+            continue
+        kind, value = _receive(pipe)
+        if kind == "result":
+            recorder, cpu_share = value
+            return recorder, cpu_share
+        if watch is not None:
+            watch(clock() - start, value)
 
 
 def _receive(pipe: Connection) -> tuple[str, Any]:
     try:
         kind, value = pipe.recv()
     except (EOFError, OSError):  # OSError: it died while it was sending
-        raise LoadTestError("a client process died") from None
+        raise LoadTestError("the client process died") from None
     if kind == "failed":
         raise LoadTestError(value)
     return kind, value
@@ -182,23 +155,23 @@ def _interrupts() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def client_process(plan: Plan, address: str, number: int, pipe: Connection) -> None:
-    """Run process `number` of the plan against the address; the parent handles Ctrl-C."""
+def client_process(plan: Plan, address: str, pipe: Connection) -> None:
+    """Run the plan against the address; the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _allow_many_files()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_send_requests(plan, address, number, pipe))
+            runner.run(_send_requests(plan, address, pipe))
     except LoadTestError as error:
         pipe.send(("failed", str(error)))
     except (BrokenPipeError, EOFError):  # the parent has ended
         os._exit(1)
 
 
-async def _send_requests(plan: Plan, address: str, number: int, pipe: Connection) -> None:
+async def _send_requests(plan: Plan, address: str, pipe: Connection) -> None:
     pairs = made_up_pairs(plan.seed) if plan.pairs is None else read_pairs(plan.pairs)
     keys = {name: os.environ.get(name, "") for name in {traffic.api_key_env for traffic in plan.traffic}}
-    requests = Workload(plan, pairs, keys).requests(number, plan.processes)
+    requests = Workload(plan, pairs, keys).requests()
     measured = arrivals.duration(plan)
     recorder = Recorder(plan.warmup, window=_window(plan, measured, arrivals.expected(plan) / measured))
     pipe.send(("ready", None))
@@ -227,8 +200,8 @@ async def _send_requests(plan: Plan, address: str, number: int, pipe: Connection
     await client.run()
     watching.cancel()
     if client.ran_out:
-        recorder.not_sent(arrivals.count(plan, number, plan.processes) - recorder.scheduled)
-    pipe.send(("result", Result(recorder, cpu_share)))
+        recorder.not_sent(arrivals.count(plan) - recorder.scheduled)
+    pipe.send(("result", (recorder, cpu_share)))
 
 
 def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

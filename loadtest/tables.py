@@ -83,8 +83,7 @@ def highest_rate(capacity: dict[str, Any]) -> str:
     """Return what a search found, in a sentence."""
     if capacity["rate"] is None:
         return "No rate that was tried holds the objective."
-    high = capacity["lost_at"]
-    end = f"{high:,.1f}/s did not hold it" if high else "above it the client was the limit"
+    end = f"{capacity['lost_at']:,.1f}/s did not hold it"
     return f"Highest rate that holds the objective: {capacity['rate']:,.1f} requests/s; {end}."
 
 

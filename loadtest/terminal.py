@@ -91,6 +91,6 @@ def show_comparison(differences: list[Difference], failed: Unanswered, a: Report
     for name in ("achieved", "goodput"):
         one, two = a["rate"][name], b["rate"][name]
         rows.append([f"{name}/s", f"{one:,.1f}", f"{two:,.1f}", percent(two / one - 1) if one else "–", ""])
-    change = f"{signed(100 * failed.change)} points"
+    change = f"{signed(100 * (failed.b - failed.a))} points"
     rows.append(["unanswered", f"{failed.a:.1%}", f"{failed.b:.1%}", change, ""])
     console.print(_table(rows))

@@ -1,7 +1,6 @@
 """Builds the complete HTTP requests, seeded, in the order of their intended send times.
 
-The same plan gives the same requests at the same times for any number of processes: process k of n
-makes the whole schedule and keeps every n-th request.
+The same plan gives the same requests at the same times.
 """
 
 from __future__ import annotations
@@ -87,17 +86,15 @@ class Workload:
         self._queries = [orjson.dumps(query) for query, _ in texts[: len(pairs)]]
         self._titles = [orjson.dumps(title) for _, title in texts[: len(pairs) + max_titles]]
 
-    def requests(self, process: int = 0, processes: int = 1) -> Iterator[Request]:
-        """Yield every `processes`-th request from the `process`-th on, in the order of intended times."""
+    def requests(self) -> Iterator[Request]:
+        """Yield the requests in the order of intended times."""
         shares = np.array([kind.share for kind in self._kinds])
-        first = 0
         for number, times in enumerate(chunks(self._plan)):
             rng = np.random.default_rng([self._plan.seed, 1, number])
             choice = rng.choice(len(self._kinds), size=len(times), p=shares / shares.sum())
             draws = rng.random((len(times), 3))
-            for index in range((process - first) % processes, len(times), processes):
-                yield self._request(float(times[index]), self._kinds[choice[index]], draws[index])
-            first += len(times)
+            for index, time in enumerate(times):
+                yield self._request(float(time), self._kinds[choice[index]], draws[index])
 
     def _request(self, intended: float, kind: Kind, draw: NDArray[np.float64]) -> Request:
         measured = intended >= self._plan.warmup

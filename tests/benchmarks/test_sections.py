@@ -87,7 +87,6 @@ def test_the_load_tester_and_the_server_count_the_same_requests(server: Server, 
     assert report["by"]["mask"].keys() == {"none", "0.*"}
     assert {"tokenize", "queue", "inference"} <= report["stages_ms"].keys()
     assert report["stages_ms"]["total"]["p50"] < report["latency_ms"]["p99"]
-    assert report["server_models"]
 
 
 @pytest.mark.slow

@@ -74,20 +74,18 @@ def test_any_schedule_ascends_ends_in_time_and_has_about_the_expected_number(pha
     assert np.all(np.diff(at) >= 0)
     assert np.all((at >= 0) & (at <= warmup + arrivals.duration(wanted) + 1e-6))
     measured = int((at >= warmup).sum())
-    assert measured == arrivals.count(wanted) == sum(arrivals.count(wanted, k, 3) for k in range(3))
+    assert measured == arrivals.count(wanted)
     expected = arrivals.expected(wanted)
     assert abs(measured - expected) <= (2 if kind == "constant" else 6 * expected**0.5 + 6)
 
 
 def test_a_trace_is_replayed_from_its_first_time(tmp_path):
     trace = tmp_path / "trace.csv"
-    text = "time,user\n1700000000.5,a\n1700000001.0,b\n# a break\n\n1700000004.25,c\n"
+    text = "1700000000.5\n1700000001.0\n# a break\n\n1700000004.25\n"
     for encoding in ("utf-8", "utf-8-sig"):
         trace.write_text(text, encoding)
         assert times(arrivals="trace", trace=trace).tolist() == [0, 0.5, 3.75]
         assert arrivals.duration(plan(arrivals="trace", trace=trace)) == 3.75
-    trace.write_text("0.0\n1.0\n5.0\n", "utf-8-sig")
-    assert times(arrivals="trace", trace=trace).tolist() == [0, 1, 5]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,8 @@ def test_a_trace_is_replayed_from_its_first_time(tmp_path):
     [
         ("", "holds no times"),
         ("1\n3\n2\n", "backwards"),
-        ("1\nsoon\n", "line 2: 'soon'"),
+        ("1\nsoon\n", "'soon' to float64 at row 1"),
+        ("1 2\n3 4\n", "more than one time on a line"),
         ("0\ninf\n", "finite"),
     ],
 )

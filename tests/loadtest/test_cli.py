@@ -30,7 +30,7 @@ def load(*arguments: object) -> Result:
 def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
     options = "--rate 40 --duration 3s --warmup 0.5s --titles 1 --slo p99=5s --max-lag 10s"
     with reference("20ms") as server:
-        masks = "--masks none=3;2.3,7.* --processes 2 --out"
+        masks = "--masks none=3;2.3,7.* --out"
         run = load("run", server.url, options, masks, tmp_path / "a")
         assert run.exit_code == 0, run.output
         assert run.stdout.startswith("valid\n")
@@ -140,7 +140,7 @@ def test_ctrl_c_reports_what_ran(tmp_path):
         servers.says(b"200 OK", b'{"results": [{}]}')(connection)
         answers.release()
 
-    options = SHORT.replace("1s", "10m", 1) + " --arrivals constant --processes 2 --out"
+    options = SHORT.replace("1s", "10m", 1) + " --arrivals constant --out"
     with faulty(counted) as url, program("run", url, *options.split(), str(tmp_path)) as run:
         for _ in range(120):
             assert answers.acquire(timeout=60), "no more requests came"

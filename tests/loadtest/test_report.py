@@ -74,14 +74,14 @@ def test_it_has_what_the_contract_promises():
     ("changes", "reason"),
     [
         ({"send_lag": 0.5}, "send lag p99 was 500"),
-        ({"errors": {"not_sent": 10}}, "did not send 10 of 200 .*more --processes"),
+        ({"errors": {"not_sent": 10}}, "did not send 10 of 200 .*a lower --rate"),
         ({"errors": {"out_of_files": 3}}, "did not send 3 of 200 .*ulimit -n"),
         ({"errors": {"out_of_ports": 3}}, "did not send 3 of 200 .*local port"),
         ({"errors": {"connection_wait_timeout": 3}}, "more --connections"),
         ({"errors": {"connect_tls": 200}, "ok": 0}, "no TLS connection could be made .does it speak https"),
         ({"errors": {"http_401": 200}, "ok": 0}, "^no request was answered: the server says 401"),
         ({"scheduled": 0}, "nothing was scheduled"),
-        ({"cpu_share": 0.97}, "a process used 97% of a core"),
+        ({"cpu_share": 0.97}, "it used 97% of a core"),
     ],
 )
 def test_a_run_that_the_client_spoiled_is_invalid_and_says_why_first(changes, reason):
@@ -152,7 +152,7 @@ def test_the_page_shows_a_search():
     times = {"p50_ms": 1.0, "p90_ms": 2.0, "p99_ms": None}
     point = {"achieved": 9.0, "errors": 0.0, "missed_because": ["late"], **times}
     curve = [{"rate": rate, "purpose": "bisection", "held": rate < 3, **point} for rate in (1.0, 2.0, 4.0)]
-    made["find_max"] = {"rate": 2.0, "lost_at": 4.0, "limited_by": "server", "curve": curve}
+    made["find_max"] = {"rate": 2.0, "lost_at": 4.0, "curve": curve}
     text = page.render(made)
     assert "Highest rate that holds the objective: 2.0 requests/s; 4.0/s did not hold it." in text
     assert Page(text).tags.count("svg") == 4

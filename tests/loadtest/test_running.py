@@ -37,7 +37,7 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
         ours, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(theirs.fileno())) as same:
             same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the system makes it some 4 KiB
-        process = context.Process(target=client_process, args=(plan, "127.0.0.1", 0, theirs))
+        process = context.Process(target=client_process, args=(plan, "127.0.0.1", theirs))
         process.start()
         theirs.close()
         try:
@@ -46,7 +46,7 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
             time.sleep(3)
             while (message := ours.recv())[0] != "result":
                 pass
-            recorder = message[1].recorder
+            recorder, _ = message[1]
             assert recorder.ok == recorder.scheduled == 200
             process.join(10)
             assert process.exitcode == 0

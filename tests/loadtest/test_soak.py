@@ -25,8 +25,7 @@ def test_two_minutes_of_faults_and_attacks_leave_no_problem(soak: Soak) -> None:
     assert {event["name"] for event in report["events"]} == planned
     answers = {event["name"]: event["said"]["answers"] for event in report["events"] if "said" in event}
     assert answers["slow-loris"].get("408", 0) + answers["slow-loris"].get("503", 0) > 0
-    assert {"400", "413", "415", "422"} <= answers["malformed requests"].keys()
-    assert answers["idle connections"]["opened"] > 1000
+    assert answers["hang-ups"]["hung up"] > 10
     assert watched["scrapes"] > 10
 
 

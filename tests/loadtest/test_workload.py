@@ -1,10 +1,9 @@
-"""The requests: what the plan says, the same every time, and the same for any number of processes."""
+"""The requests: what the plan says, and the same every time."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from loadtest.workload import Workload, title_counts
 PAIRS = [(f"query {i // 4}", f'title "{i}" é') for i in range(40)]
 
 
-def requests(traffic, *, process=0, processes=1, keys=None, url="http://127.0.0.1:1/base/", **values):
+def requests(traffic, *, keys=None, url="http://127.0.0.1:1/base/", **values):
     plan = make_plan({"url": url, "warmup": 0, "traffic": traffic, "rate": 100, "duration": 10, **values})
-    return list(Workload(plan, PAIRS, keys or {}).requests(process, processes))
+    return list(Workload(plan, PAIRS, keys or {}).requests())
 
 
 def body(request):
@@ -96,14 +95,6 @@ def test_any_path_can_be_asked_for():
     request = requests([{"endpoint": "GET /health/live?a=%20"}])[0]
     assert request.payload.startswith(b"GET /base/health/live?a=%20 HTTP/1.1\r\n")
     assert request.payload.endswith(b"\r\n\r\n")
-
-
-def test_processes_share_the_very_requests_that_one_would_send():
-    traffic = [{"titles": "1-5", "masks": "none,0.*", "units": 1000}]
-    whole = [(r.intended, r.payload) for r in requests(traffic)]
-    parts = [[(r.intended, r.payload) for r in requests(traffic, process=k, processes=3)] for k in range(3)]
-    assert sorted(chain(*parts)) == sorted(whole)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_only_what_comes_after_the_warm_up_is_measured():
