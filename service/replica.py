@@ -244,7 +244,7 @@ class Replica:
 
     def _publish(self) -> None:
         variants = self._catalog.variants.items()
-        self._metrics.config(self.config_version, {name: variant.mask.heads_on for name, variant in variants})
+        self._metrics.config(self.config_version, {name: variant.heads_on for name, variant in variants})
 
     async def _report(self) -> None:
         while True:

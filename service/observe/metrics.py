@@ -90,7 +90,7 @@ _GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's
     # Each replica shows its own version, so that different values reveal an unfinished roll-out.
     "config_version": ("The live config's version, its hexadecimal digits read as a number.", [], "liveall"),
     "config_refused": ("1 while the last edit of the live config is refused, else 0.", [], "livemax"),
-    "heads_on": ("Attention heads that a variant keeps.", ["variant"], "livemostrecent"),
+    "heads_on": ("Attention heads that take part in a variant.", ["variant"], "livemostrecent"),
     "build_info": (
         "1, with what runs as labels.",
         ["version", "torch", "model", "device", "dtype"],

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.errors import ModelError
@@ -73,6 +75,12 @@ class Variant:
     def info(self) -> HeadMaskInfo:
         """The mask, as answers describe it."""
         return mask_info(self.mask, self.classifier)
+
+    @property
+    def heads_on(self) -> int:
+        """The number of heads that take part: those on under the mask that the checkpoint still holds."""
+        kept = zip(self.mask.matrix, self.classifier.config.kept_heads, strict=True)
+        return sum(int(np.count_nonzero(weights[list(heads)])) for weights, heads in kept)
 
     @property
     def parameters(self) -> int:

@@ -12,6 +12,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.checkpoint.config import read_config, read_stored_masks
+from models.compress.prune import prune
 from models.errors import InvalidMask, UnsupportedCheckpoint
 from models.training.shipped.smaller import share_words
 from service.config.masks import resolve_masks
@@ -93,6 +94,14 @@ def test_a_smaller_network_beside_the_weights_is_a_variant_of_its_model(tmp_path
     document["variants"][2]["optional"] = False
     with pytest.raises(InvalidConfig, match="the model has no network @other"):
         build()
+
+
+def test_heads_that_a_checkpoint_lost_are_not_on(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The gauge said 144 of a network with 72 heads."""
+    prune(tiny_checkpoint, tmp_path / "smaller", HeadMask.parse("0.0-2,2.1", layers=3, heads=4))
+    found = catalog(Classifier.load(tmp_path / "smaller", "cpu", "float32"))
+    assert [found.variants[name].heads_on for name in ("full", "cut")] == [8, 8]
+    assert found.choose("full", "1.*,0.3").heads_on == 3
 
 
 def test_an_optional_variant_of_another_checkpoint_stays_where_that_has_the_mask(
