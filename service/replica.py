@@ -101,8 +101,7 @@ class Replica:
         Raises ModelError or InvalidConfig.
         """
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, metrics.device_failure)
-        days = settings.retention_days
-        store = await asyncio.to_thread(Store, settings.database_url, retention_days=days)
+        store = await asyncio.to_thread(Store, settings.database_url)
         live = LiveExperiments(store, metrics.experiments)
         await asyncio.to_thread(_apply_experiments, live, config)
         return cls(settings, metrics, engine, catalog, live)

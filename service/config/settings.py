@@ -144,12 +144,6 @@ class Settings(BaseSettings):
         description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
         "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
-    retention_days: _Positive | None = Field(
-        180.0,
-        description="Days after which exposures and outcomes are deleted, except units of experiments in "
-        "the config and their outcomes; `null` in the config file: never.",
-    )
-
     api_keys: _ApiKeys = Field(
         (),
         repr=False,

@@ -70,18 +70,13 @@ class UnknownOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
-    """The result of a batch of outcomes. The four numbers add up to the batch's length."""
+    """The result of a batch of outcomes. The three numbers add up to the batch's length."""
 
-    accepted: Annotated[int, says("Outcomes that were stored and count for their unit's arm.")]
+    accepted: Annotated[
+        int, says("Outcomes that were stored. They count once their unit's exposure is, too.")
+    ]
     duplicates: Annotated[int, says("Outcomes that were ignored, because their id is stored already.")]
     unknown: Annotated[int, says("Outcomes that are not stored; `unknown_outcomes` says which and why.")]
-    pending: Annotated[
-        int,
-        says(
-            "Outcomes that were stored before an exposure of their unit was. They count once it is; they are "
-            "kept for a day (those of a covariate: as long as retention allows)."
-        ),
-    ] = 0
     unknown_outcomes: Annotated[
         Sequence[UnknownOutcome], says("One entry each, in the request's order.")
     ] = ()

@@ -92,7 +92,7 @@ class LiveExperiments:
         self.metrics = metrics
         store.on_failure = metrics.database_failed
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
-        self.writer = Writer(store, metrics, running=lambda: [each.name for each in self.ledger.configs])
+        self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
         self.guard = Guard(self.ledger, self.windows)
         self._seen = RecentlySeen()

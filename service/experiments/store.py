@@ -7,14 +7,12 @@ as soon as it is back.
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, tuple_
+from sqlalchemy import Connection, insert, select
 
 from service.errors import DatabaseUnavailable
 from service.experiments import database, outcomes, tables
@@ -32,10 +30,6 @@ from service.experiments.tables import actions, epoch_counts, exposures, shadow_
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
 
-GRACE_S = 86_400
-"""How long an outcome waits for its exposure, which may still be in a replica's buffer."""
-
-_DAY_S = 86_400
 _LOG_LOCK = 0x6163746E
 
 T = TypeVar("T")
@@ -45,22 +39,12 @@ class Store:
     """One database. Nothing is opened before the first call.
 
     url: sqlite:////path/file.db or postgresql://user:password@host/name. Default: `database.default_url()`.
-    retention_days: `sweep` deletes older rows; None keeps them for ever.
-    clock: returns seconds since the epoch.
     Raises ValueError for another kind of URL.
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        retention_days: float | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, url: str | None = None) -> None:
         self.url = database.parse_url(url or database.default_url())
         self._engine = database.connect(self.url)
-        self._retention_s = math.inf if retention_days is None else retention_days * _DAY_S
-        self._clock = clock
         self._is_prepared = False
         self._preparing = threading.Lock()
         self.on_failure: Callable[[str], None] = lambda _: None
@@ -129,25 +113,14 @@ class Store:
         experiment does not declare, is unknown and not stored.
         """
         kept, unknown = outcomes.sort_out(rows, configs)
-        history = {(config.name, metric.covariate) for config in configs for metric in config.metrics}
-        now = self._clock()
-
-        def waits_until(row: Outcome) -> float:
-            is_history = (row.experiment, row.metric) in history
-            return row.time + self._retention_s if is_history else now + GRACE_S
-
-        stored = pending = 0
+        stored = 0
         for chunk in _chunks(kept):
+            values = {(row.experiment, row.id): values_of(row) for row in reversed(chunk)}  # the first counts
             with self._write() as db:
-                new, without_exposure = outcomes.record(db, chunk, waits_until)
-            stored, pending = stored + new, pending + without_exposure
-        return OutcomeReceipt(
-            accepted=stored - pending,
-            duplicates=len(kept) - stored,
-            unknown=len(unknown),
-            pending=pending,
-            unknown_outcomes=unknown,
-        )
+                statement = tables.insert_new(db, tables.outcomes).returning(tables.outcomes.c.id)
+                # Sorted, so that two calls cannot deadlock.
+                stored += len(db.scalars(statement, [values[key] for key in sorted(values)]).all())
+        return OutcomeReceipt(stored, len(kept) - stored, len(unknown), unknown)
 
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
@@ -191,23 +164,6 @@ class Store:
                 counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
         return counts
 
-    def sweep(self, running: Collection[str] = (), limit: int = CHUNK) -> int:
-        """Delete up to `limit` rows of each table that are past their time. Return how many; 0: none is left.
-
-        Actions and counts stay, and so do the units of the `running` experiments and what these did: a unit
-        whose row is gone would count again. An outcome whose unit never came goes in any case.
-        """
-        now, kept = self._clock(), sorted(running)
-        with self._write() as db:
-            number = outcomes.settle(db, now, limit)
-            if self._retention_s == math.inf:
-                return number
-            cutoff = now - self._retention_s
-            for table in (tables.outcomes, exposures):
-                old = (table.c.time < cutoff) & table.c.experiment.not_in(kept)
-                number += _delete(db, table, old, limit)
-            return number + _delete(db, shadow_results, shadow_results.c.time < cutoff, limit)
-
     def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
         return self._transaction(write=False, seconds=seconds)
@@ -239,9 +195,3 @@ def _read_log(db: Connection, experiments: Collection[str]) -> list[tuple[int, A
         (int(row["number"]), Action(**{name: row[name] for name in Action.__slots__}))
         for row in db.execute(query).mappings()
     ]
-
-
-def _delete(db: Connection, table: Table, which: ColumnElement[bool], limit: int) -> int:
-    key = tuple_(*table.primary_key)
-    chosen = select(*table.primary_key).where(which).limit(limit)
-    return db.execute(delete(table).where(key.in_(chosen))).rowcount

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 
-VERSION = 2
+VERSION = 3
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -41,7 +41,6 @@ exposures = Table(
     *_columns(Text, "arm", "config_version", "epoch"),
     *_columns(Integer, "bucket"),
     *_columns(Double, "time"),
-    Index("exposures_time", "time"),
     sqlite_with_rowid=False,
 )
 
@@ -61,16 +60,10 @@ outcomes = Table(
     *_keys("experiment", "id"),
     *_columns(Text, "unit", "metric"),
     *_columns(Double, "value", "time"),
-    *_columns(Double, "waits_until", nullable=True),
     # Holds all columns that an analysis reads. Without it SQLite reads all outcomes for every unit.
     Index("outcomes_unit", "experiment", "unit", "metric", "time", "value"),
-    Index("outcomes_time", "time"),
     sqlite_with_rowid=False,
-    comment="waits_until: when an outcome that came before its unit's exposure is deleted; null otherwise.",
 )
-# Few outcomes come before their exposure. The sweep that settles them must not read the others.
-_waiting = text("waits_until IS NOT NULL")
-Index("outcomes_waiting", outcomes.c.waits_until, postgresql_where=_waiting, sqlite_where=_waiting)
 
 shadow_results = Table(
     "shadow_results",
@@ -81,7 +74,6 @@ shadow_results = Table(
     *_columns(Double, "rank_correlation", "top10_overlap", "ndcg_delta", "seconds_delta", nullable=True),
     *_columns(Text, "unit", nullable=True),
     Index("shadow_results_experiment", "experiment", "arm"),
-    Index("shadow_results_time", "time"),
 )
 
 actions = Table(

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import reason_of
@@ -27,8 +27,6 @@ BATCH = 500
 FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
 MAX_RETRY_S = 5.0
-SWEEP_S = 3600.0
-"""Time between two searches for rows that are past their retention."""
 
 Record = Exposure | ShadowResult
 
@@ -38,7 +36,6 @@ class Writer:
 
     capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
     interval_s: time between two emptyings of the buffer.
-    running: returns the names of the experiments that keep their units and outcomes.
     metrics: counts the written and the lost. Once `close` has returned, they add up to all that were put.
     """
 
@@ -49,17 +46,14 @@ class Writer:
         *,
         capacity: int = 20_000,
         interval_s: float = 0.2,
-        running: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._store = store
         self._capacity = capacity
         self._interval_s = interval_s
-        self._running = running
         self._metrics = metrics
         # Never taken by the writer's thread, so that no request waits for a transaction.
         self._admission = threading.Lock()
         self._records: deque[Record] = deque()
-        self._next_sweep = time.monotonic()
         self._closing = threading.Event()
         self._given_up = threading.Event()
         self._settled = threading.Condition()  # held while records leave the buffer
@@ -130,7 +124,6 @@ class Writer:
             if self.failure is not None:
                 logger.warning("the experiments' database takes writes again")
             self.failure, retry_s = None, FIRST_RETRY_S
-            self._sweep()
             self._closing.wait(self._interval_s)
             if self._closing.is_set() and not self._records:
                 return
@@ -160,17 +153,6 @@ class Writer:
                 self._records.popleft()
             self._settled.notify_all()
         _count(records, count)
-
-    def _sweep(self) -> None:
-        """Delete a few rows past their retention, if it is time. The next round goes on."""
-        if time.monotonic() < self._next_sweep or self._closing.is_set():
-            return
-        try:
-            if self._store.sweep(self._running()):
-                return
-        except Exception as error:
-            logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))
-        self._next_sweep = time.monotonic() + SWEEP_S
 
 
 def _count(records: Sequence[Record], count: Callable[[RecordKind, int], None]) -> None:

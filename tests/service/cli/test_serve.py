@@ -38,7 +38,6 @@ def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     limits = {
         "max_batch_tokens": 64,
         "max_queue_tokens": 1_000_000,
-        "max_queue_s": 100.0,
         "max_pairs": 10_000,
     }
     times = {"request_timeout_s": REQUEST_S, "drain_timeout_s": DRAIN_S}

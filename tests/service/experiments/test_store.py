@@ -7,24 +7,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from time import time
 from typing import Any
 
 import pytest
 from sqlalchemy import event, inspect, select, text
 
-from service.config.settings import LiveConfig
 from service.errors import DatabaseUnavailable
 from service.experiments.definition import Metric
 from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
 from service.experiments.measure import measure
 from service.experiments.store import Store
-from service.experiments.tables import exposures, metadata, outcomes
-from tests.service.experimenting import config, eventually
-from tests.service.experiments.making import ALWAYS, experiment, live_of, shadowed, units
+from service.experiments.tables import exposures, metadata
+from tests.service.experiments.making import ALWAYS, experiment, units
 
 ONE, TWO, NINE = "0.1 ", "0.2 ", "0.9 "
-DAY = 86_400.0
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
 
@@ -41,13 +37,8 @@ def outcome(
     return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric=metric, value=1.0, time=time)
 
 
-def counts(receipt: OutcomeReceipt) -> tuple[int, int, int, int]:
-    return receipt.accepted, receipt.duplicates, receipt.unknown, receipt.pending
-
-
-def ids(store: Store) -> set[str]:
-    with store.read() as db:
-        return set(db.scalars(select(outcomes.c.id)))
+def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
+    return receipt.accepted, receipt.duplicates, receipt.unknown
 
 
 def times(store: Store) -> dict[str, float]:
@@ -80,28 +71,6 @@ def stores(url: str) -> Iterator[list[Store]]:
     yield made
     for store in made:
         store.close()
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def month(url: str, clock: Clock) -> Iterator[Store]:
-    """A store that keeps rows for thirty days."""
-    store = Store(url, retention_days=30, clock=clock)
-    yield store
-    store.close()
 
 
 def test_a_unit_counts_once_in_the_epoch_in_which_it_first_comes(store: Store) -> None:
@@ -191,7 +160,7 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     ]
     both = [*SPENT, experiment(name="open")]
     receipt = store.record_outcomes(batch, both)
-    assert counts(receipt) == (1, 1, 2, 2)
+    assert counts(receipt) == (3, 1, 2)
     assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
         (1, "o2", "metric"),
         (2, "o3", "experiment"),
@@ -199,64 +168,21 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, spent"
     # What was not kept is no duplicate: it can be sent again once the config has the metric.
     mended = [experiment(metrics=[{"name": "clik"}])]
-    assert counts(store.record_outcomes(batch[1:2], mended)) == (1, 0, 0, 0)
+    assert counts(store.record_outcomes(batch[1:2], mended)) == (1, 0, 0)
 
 
-def test_what_a_unit_did_before_its_exposure_waits_for_it(month: Store, clock: Clock) -> None:
-    """A covariate whose early values went after a day was that of some arms' units and not of others'.
-
-    It does not wait for ever: retention holds for people who never take part, while the experiment runs too.
-    """
+def test_what_a_unit_did_before_its_exposure_counts_once_that_is_there(store: Store) -> None:
     history = [outcome(1, "late", metric="spent", time=900.0), outcome(2, "late", time=900.0)]
-    history.append(outcome(3, "never", metric="spent", time=900.0))
-    assert month.record_outcomes(history, SPENT).pending == 3
-    clock.now += 29 * DAY
-    assert month.sweep(["prune20"]) == 1
-    month.add_exposures([exposure("late", time=clock.now)])
-    found = measure(month, "prune20", SPENT[0].metrics[0], clock.now, ALWAYS).moments["control"]
+    assert counts(store.record_outcomes(history, SPENT)) == (2, 0, 0)
+    store.add_exposures([exposure("late", time=1000.0)])
+    found = measure(store, "prune20", SPENT[0].metrics[0], 2000.0, ALWAYS).moments["control"]
     assert list(found.mean) == [0, 0, 1]
-    clock.now += 2 * DAY
-    assert [month.sweep(["prune20"]), month.sweep(["prune20"])] == [2, 0]
-    assert ids(month) == {"o1"}
 
 
-def test_retention_deletes_in_small_chunks_and_keeps_counts_and_actions(month: Store, clock: Clock) -> None:
-    clock.now = 100 * DAY
-    old = [exposure(f"old{i}", time=100.0) for i in range(25)]
-    month.add_exposures([*old, exposure("new", time=90 * DAY)])
-    rows = [outcome(i, f"old{i}", time=120.0) for i in range(25)]
-    month.record_outcomes([*rows, outcome(99, "new", time=91 * DAY)], OPEN)
-    month.add_shadow([shadowed(0.1, time=100.0)])
-    month.record_action(Action("prune20", "start", 100.0, "operator"))
-    assert month.sweep(["prune20"], limit=10) == 1  # the shadow's
-    assert [month.sweep(limit=10) for _ in range(4)] == [20, 20, 10, 0]
-    assert list(times(month)) == ["new"]
-    assert ids(month) == {"o99"}
-    assert units(month, "prune20") == {"prune20": {"control": 26}}
-    assert len(month.actions(["prune20"])) == 1
-
-
-async def test_units_of_an_experiment_in_the_config_outlive_the_retention(tmp_path: Path) -> None:
-    """A unit whose row was deleted counted again, and its outcomes so far as what it did before."""
-    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}", retention_days=30)
-    rows = [exposure("unit", experiment=name) for name in ("prune20", "over")]
-    store.add_exposures([*rows, exposure("new", experiment="over", time=time())])
-    live = live_of(store)
-    live.apply(LiveConfig.model_validate(config()).assigner, "first")
-
-    def left() -> set[tuple[str, str]]:
-        with store.read() as db:
-            return {(row.experiment, row.unit) for row in db.execute(select(exposures))}
-
-    await eventually(lambda: ("over", "unit") not in left())
-    assert left() == {("prune20", "unit"), ("over", "new")}
-    await live.close(1)
-
-
-def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path, clock: Clock) -> None:
+def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:
     """SQLite's plans: without the right index an analysis took the square of the units' number."""
     path = tmp_path / "plans.db"
-    store = Store(f"sqlite:///{path}", retention_days=30, clock=clock)
+    store = Store(f"sqlite:///{path}")
     statements: list[tuple[str, Sequence[object]]] = []
     store.prepare()
 
@@ -267,14 +193,11 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path,
     store.add_exposures([exposure(f"u{i}") for i in range(3)])
     store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], OPEN)
     store.add_exposures([exposure(f"u{i}", time=50.0, epoch=TWO) for i in range(3)])
-    clock.now = 1e9
-    store.sweep(["prune20"])
-    store.sweep()
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measure(store, "prune20", metric, 1e6, ALWAYS)
     store.close()
     plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]
-    assert len(plain) >= 10
+    assert len(plain) >= 5
     with closing(sqlite3.connect(path)) as db:
         for statement, parameters in plain:
             for *_, step in db.execute(f"EXPLAIN QUERY PLAN {statement}", parameters):

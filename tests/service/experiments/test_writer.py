@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 import subprocess
 import sys
-import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,25 +123,3 @@ def test_kill_9_loses_at_most_what_depth_says(url: str) -> None:
         assert put - depth <= stored(store) <= put
     finally:
         store.close()
-
-
-def test_old_rows_that_cannot_be_deleted_do_not_keep_new_ones_out(
-    tmp_path: Path, counts: Counts, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "experiments.db"
-    store = Store(f"sqlite:///{path}", retention_days=9)
-    store.add_exposures([exposure(0, when=1.0)])
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TRIGGER no BEFORE DELETE ON exposures BEGIN SELECT RAISE(ABORT, 'kept'); END")
-    writer = counts.writer(store)
-    writer.start()
-    while not caplog.messages:
-        time.sleep(0.01)
-    for number in (1, 2):
-        assert writer.put(exposure(number, when=time.time()))
-        assert writer.flush(20)
-    assert writer.failure is None
-    assert writer.close(20) == 0
-    assert stored(store) == 3
-    assert caplog.messages == ["old rows of the experiments' database cannot be deleted: kept"]
-    store.close()
