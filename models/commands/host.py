@@ -1,12 +1,11 @@
-"""Additions of the program that registers the commands: variants of config files, and a Ray cluster.
+"""Additions of the program that registers the commands: variants of config files.
 
-`models` knows neither. In a program without them, the options that need them are refused.
+`models` does not know them. In a program without them, the options that need them are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from models import Classifier, HeadMask
     from models.quality.comparison import Side
     from models.quality.labelled import Columns, LabelledPair
-    from models.study.runner import Map
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Sides:
 
 
 def _missing(*_: Any) -> NoReturn:
-    raise ModelError("this program knows no config files and no Ray; use the headroom program")
+    raise ModelError("this program knows no config files; use the headroom program")
 
 
 @dataclass(slots=True)
@@ -54,9 +52,6 @@ class Host:
 
     sides: Callable[[Network, Path, Columns], Sides] = _missing
     """Grade the labelled pairs of a file by a variant and by what it is measured beside."""
-
-    cluster: Callable[[str, str, str], AbstractContextManager[Map]] = _missing
-    """Open a cluster for a model's directory, device and dtype; yield what computes a study's parts on it."""
 
 
 host = Host()

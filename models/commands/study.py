@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.host import host
 from models.commands.interrupt import ends_at_once
 from models.commands.options import (
     Data,
@@ -91,10 +90,6 @@ Recover = Annotated[
         min=0, max=600, help="For `search` by time: minutes of distillation from the intact model afterwards."
     ),
 ]
-Ray = Annotated[
-    bool,
-    typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")]
 
 
@@ -118,7 +113,6 @@ def command(
     speedup: Speedup = None,
     recover: Recover = 0,
     quick: Quick = False,
-    use_ray: Ray = False,
     as_json: AsJson = False,
 ) -> None:
     """Find out which attention heads matter; every effect comes with its 95 % interval.
@@ -142,7 +136,7 @@ def command(
     clf = _graded(model, device, dtype)
     effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
     judged, held_out = _read(files, columns, clf, effort, max_pairs, seed)
-    with _runners(clf, model, out, use_ray) as (runner, stages):
+    with _runners(clf, model, out) as (runner, stages):
         study = Study(
             classifier=clf,
             data=judged,
@@ -221,18 +215,15 @@ def _graded(model: str | None, device: str, dtype: str) -> Classifier:
 
 @contextlib.contextmanager
 def _runners(
-    clf: Classifier, model: str | None, out: Path, use_ray: bool
+    clf: Classifier, model: str | None, out: Path
 ) -> Iterator[tuple[Callable[[Judged], Runner], Stages]]:
     """Yield a function that makes the runner of graded pairs, and the progress that the runners show."""
     from models.checkpoint.hub import locate
     from models.study.runner import Runner, identity_of
 
-    directory, network = locate(model), clf.network
-    cluster = host.cluster(str(directory), str(network.device), str(network.dtype)) if use_ray else None
-    with contextlib.closing(Stages()) as stages, cluster or contextlib.nullcontext() as remote:
-        identity = identity_of(directory, clf)
-        cache = out / "cache"
-        yield partial(Runner, clf, cache=cache, identity=identity, progress=stages, remote=remote), stages
+    identity = identity_of(locate(model), clf)
+    with contextlib.closing(Stages()) as stages:
+        yield partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages), stages
 
 
 def _read(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,17 +34,13 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pairs under some masks: the unit that is computed, cached and sent to other machines.
+    """Some pairs under some masks: the unit that is computed and cached.
 
     pairs: the (query, title) of each; masks: (masks, layers, heads) float32.
     """
 
     pairs: tuple[tuple[str, str], ...]
     masks: NDArray[np.float32]
-
-
-Map = Callable[[Sequence[Part]], Iterable[tuple[int, NDArray[np.float32]]]]
-"""Computes parts and yields (index of the part, logits (masks, pairs, grades) float32) in any order."""
 
 
 def logits_of_part(classifier: Classifier, part: Part) -> NDArray[np.float32]:
@@ -69,8 +65,7 @@ class Runner:
     """Computes the logits of fixed pairs under any number of masks.
 
     cache: the directory of the parts; None keeps none. identity: names model, device and number format; a
-    part that was computed under another identity is not used. remote: computes parts elsewhere; None
-    computes them here, on all cores.
+    part that was computed under another identity is not used.
     """
 
     classifier: Classifier
@@ -78,7 +73,6 @@ class Runner:
     cache: Path | None = None
     identity: str = ""
     progress: Progress = field(default_factory=Silent)
-    remote: Map | None = None
 
     def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
@@ -131,16 +125,15 @@ class Runner:
                 missing.append(number)
             else:
                 yield number, logits
-        computed = (self.remote or self._here)([parts[number] for number in missing])
-        for index, logits in computed:
+        for index, logits in self._computed_now([parts[number] for number in missing]):
             if (file := files[missing[index]]) is not None:
                 buffer = io.BytesIO()
                 np.save(buffer, logits)
                 write_whole(file, buffer.getvalue())
             yield missing[index], logits
 
-    def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Compute the parts in this process.
+    def _computed_now(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield (index of the part, its logits), in any order.
 
         On a CPU, each core computes a part of its own: cores that share a part wait for each other at every
         matrix product.

@@ -66,13 +66,7 @@ def _sides(*arguments: Any) -> Any:
     return sides(*arguments)
 
 
-def _cluster(*arguments: str) -> Any:
-    from service.ray.tasks import spread
-
-    return spread(*arguments)
-
-
-host.resolve, host.sides, host.cluster = _resolve, _sides, _cluster
+host.resolve, host.sides = _resolve, _sides
 
 app.command("serve")(serve.command)
 app.command("score")(score.command)

@@ -73,7 +73,6 @@ def command(
     delimiter: Delimiter = ",",
     prefix: score_files.Prefix = "",
     overwrite: score_files.Overwrite = False,
-    use_ray: score_files.Ray = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
@@ -100,7 +99,7 @@ def command(
             overflow=overflow,
             prefix=prefix,
         )
-        score_files.run(source, output, options, overwrite=overwrite, use_ray=use_ray, as_json=as_json)
+        score_files.run(source, output, options, overwrite=overwrite, as_json=as_json)
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")

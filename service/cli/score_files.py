@@ -1,11 +1,11 @@
-"""`headroom score --input F --output G` scores files of any size, on this machine or on a Ray cluster."""
+"""`headroom score --input F --output G` scores files of any size."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.config.settings import LiveConfig
     from service.files.job import Job
     from service.files.options import ColumnSet, Fields, ScoreOptions
-    from service.files.running import Workers
+    from service.files.scoring import WindowScorer
 
 Input = Annotated[
     str | None,
@@ -40,24 +40,19 @@ Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the output, and the parts of a run with other options.")
 ]
-Ray = Annotated[
-    bool,
-    typer.Option("--ray", help="Score on the Ray cluster that RAY_ADDRESS names, or on one started here."),
-]
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
-def run(
-    source: str, output: str, options: ScoreOptions, *, overwrite: bool, use_ray: bool, as_json: bool
-) -> None:
+def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_json: bool) -> None:
     """Score the input as the options say, and print what became of it."""
     import orjson
 
     from service.files.running import run as run_job
 
     began = time.monotonic()
-    with closing(Share()) as share, prepared(source, output, options, use_ray) as (job, workers):
-        summary = run_job(job, workers, share, overwrite=overwrite)
+    job, scorer = prepared(source, output, options)
+    with closing(Share()) as share:
+        summary = run_job(job, scorer, share, overwrite=overwrite)
     seconds = time.monotonic() - began
     if as_json:
         document = {
@@ -74,30 +69,23 @@ def run(
         print(f"headroom: {summary.rejects:,} rows were set aside: {summary.rejects_file}", file=sys.stderr)
 
 
-@contextmanager
 def prepared(
-    source: str, output: str, options: ScoreOptions, use_ray: bool
-) -> Iterator[tuple[Job, Callable[[], AbstractContextManager[Workers]]]]:
-    """Yield the job, with the device and number format that score it, and a function that opens its workers.
+    source: str, output: str, options: ScoreOptions
+) -> tuple[Job, Callable[[], AbstractContextManager[WindowScorer]]]:
+    """Return the job, with the device and number format that score it, and a function that opens its scorer.
 
     The job is checked before torch is imported, which takes seconds.
     """
     from service.files.job import make_job
 
     job = make_job(source, output, options)
-    if use_ray:
-        from service.ray import bulk
-
-        with bulk.cluster(job.options) as (on_cluster, workers):
-            yield replace(job, options=on_cluster), workers
-        return
     from models.device import resolve_device, resolve_dtype
     from service.files.scoring import WindowScorer
 
     device = resolve_device(options.device)
     dtype = str(resolve_dtype(options.dtype, device, deterministic=False)).removeprefix("torch.")
     here = replace(job.options, device=str(device), dtype=dtype)
-    yield replace(job, options=here), lambda: closing(WindowScorer(here))
+    return replace(job, options=here), lambda: closing(WindowScorer(here))
 
 
 def options_of(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
 from service.files.job import REJECTS, Job
@@ -17,29 +17,15 @@ from service.files.reading import Window
 from service.files.storage import BUFFER_BYTES
 from service.files.writing import assemble
 
+if TYPE_CHECKING:
+    from service.files.scoring import WindowScorer
+
 Progress = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
 
 
-class Encoded(NamedTuple):
-    """A scored window as it is written: its part and its rejects, and the rows of both."""
-
-    data: bytes
-    rejects: bytes
-    rows: int
-    set_aside: int
-
-
-class Workers(Protocol):
-    """Workers that score windows. ahead: how many windows it takes at once."""
-
-    ahead: int
-
-    def submit(self, window: Window) -> Any:
-        """Begin with a window; called in a thread of its own. Returns what `finish` takes."""
-
-    def finish(self, pending: Any) -> Encoded:
-        """Wait for a window's scores."""
+AHEAD = 2
+"""Windows at work: one that is scored, and one that is tokenized meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +38,7 @@ class Summary:
 
 
 def run(
-    job: Job, workers: Callable[[], AbstractContextManager[Workers]], report: Progress, *, overwrite: bool
+    job: Job, scorer: Callable[[], AbstractContextManager[WindowScorer]], report: Progress, *, overwrite: bool
 ) -> Summary:
     """Score what is not done yet, and put the output together.
 
@@ -67,7 +53,7 @@ def run(
             raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
         parts.begin(afresh=overwrite)
     try:
-        with workers() as opened:
+        with scorer() as opened:
             windows = _score(job, parts, opened, report)
         done = _in_order(job, parts, windows)
     except ModelError:
@@ -93,10 +79,10 @@ def _writing(what: str, *, kept: bool = True) -> Iterator[None]:
         raise ModelError(f"{what} cannot be written: {error.strerror or error}{goes_on}") from None
 
 
-def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> int:
+def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> int:
     """Keep a part for every window of the job that has none yet. Return how many windows there are.
 
-    One thread reads windows and hands them to the workers; this one writes their parts.
+    One thread reads windows and tokenizes them; this one writes their parts.
     """
     kept = parts.done()
     before = rows = sum(part.rows + part.rejects for part in kept.values())
@@ -107,16 +93,16 @@ def _score(job: Job, parts: Parts, workers: Workers, report: Progress) -> int:
         for window in found:
             count += 1
             if window.number not in kept:
-                return window, workers.submit(window)
+                return window, scorer.submit(window)
         return None
 
     with ThreadPoolExecutor(1, "reader") as reader:
-        ahead = deque(reader.submit(read) for _ in range(workers.ahead))
+        ahead = deque(reader.submit(read) for _ in range(AHEAD))
         try:
             while (item := ahead.popleft().result()) is not None:
                 window, pending = item
                 ahead.append(reader.submit(read))
-                encoded = workers.finish(pending)
+                encoded = scorer.finish(pending)
                 part = Part(window.number, encoded.rows, encoded.set_aside)
                 with _writing(parts.directory):
                     parts.keep(part, encoded.data, encoded.rejects)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,17 @@ from models.masks.rows import RowMasks
 from service.engine.threads import forward_pool
 from service.files.options import ScoreOptions
 from service.files.reading import Window
-from service.files.running import Encoded
 from service.files.writing import encode, encode_rejects
 from service.scoring.catalog import BASE, Variant, build_catalog
+
+
+class Encoded(NamedTuple):
+    """A scored window as it is written: its part and its rejects, and the rows of both."""
+
+    data: bytes
+    rejects: bytes
+    rows: int
+    set_aside: int
 
 
 @dataclass(slots=True)
@@ -43,14 +51,9 @@ class _Group:
 
 
 class WindowScorer:
-    """The models that the options name and the threads that run them: what `running.Workers` asks for.
+    """The models that the options name and the threads that run them, on a CPU one per core."""
 
-    threads: forward threads on a CPU; default: one per core.
-    """
-
-    ahead = 2
-
-    def __init__(self, options: ScoreOptions, *, threads: int | None = None) -> None:
+    def __init__(self, options: ScoreOptions) -> None:
         self.options = options
 
         def load(path: str | None) -> Classifier:
@@ -61,7 +64,7 @@ class WindowScorer:
         self.device = self.catalog.base.network.device
         on_gpu = self.device.type == "cuda"
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
-        slots = 2 if on_gpu else threads or cores()
+        slots = 2 if on_gpu else cores()
         self.batch_tokens = 16_384 if on_gpu else 4_096
         self.pool = forward_pool(slots, 1, self.device)
 
@@ -70,7 +73,7 @@ class WindowScorer:
         self.pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, window: Window) -> tuple[Window, list[_Group]]:
-        """Tokenize a window and hand its batches to the forward threads."""
+        """Tokenize a window and hand its batches to the forward threads. Returns what `finish` takes."""
         fields, groups = self.options.fields, [_Group(variant) for variant in self._variants]
         if pairs := [(row[fields.query], row[fields.title]) for row in window.rows]:
             for group in groups:

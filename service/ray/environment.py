@@ -94,7 +94,14 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     Raises:
         OSError: there are no ports left for this run's replicas (`first_port`).
     """
-    prepare_tasks(run)
+    token = run / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+        os.environ.pop(inherited, None)
+    os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
+    for name, value in UNLESS_SET.items():
+        os.environ.setdefault(name, value)
     if os.environ["MALLOC_CONF"] == COMPUTING:
         os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
@@ -109,21 +116,6 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
-
-
-def prepare_tasks(run: Path) -> None:
-    """Set the environment for a Ray without Serve: a new token, nothing inherited, no reports, little memory.
-
-    run: as for `prepare`.
-    """
-    token = run / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
-    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
-        os.environ.pop(inherited, None)
-    os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
-    for name, value in UNLESS_SET.items():
-        os.environ.setdefault(name, value)
 
 
 def replica_variables() -> Mapping[str, str]:

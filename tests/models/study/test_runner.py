@@ -16,13 +16,12 @@ from tests.models.study.data import judged
 from tests.models.study.test_prefixes import many
 
 
-class Counting:
-    """Computes parts here and counts them; dies after `most`."""
+class Counting(Runner):
+    """Counts the parts that it computes, the last first; dies after `most`."""
 
-    def __init__(self, classifier: Classifier, most: int = 1000) -> None:
-        self.classifier, self.most, self.done = classifier, most, 0
+    most, done = 1000, 0
 
-    def __call__(self, parts: Sequence[Part]) -> Iterator[tuple[int, np.ndarray]]:
+    def _computed_now(self, parts: Sequence[Part]) -> Iterator[tuple[int, np.ndarray]]:
         for number, part in reversed(list(enumerate(parts))):
             if self.done == self.most:
                 raise KeyboardInterrupt
@@ -40,13 +39,13 @@ def classifier(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Classi
 def test_a_stopped_run_computes_only_what_is_missing(classifier: Classifier, tmp_path: Path) -> None:
     masks = many(3, 4)
     expected = Runner(classifier, judged()).logits(masks)
-    first = Counting(classifier, most=5)
+    first, second, third = (Counting(classifier, judged(), cache=tmp_path) for _ in range(3))
+    first.most = 5
     with pytest.raises(KeyboardInterrupt):
-        Runner(classifier, judged(), cache=tmp_path, remote=first).logits(masks)
-    second, third = Counting(classifier), Counting(classifier)
+        first.logits(masks)
 
-    logits = Runner(classifier, judged(), cache=tmp_path, remote=second).logits(masks)
-    again = Runner(classifier, judged(), cache=tmp_path, remote=third).logits(masks)
+    logits = second.logits(masks)
+    again = third.logits(masks)
 
     assert np.array_equal(logits, expected)
     assert np.array_equal(again, expected)
@@ -61,10 +60,8 @@ def test_a_truncated_cache_file_is_computed_again(classifier: Classifier, tmp_pa
     broken = sorted(tmp_path.glob("*.npy"))[:2]
     broken[0].write_bytes(broken[0].read_bytes()[:-20])
     broken[1].write_bytes(b"")
-    counting = Counting(classifier)
-    assert np.array_equal(
-        Runner(classifier, judged(), cache=tmp_path, remote=counting).logits(masks), expected
-    )
+    counting = Counting(classifier, judged(), cache=tmp_path)
+    assert np.array_equal(counting.logits(masks), expected)
     assert counting.done == 2
 
 
@@ -79,14 +76,11 @@ def test_cached_results_of_other_weights_or_data_are_not_used(
     }
     assert len(names) == 3
     for identity in names:
-        counting = Counting(classifier)
-        kept = Runner(classifier, judged(), cache=tmp_path / "c", identity=identity, remote=counting)
-        kept.logits(many(3, 4))
+        counting = Counting(classifier, judged(), cache=tmp_path / "c", identity=identity)
+        counting.logits(many(3, 4))
         assert counting.done > 0
-    counting = Counting(classifier)
-    Runner(classifier, judged(seed=1), cache=tmp_path / "c", identity=identity, remote=counting).logits(
-        many(3, 4)
-    )
+    counting = Counting(classifier, judged(seed=1), cache=tmp_path / "c", identity=identity)
+    counting.logits(many(3, 4))
     assert counting.done > 0
 
 

@@ -34,7 +34,6 @@ class Arguments:
     overflow: str = "truncate"
     config: Path | None = None
     overwrite: bool = False
-    use_ray: bool = False
 
 
 def arguments(source: Path, output: Path, model: Path, **options: Any) -> Arguments:
@@ -47,8 +46,8 @@ def score_all(job: Arguments, report: Callable[[float, int, int], None], *, wind
     options = score_files.options_of(
         setup, job.masks, job.variants, Fields(*job.columns), overflow=job.overflow, prefix=""
     )
-    with score_files.prepared(job.source, job.output, options, job.use_ray) as (prepared, workers):
-        return run(replace(prepared, window_rows=window_rows), workers, report, overwrite=job.overwrite)
+    prepared, scorer = score_files.prepared(job.source, job.output, options)
+    return run(replace(prepared, window_rows=window_rows), scorer, report, overwrite=job.overwrite)
 
 
 @dataclass

@@ -46,7 +46,7 @@ def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_pat
 
 def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
     variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
-    environment.prepare_tasks(tmp_path)
+    environment.prepare(tmp_path, request_timeout_s=10)
     assert variables.keys().isdisjoint(("RAY_ADDRESS", "RAY_AUTH_TOKEN"))
     assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
     token = Path(variables["RAY_AUTH_TOKEN_PATH"])

@@ -55,7 +55,7 @@ from service.ray.processes import Guard, adopt_orphans, end_run
 from service.ray.run_directory import RunDirectory
 
 directory = RunDirectory()
-environment.prepare_tasks(directory.path)
+environment.prepare(directory.path, request_timeout_s=10)
 adopt_orphans()
 guard = Guard(lambda reason: end_run(directory, reason))
 from service.ray.cluster import Cluster
