@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from service.api.clients.vllm import VllmScores
 from service.api.errors import json_response
 from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from service.api.post import Post, PostRoute, backend_of, check_ready
-from service.experiments import admin
+from service.errors import Unavailable
+from service.experiments import admin, report_page
 from service.experiments.events import OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
@@ -112,6 +115,15 @@ async def course(request: Request, name: _Name) -> Response:
     return json_response(await backend_of(request).experiments.course(name))
 
 
+async def report_html(request: Request, name: _Name) -> Response:
+    """One experiment's report to share: one HTML file that needs no other."""
+    detail = await backend_of(request).experiments.show(name)
+    if detail.report is None:
+        raise Unavailable
+    page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail))
+    return HTMLResponse(page, headers={"content-disposition": "attachment"})
+
+
 async def live() -> Response:
     """The process runs."""
     return json_response(Health("live"))
@@ -151,6 +163,13 @@ def add_routes(app: FastAPI) -> None:
         ("/health/ready", ready, Health, errors(500, 503), "operations", get),
     ):
         app.router.add_api_route(path, endpoint, response_model=answer, responses=statuses, tags=[tag], **how)
+    app.add_api_route(
+        "/v1/experiments/{name}/report.html",
+        report_html,
+        response_class=HTMLResponse,
+        responses=by_name,
+        tags=["experiments"],
+    )
     for name, listed, description in _LISTINGS:
         app.add_api_route(
             f"/v1/{name}",

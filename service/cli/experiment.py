@@ -7,12 +7,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from models.commands.terminal import table
-from models.numbers import number, percent
+from models.numbers import number
 from service.cli import plan
 
 TIMEOUT_S = 90
@@ -43,13 +44,22 @@ def report(
     name: Name,
     url: Url = HERE,
     key: Key = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print an experiment's results so far. You may look as often as you like: the intervals stay valid.
 
-    Example: headroom experiment report prune20 --json > prune20.json
+    Example: headroom experiment report prune20 --out prune20.html
     """
-    show(call(url, key, name), as_json, analysed=True)
+    experiment = call(url, key, name)
+    if out is not None:
+        from models.files import write_whole
+        from service.experiments import report_page
+
+        write_whole(out, report_page.html(experiment).encode())
+    show(experiment, as_json, analysed=True)
 
 
 @app.command()
@@ -167,6 +177,8 @@ def _exposures(report: dict[str, Any]) -> str:
 
 
 def _metrics(report: dict[str, Any]) -> str:
+    from service.experiments.report_page import change
+
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
     rows += [
@@ -175,22 +187,13 @@ def _metrics(report: dict[str, Any]) -> str:
             metric["arm"],
             _number(metric["control_value"]),
             _number(metric["value"]),
-            *_change(metric),
+            *change(metric),
             metric["decision"].replace("_", " "),
         ]
         for arm in report["arms"]
         for metric in arm["metrics"]
     ]
     return table(rows) if len(rows) > 1 else ""
-
-
-def _change(metric: dict[str, Any]) -> tuple[str, str]:
-    """Return a change and its interval, in percent if that has one."""
-    has_percent = metric["relative_low"] is not None and metric["relative_high"] is not None
-    keys = ("relative", "relative_low", "relative_high") if has_percent else ("difference", "low", "high")
-    text = percent if has_percent else number
-    change, *ends = (None if metric[key] is None else text(metric[key], digits=3, sign=True) for key in keys)
-    return change or "–", "–" if None in ends else " to ".join(map(str, ends))
 
 
 def _entry(entry: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 /** The experiments of the live config: the list, and one of them in full. */
 
 import { useState } from "../vendor/hooks.js";
-import { call } from "../lib/api.js";
+import { asProblem, call, text } from "../lib/api.js";
 import { count, exact, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
@@ -73,7 +73,7 @@ function One({ listed, relist }) {
   return html`
     <article class="experiment">
       <header>
-        <h1>${listed.name} <${Status} status=${listed.status} /></h1>
+        <h1>${listed.name} <${Status} status=${listed.status} /> <${Share} path=${path} name=${listed.name} /></h1>
         <${Standing} one=${listed} />
       </header>
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
@@ -107,6 +107,26 @@ function Verdict({ detail }) {
     <p class=${`verdict ${ended ? detail.status : recommendation}`}>
       <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${text}
     </p>`;
+}
+
+/** @param {{path: string, name: string}} props saves the report as one file */
+function Share({ path, name }) {
+  const [problem, setProblem] = useState("");
+  const save = async () => {
+    try {
+      const url = URL.createObjectURL(new Blob([await text(`${path}/report.html`)], { type: "text/html" }));
+      const link = document.createElement("a");
+      link.href = url;
+      link.download = `${name}.html`;
+      link.click();
+      URL.revokeObjectURL(url);
+      setProblem("");
+    } catch (error) {
+      setProblem(asProblem(error).message);
+    }
+  };
+  return html`<button class="share-report" onClick=${save} title="One HTML file that needs no other">Save the report</button>
+    <span class="wrong" role="alert">${problem}</span>`;
 }
 
 /** @param {{variants: import("../lib/types.js").Variant[]}} props what to do where no experiment is declared, with a text to copy */

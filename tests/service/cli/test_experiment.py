@@ -121,10 +121,14 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         server.server_close()
 
 
-def test_a_report_for_people_and_for_programs(run: Run, service: tuple[str, type[Service]]) -> None:
+def test_a_report_for_people_and_for_programs(
+    run: Run, service: tuple[str, type[Service]], tmp_path: Path
+) -> None:
     url, handler = service
-    shown = run("experiment", "report", "prune20", "--url", url)
+    shared = tmp_path / "shared.html"
+    shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert shown.status == 0, shown.err
+    assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",

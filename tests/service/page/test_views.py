@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -133,6 +135,9 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     assert len(page.all(".finding .band")) == 2
     course = httpx.get(f"{page_server}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
     assert len(course["looks"]) >= 20
+    shared = httpx.get(f"{page_server}/v1/experiments/prune20/report.html", headers=KEY, timeout=60)
+    assert report["text"] in html.unescape(shared.text)
+    assert "http" not in re.sub(r"http://www.w3.org/\S+", "", shared.text)  # it needs no other file
     widths = [
         m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
     ]
