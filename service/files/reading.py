@@ -43,8 +43,8 @@ class Window:
 
     name: the file's. number: the window's, from 0. target: the format to write. names: the columns of the
     file, in order. lines, rows: the line and the values of each good row. rejects: the bad rows.
-    table: the rows as Arrow, from parquet to parquet; then `rows` hold only query and title. types: the Arrow
-    type of each column, from text to parquet. share: of the file, read so far.
+    table: the rows as Arrow, from parquet to parquet; then `rows` hold only query and title. share: of the
+    file, read so far.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Window:
     rows: list[dict[str, Any]] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     table: Any = None
-    types: dict[str, Any] | None = None
     share: float = 0.0
 
     def set_aside(self, reasons: Mapping[int, str]) -> None:
@@ -165,19 +164,17 @@ def _plain(table: Any) -> list[dict[str, Any]]:
 
 
 def _next(window: Window) -> Window:
-    return Window(window.name, window.number + 1, window.target, window.names, types=window.types)
+    return Window(window.name, window.number + 1, window.target, window.names)
 
 
 def _settled(window: Window, options: ScoreOptions) -> Window:
-    """Set aside rows that cannot be scored or written. The first window says the file's columns and types."""
+    """Set aside rows that cannot be scored or written. The first window says the file's columns."""
     fields, new = options.fields, set(options.names)
     window.set_aside({i: reason for i, row in enumerate(window.rows) if (reason := _problem(row, fields))})
     if window.number == 0:
         if not window.names:
             window.names = tuple(dict.fromkeys(name for row in window.rows for name in row))
         options.check_names(window.name, window.names)
-        if window.target.kind == "parquet" and window.table is None:
-            window.types = {name: _type_of([row.get(name) for row in window.rows]) for name in window.names}
         return window
     known, wrong = set(window.names), {}
     for index, row in enumerate(window.rows):
@@ -185,9 +182,6 @@ def _settled(window: Window, options: ScoreOptions) -> Window:
             wrong[index] = f"{min(taken)!r} is the name of a new column; choose others with --prefix"
         elif window.target.kind != "jsonl" and (strange := row.keys() - known):
             wrong[index] = f"{min(strange)!r} is no column of the file's first rows"
-        elif misfit := next((n for n, t in (window.types or {}).items() if not _fits(row.get(n), t)), None):
-            kind = (window.types or {})[misfit]
-            wrong[index] = f"{misfit} is not {kind}, the type in the file's first rows"
     window.set_aside(wrong)
     return window
 
@@ -201,26 +195,6 @@ def _problem(values: Mapping[str, Any], fields: Fields) -> str:
         if not isinstance(text, str):
             return f"{name} is not text"
     return "" if values[fields.query].strip() else f"{fields.query} is blank"
-
-
-def _type_of(values: list[Any]) -> Any:
-    """Return the Arrow type of a column of a text file: text, unless all its values have one plain type."""
-    kinds = {type(value) for value in values if value is not None}
-    for kind, arrow in ((bool, pyarrow.bool_()), (int, pyarrow.int64()), (float, pyarrow.float64())):
-        if kinds and kinds <= ({int, float} if kind is float else {kind}):
-            return arrow if all(_fits(value, arrow) for value in values) else pyarrow.string()
-    return pyarrow.string()
-
-
-def _fits(value: Any, arrow: Any) -> bool:
-    """Return whether a column of this type keeps a value as it is. Text holds any value, some as JSON."""
-    if value is None or arrow == pyarrow.string():
-        return True
-    if arrow == pyarrow.bool_():
-        return isinstance(value, bool)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**53 if arrow == pyarrow.float64() else -(2**63) <= value < 2**63
-    return isinstance(value, float) and arrow == pyarrow.float64()
 
 
 def quoted(values: Mapping[str, Any]) -> str:

@@ -106,20 +106,11 @@ def _jsonl(window: Window, columns: Sequence[Sequence[Any]], new: Sequence[str])
 def _parquet(window: Window, columns: Sequence[Sequence[Any]], options: ScoreOptions) -> bytes:
     table = window.table
     if table is None:
-        texts = pyarrow.string()
-        types = window.types or {}
-        table = pyarrow.table(
-            {
-                name: pyarrow.array(
-                    [
-                        value if type_ != texts or value is None else cell(value)
-                        for value in (row.get(name) for row in window.rows)
-                    ],
-                    type_,
-                )
-                for name, type_ in types.items()
-            }
-        )
+        texts = {
+            name: [None if (value := row.get(name)) is None else cell(value) for row in window.rows]
+            for name in window.names
+        }
+        table = pyarrow.table({name: pyarrow.array(each, pyarrow.string()) for name, each in texts.items()})
     kinds = options.kinds * len(options.columns)
     for name, kind, values in zip(options.names, kinds, columns, strict=True):
         table = table.append_column(name, pyarrow.array(values, TYPES[kind]))

@@ -13,7 +13,6 @@ import pytest
 from pyarrow import parquet
 
 from tests.prompt import Output, Run
-from tests.service.files.killed import arguments, score_all
 
 BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'", " a ", "\\"]
 """Texts that a cell of csv or tsv must be quoted for, and some that it need not be."""
@@ -78,27 +77,11 @@ TEXTS: list[tuple[list[Any], list[str | None]]] = [
 ]
 
 
-def test_values_that_no_type_of_parquet_holds_become_text(
-    run: Run, options: list[str], tmp_path: Path
-) -> None:
+def test_values_of_text_files_become_text_in_parquet(run: Run, options: list[str], tmp_path: Path) -> None:
     output = tmp_path / "b.parquet"
     score(run, written(tmp_path / "a.jsonl", [values for values, _ in TEXTS]), output, options)
     table = parquet.read_table(output)
     assert [table[f"x{number}"].to_pylist() for number in range(len(TEXTS))] == [texts for _, texts in TEXTS]
-
-
-def test_a_later_value_that_would_be_changed_is_set_aside(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    changes = [(1, True), (1.5, False), (True, 1), (1, 2.5), (1, "b"), (1, 2**63), (1.5, 2**53)]
-    # The first two rows say the types; then each row has one value of another.
-    columns = [
-        [first, first, *(late if number == row else first for row in range(len(changes)))]
-        for number, (first, late) in enumerate(changes)
-    ]
-    source, output = written(tmp_path / "a.jsonl", columns), tmp_path / "b.parquet"
-    summary = score_all(arguments(source, output, tiny_checkpoint), lambda *_: None, window_rows=2)
-    assert (summary.rows, summary.rejects) == (2, len(changes))
-    rejects = [(reject["line"], reject["reason"][:3]) for reject in lines(Path(summary.rejects_file))]
-    assert rejects == [(number + 3, f"x{number} ") for number in range(len(changes))]
 
 
 def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_path: Path) -> None:
