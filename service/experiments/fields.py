@@ -31,8 +31,6 @@ def _duration(text: str) -> str:
 def _storable(text: str) -> str:
     if "\0" in text:
         raise PydanticCustomError("unstorable", "must not hold a NUL character: PostgreSQL cannot keep it")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise PydanticCustomError("unstorable", "must not hold half of a surrogate pair: it is no character")
     return text
 
 

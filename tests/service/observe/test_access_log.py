@@ -18,7 +18,7 @@ from service.observe import access_log
 from service.observe.access_log import AccessLog, console_line, json_line
 from service.observe.record import Record
 from tests.service.in_process import QUERY, TITLES, Service, serve
-from tests.service.observe.collector import PATIENCE_S
+from tests.service.running import PATIENCE_S
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HOSTILE = (
