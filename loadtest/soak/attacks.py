@@ -92,18 +92,20 @@ def post(body: bytes, length: int | None = None) -> bytes:
     return f"{head}content-length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
+STARTS = [
+    ("slow headers", b"GET / HTTP/1.1\r\nhost: localhost\r\nx: "),
+    ("a slow body", post(b'{"q": "', length=99)),
+]
+
+
 async def slow_loris(target: Target) -> None:
     """Send headers, or bodies, a byte a second; the server has to end each of them in time."""
-    starts = [
-        ("slow headers", b"GET / HTTP/1.1\r\nhost: localhost\r\nx: "),
-        ("a slow body", post(b'{"q": "', length=99)),
-    ]
 
     async def loris(what: str, start: bytes) -> None:
         while not target.is_over:
             await target.trickle(what, start)
 
-    await asyncio.gather(*(loris(*starts[number % 2]) for number in range(LORISES)))
+    await asyncio.gather(*(loris(*STARTS[number % 2]) for number in range(LORISES)))
 
 
 async def hang_ups(target: Target) -> None:
