@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, Boundary, Moments, contrast, estimate, finite
+from service.experiments.estimates import NOBODY, Boundary, contrast, estimate, finite
 from service.experiments.events import Action, values_of
-from service.experiments.measure import comparisons, measure
+from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
     ArmReport,
     Course,
@@ -144,13 +144,11 @@ def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], mom
     return Look(moment, [report for of_arm in reports.values() for report in of_arm])
 
 
-def compare(
-    config: ExperimentConfig, metric: Metric, measured: Mapping[str, Moments], arm: str
-) -> MetricReport:
+def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: str) -> MetricReport:
     """Compare one metric of one arm with control."""
     ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
-    of_control, of_arm = (measured.get(name, NOBODY) for name in (config.control, arm))
-    everybody = sum((measured.get(each.name, NOBODY) for each in config.arms), NOBODY)
+    of_control, of_arm = (measured.moments.get(name, NOBODY) for name in (config.control, arm))
+    everybody = sum((measured.moments.get(each.name, NOBODY) for each in config.arms), NOBODY)
     control, treated, pooled = (
         estimate(part, everybody, ratio=ratio, adjusted=adjusted) for part in (of_control, of_arm, everybody)
     )
@@ -160,6 +158,12 @@ def compare(
         share = 1 - metric.sign * metric.margin
         gap = contrast(control, treated, pooled, _boundary(config, arm), ratio=share)
     decision, text = verdict(metric, arm, found, gap)
+    early, control_early = measured.early.get(arm, 0), measured.early.get(config.control, 0)
+    if early + control_early:
+        text += (
+            f" Outcomes from the minute before their unit's exposure do not count: {early:,} of {arm}, "
+            f"{control_early:,} of control. If they came after it, the sender's clock is behind ours."
+        )
     explained = None
     if adjusted:
         plain = float(estimate(of_control, everybody, ratio=ratio).variance)

@@ -8,8 +8,8 @@ rollback, less traffic) comes from the default, and would hide the arm's effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,9 @@ SECONDS = 60
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
+
+SKEW_SECONDS = 60.0
+"""If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
 Condition = ColumnElement[bool]
 
@@ -82,20 +85,36 @@ def comparisons(config: ExperimentConfig, losses: Sequence[Loss]) -> dict[str, C
     return {arm: by_end[end] for arm, end in ends.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The moments of a metric by arm.
+
+    early: outcomes by arm from the minute before their unit's exposure, which do not count.
+    """
+
+    moments: Mapping[str, Moments]
+    early: Mapping[str, int] = field(default_factory=dict)
+
+
 def measure(
     store: Store, experiment: str, metric: Metric, now: float, during: Comparison, until: float | None = None
-) -> dict[str, Moments]:
+) -> Measured:
     """Return the moments of the units' values, denominators and covariates by arm.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
     second before it counts as after. A unit without outcomes counts as 0.
     now: seconds since the epoch; units whose window is not over by then are left out.
-    until: leaves out exposures and outcomes of later times; None leaves out none.
+    until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
+        none.
     """
     with store.read(seconds=SECONDS) as db:
         units = _units(experiment, metric, now, during, until)
         columns = [units.c.value, units.c.denominator, units.c.covariate]
-        return moments_by_arm(db, units, columns)
+        moments = moments_by_arm(db, units, columns)
+        if until is not None:
+            return Measured(moments)
+        early = select(units.c.arm, func.sum(units.c.early)).group_by(units.c.arm)
+        return Measured(moments, {arm: int(number) for arm, number in db.execute(early)})
 
 
 def moments_by_arm(
@@ -125,7 +144,7 @@ def moments_by_arm(
 
 
 def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
-    """Return a query with one row per unit: arm, value, denominator and covariate."""
+    """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = during.units(experiment)
     since = exposed.c.time - WHOLE_SECOND
@@ -145,6 +164,11 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     value = total(metric.name, counts)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
+    is_early = and_(
+        outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
+        outcomes.c.time <= since,
+        outcomes.c.time > since - SKEW_SECONDS,
+    )
     theirs = and_(
         outcomes.c.experiment == exposed.c.experiment,
         outcomes.c.unit == exposed.c.unit,
@@ -156,6 +180,7 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
             value.label("value"),
             total(metric.denominator, counts).label("denominator"),
             total(metric.covariate, outcomes.c.time <= since).label("covariate"),
+            func.sum(case((is_early, 1), else_=0)).label("early"),
         )
         .select_from(exposed.outerjoin(outcomes, theirs))
         .group_by(exposed.c.unit, exposed.c.arm)

@@ -14,6 +14,7 @@ from service.experiments.analysis import MAX_LOOKS, analyse, compare, course, lo
 from service.experiments.definition import Metric
 from service.experiments.estimates import Moments
 from service.experiments.events import Action, Exposure, Outcome
+from service.experiments.measure import Measured
 from service.experiments.report import Report
 from service.experiments.shadow_report import shadow_reports
 from service.experiments.store import Store
@@ -238,14 +239,14 @@ def test_every_kind_of_metric_is_judged_near_zero(kind: str, control: float) -> 
     metric = Metric.model_validate(
         {"name": "errors", "better": "lower", "margin": 0.1} | more.get(kind, {"kind": kind})
     )
-    assert compare(experiment(), metric, found, "pruned").decision == "too_bad"
+    assert compare(experiment(), metric, Measured(found), "pruned").decision == "too_bad"
 
 
 def test_a_margin_relative_to_a_loss_is_refused_with_the_way_out() -> None:
     rng = np.random.default_rng(2)
     found = {arm: moments_of(rng.normal(-3, 1, 500)) for arm in ARMS}
     metric = Metric(name="profit", margin=0.1)
-    report = compare(experiment(), metric, found, "pruned")
+    report = compare(experiment(), metric, Measured(found), "pruned")
     assert report.decision == "undecided"
     assert "give the metric 'profit' a margin in its own unit with `relative: false`" in report.text
 
