@@ -245,7 +245,11 @@ def module_window(directory: Path) -> tuple[str, object] | None:
 
 def _checked(file: Path, settings: dict[str, Any]) -> tuple[str, object] | None:
     for name in ("do_lower_case", "processing_kwargs"):
-        _need(not settings.get(name), f"{file}: {name} is set: texts would need to be read in another way")
+        is_prompt = settings.get(name) == {"chat_template": {"add_generation_prompt": True}}  # a decoder's
+        _need(
+            not settings.get(name) or is_prompt,
+            f"{file}: {name} is set: texts would need to be read in another way",
+        )
     window: tuple[str, object] | None = None
     if settings.get("max_seq_length") is not None:
         window = f"{file}: max_seq_length", settings["max_seq_length"]

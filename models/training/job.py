@@ -166,6 +166,10 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
             f"{directory}: training needs a network of transformers, which has none for {config.family}; "
             "scoring, masks, pruning and int8 work"
         )
+    if config.decoder is not None:
+        raise UnsupportedCheckpoint(
+            f"{directory} is a decoder, which is not trained here; scoring, masks, pruning and int8 work"
+        )
     if config.int8:
         raise UnsupportedCheckpoint(
             f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "

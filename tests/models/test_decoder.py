@@ -16,11 +16,15 @@ from models import Classifier, HeadMask, UnsupportedCheckpoint
 from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.compress.prune import prune
+from models.compress.quantize import quantize
 from models.ops import kernel_library
+from models.study import kinds
+from models.study.gradients import DifferentiableNetwork
 from tests.checkpoints import WORDS
 from tests.decoders import FAMILIES, SHORT, model_of, write_decoder
 from tests.families import edit_config
 from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights, reference
+from tests.models.study.data import judged, study
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,6 +181,32 @@ def test_heads_and_layers_are_cut_out_with_the_keys_that_nobody_reads(
     np.testing.assert_allclose(
         ours, source.score(pairs, HeadMask.parse("skip:1", layers=3, heads=4)).logits, atol=2e-5
     )
+
+
+def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: Path, tmp_path: Path) -> None:
+    source, pairs = load(checkpoint), random_pairs(100)
+    mask = HeadMask.parse("0.1,1.0-1", layers=3, heads=4)
+    quantize(checkpoint, tmp_path / "int8", source.tokenizer.encode(pairs))
+    prune(tmp_path / "int8", tmp_path / "pruned", mask)
+
+    for name, applied, exact in (("int8", None, None), ("int8", mask, mask), ("pruned", None, mask)):
+        clf = load(tmp_path / name)
+        assert clf.network.number_format == "int8"
+        expected = source.score(pairs, exact).logits
+        difference = clf.score(pairs, applied).logits - expected
+        assert np.sqrt(np.square(difference).mean()) < 0.25 * expected.std(0).mean()
+
+
+@every_family
+def test_roles_and_gradients_are_found(family: str, tmp_path: Path) -> None:
+    graded = write_decoder(tmp_path / family, family, causal=False, template=SHORT, num_labels=5)
+    clf = load(graded)
+    result = kinds.run("roles", study(clf, tmp_path, judged(queries=8)))
+
+    assert {"term_match", "next_word", "previous_word", "special"} <= result.json["roles"].keys()
+    encoded = clf.tokenizer.encode(random_pairs(6))
+    gradients = DifferentiableNetwork(clf).gradients(encoded, np.arange(6) % 5)
+    assert np.abs(gradients.heads).max() > 0
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from models.ops import kernel_library
+from models.ops.causal import Causal
 from models.ops.kernels import Kernels, filled, to_tiles
 from models.ops.torch import rotations
 
@@ -55,6 +57,19 @@ def test_attention_takes_no_other_form(ours: Kernels, changes: dict[str, Any], m
     attend(ours, offsets=torch.tensor([0, 4, 9, 9]).int())  # empty sequences need no weights
     with pytest.raises(ValueError, match=message):
         attend(ours, **changes)
+
+
+def test_a_prefix_is_a_sequence_without_one(ours: Kernels) -> None:
+    angles = rotations(100.0, 9, 16, torch.device("cpu"))
+    how = Causal((0, 2), angles, None, None, 1e-6)
+    for prefixes, rotation in (([-1, 2], angles), ([1, 0], angles), ([-1, 0], angles[:8])):
+        with pytest.raises(ValueError, match="a prefix must be a sequence without one"):
+            ours.causal(
+                torch.zeros(9, 64),
+                torch.tensor([0, 4, 9]).int(),
+                replace(how, rotation=rotation),
+                prefixes=torch.tensor(prefixes).int(),
+            )
 
 
 ROWS, COLUMN = torch.zeros(3, 32), torch.zeros(32)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops import kernel_library, kernels
+from models.ops.causal import Causal, attend
 from models.ops.kernel_build import Level, features_here, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.relative import Relative, alibi_slopes, log_buckets
@@ -55,6 +56,32 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
             found = F.scaled_dot_product_attention(query, key, value) * weights[row].double()[:, None, None]
             out[begin:end] = found.transpose(0, 1).reshape(end - begin, width)
     return out
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("size", [16, 48, 128])
+def test_decoders_attend_to_what_is_before_a_token_and_to_a_prefix(
+    ours: Kernels, size: int, dtype: torch.dtype
+) -> None:
+    """Uneven groups of heads; some sequences go on from another one. Sharing it changes no bit."""
+    lengths = [1, 5, 33, 64, 90, 130]
+    prefixes = torch.tensor([-1, 4, -1, 2, -1, 2]).int()
+    borders, rows = (0, 3, 4, 6), len(lengths)
+    projected, offsets = packed(lengths, 4, size, dtype)  # (6 + 2·3) heads
+    angles, norms = rotations(1e4, 260, size, torch.device("cpu")), torch.rand(2, size) + 0.5
+    how = Causal(borders, angles, norms[0], norms[1], 1e-6)
+    weights = torch.rand(rows, 6)
+    for last_only in (False, True):
+        found = ours.causal(projected, offsets, how, weights, prefixes=prefixes, last_only=last_only)
+        plain = attend(
+            projected.double(), lengths, how, weights, prefixes=prefixes.tolist(), last_only=last_only
+        )
+        assert (found[: len(plain)] - plain).abs().max() < ROUNDING[dtype] * plain.abs().max()
+
+    whole = torch.cat([projected[offsets[4] : offsets[5]], projected[offsets[1] : offsets[2]]])
+    alone = ours.causal(whole, torch.tensor([0, len(whole)]).int(), how, weights[1:2])
+    shared = ours.causal(projected, offsets, how, weights, prefixes=prefixes)
+    torch.testing.assert_close(alone[lengths[4] :], shared[offsets[1] : offsets[2]], rtol=0, atol=0)
 
 
 def test_the_kernels_work_on_this_machine() -> None:
