@@ -198,7 +198,7 @@ class DecoderFamily(Family):
             if name not in tensors or not answers or max(answers) >= len(tensors[name]):
                 raise UnsupportedCheckpoint(f"tensor {name} has no rows for the answers {answers}")
             relevant, *irrelevant = (tensors[name][token].float() for token in answers)
-            row = relevant - irrelevant[0] if irrelevant else relevant
+            row = relevant - irrelevant[0] if irrelevant else relevant.clone()  # not the table's memory
             tensors = {**tensors, "score.weight": row[None]}
         return super().ours(tensors, config)
 
