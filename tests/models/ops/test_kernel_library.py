@@ -155,7 +155,8 @@ def test_a_level_that_could_not_be_compiled_gives_the_next_one(
 
 
 MISTAKES = {
-    "attention": ("1.44269504f / ", "1.4f / "),
+    "attention": ("scale = 1.44269504f / ", "scale = 1.4f / "),
+    "causal attention": ("epsilon, 1.44269504f / ", "epsilon, 1.4f / "),
     "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
     "affine map": ("low += left", "low -= left"),

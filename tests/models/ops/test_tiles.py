@@ -239,5 +239,6 @@ def test_a_network_in_bfloat16_uses_tiles_where_they_compute_its_activation() ->
     weight, bias, _, _ = a_map(64, 64, 1)
     ops = CpuOps(torch.bfloat16, head_size=16)
     assert isinstance(ops.linear(weight, bias, "gelu"), TileLinear)
-    assert isinstance(ops.linear(weight, bias, "silu"), PrepackedLinear)
+    assert isinstance(ops.linear(weight, bias, "silu"), TileLinear)
+    assert isinstance(ops.linear(weight, bias, "relu"), PrepackedLinear)
     assert isinstance(ops.linear(weight.float(), bias.float()), PrepackedLinear)
