@@ -38,6 +38,7 @@ Masks = Annotated[
     list[str] | None,
     typer.Option(help=f"Mask to compare with the unmasked model: {FORMS}; repeat it to compare several."),
 ]
+Out = Annotated[Path | None, typer.Option(help="Directory for report.html, with plots, and report.json.")]
 Variant = Annotated[
     str | None,
     typer.Option(
@@ -63,20 +64,24 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model's grades agree with labelled pairs.
 
     Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
     over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), beside word
-    overlap and BM25. Several models and masks are compared with each other, paired.
+    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes
+    calibration curves, confusion matrices and the worst queries.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30 --out runs/evaluation
     """
     from models.quality.labelled import Columns
 
     refuse_idle(model, mask, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
@@ -87,30 +92,44 @@ def command(
             if sides_of_model[0].model in {side.model for side in sides}:
                 sides_of_model = [replace(side, model=str(path)) for side in sides_of_model]
             sides += sides_of_model
+        labels = labels_of(paths[0])
     else:
         network = Network(model[0] if model else None, config, variant, None, device, dtype)
         judged = host.sides(network, data, columns)
-        sides, pairs, stages = judged.sides, judged.pairs, judged.stages
+        sides, pairs, labels, stages = judged.sides, judged.pairs, judged.labels, judged.stages
 
     from models.quality.comparison import compare
 
     comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
-    show(comparison, data, stages, as_json)
+    show(comparison, data, labels, stages, out, as_json)
 
 
-def show(comparison: Comparison, data: Path, stages: dict[str, int], as_json: bool) -> None:
-    """Print the comparison."""
+def show(
+    comparison: Comparison,
+    data: Path,
+    labels: tuple[str, ...],
+    stages: dict[str, int],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print the comparison, and write the reports if `out` is given."""
     import orjson
 
     from models.commands.evaluation_text import as_document, as_text
 
+    document = as_document(comparison, data) | {"stages": stages or None}
     if as_json:
-        document = as_document(comparison, data) | {"stages": stages or None}
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-        return
-    print(as_text(comparison, data))
-    for stage, count in stages.items():
-        print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
+    else:
+        print(as_text(comparison, data))
+        for stage, count in stages.items():
+            print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
+    if out is not None:
+        from models.commands import evaluate_report
+
+        evaluate_report.write(out, comparison, document, labels)
+        if not as_json:
+            print(out / "report.html")
 
 
 def refuse_idle(
@@ -143,14 +162,13 @@ def check(
     if len(set(models)) < len(models):
         raise typer.BadParameter("one model is given twice", param_hint="--model")
     grades = set()
-    masks, labels = [], []
+    masks = []
     for path in models:
         directory = locate(path)
         config = read_config(directory)
         if not config.is_graded:
             raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
         grades.add(len(config.labels))
-        labels.append(config.labels)
         stored = read_stored_masks(directory, config)
         shape = {"layers": config.num_layers, "heads": config.num_heads}
         parsed = {value: parse_mask(value, config, stored) for value in values}
@@ -159,7 +177,7 @@ def check(
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
         )
-    return read_labelled(data, grades=grades.pop(), labels=labels[0], columns=columns), masks
+    return read_labelled(data, grades=grades.pop(), labels=labels_of(models[0]), columns=columns), masks
 
 
 def score(
@@ -188,3 +206,11 @@ def named(sides: list[Side]) -> list[Side]:
     if len({side.model for side in sides}) == 1:
         return sides
     return [replace(side, name=side.model + side.name.removeprefix(side.variant)) for side in sides]
+
+
+def labels_of(model: str | None) -> tuple[str, ...]:
+    """Return the names of a model's grades, least relevant first."""
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+
+    return read_config(locate(model)).labels

@@ -36,6 +36,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
                 "metrics": comparison.metrics[side.name],
                 "confusion": side.evaluation.confusion.tolist(),
                 "calibration": calibration.as_json(side.evaluation.truth, side.evaluation.probabilities),
+                "worst_queries": comparison.worst[side.name],
             }
             for side in comparison.sides
         ],

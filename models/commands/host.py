@@ -36,6 +36,7 @@ class Sides:
 
     sides: list[Side]
     pairs: list[LabelledPair]
+    labels: tuple[str, ...]
     stages: dict[str, int]
 
 

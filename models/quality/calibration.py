@@ -20,12 +20,28 @@ CALIBRATION_BINS = 15
 
 
 def as_json(truth: Ints, probabilities: Floats) -> dict[str, Any]:
-    """Return the calibration of (n, grades) probabilities as plain values. truth: (n,).
+    """Return the calibration of (n, grades) probabilities as plain values.
 
-    mean_probabilities, shares: of each grade. floor: the errors of a perfect model.
+    truth: (n,). confidence, accuracy, pairs: of each bin of the likeliest grade that holds a pair: its mean
+    probability, how often it is right, and the number of pairs. by_expected_grade: bins of equal width of
+    the expected grade, each with its mean `expected` and `true` grade. mean_probabilities, shares: of each
+    grade. floor: the errors of a perfect model.
     """
     pairs, grades = probabilities.shape
+    expected = probabilities @ np.arange(grades)
+    bins = _bins_of(np.clip(expected / (grades - 1), 0, 1))
+    predicted, true, sizes = _means(bins, expected, truth)
+    likeliest, right = probabilities.max(1), probabilities.argmax(1) == truth
+    confidence, accuracy, of_likeliest = _means(_bins_of(likeliest), likeliest, right)
     return {
+        "confidence": confidence.tolist(),
+        "accuracy": accuracy.tolist(),
+        "pairs": of_likeliest.tolist(),
+        "by_expected_grade": {
+            "expected": predicted.tolist(),
+            "true": true.tolist(),
+            "pairs": sizes.astype(int).tolist(),
+        },
         "mean_probabilities": probabilities.mean(0).tolist(),
         "shares": (np.bincount(truth, minlength=grades) / pairs).tolist(),
         "floor": floor(probabilities),
@@ -60,6 +76,14 @@ def floor(probabilities: Floats, *, draws: int = 200, seed: int = 0) -> dict[str
         likeliest, each = gaps(truth, probabilities, one, 1)
         errors[number] = np.abs(likeliest).sum() / pairs, np.abs(each).sum() / pairs / grades
     return {"ece": float(errors[:, 0].mean()), "classwise_ece": float(errors[:, 1].mean())}
+
+
+def _means(bins: Ints, *columns: NDArray[np.generic]) -> list[Floats]:
+    """Return the mean of each column in each bin that holds a pair, and the number of its pairs."""
+    sizes = np.bincount(bins, minlength=CALIBRATION_BINS).astype(np.float64)
+    held = sizes > 0
+    sums = (np.bincount(bins, column, CALIBRATION_BINS) for column in columns)
+    return [*(total[held] / sizes[held] for total in sums), sizes[held]]
 
 
 def _bins_of(confidence: Floats) -> Ints:

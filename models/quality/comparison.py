@@ -1,4 +1,4 @@
-"""Compares models, masks, number formats and lexical baselines on the same pairs."""
+"""Compares models, masks, number formats and lexical baselines on the same pairs; finds the worst queries."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 RANKING = ("ndcg10", "query_spearman", "spearman")
 """The metrics that need an order alone, no grades: those that a lexical baseline has too."""
+
+WORST = 20
+"""How many queries a report shows."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,31 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class WorstQuery:
+    """A query that a model ranks badly. title: the one whose grade it misses by most."""
+
+    query: str
+    pairs: int
+    ndcg10: float
+    query_spearman: float
+    mean_error: float
+    title: str
+    grade: int
+    expected_grade: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All that `headroom evaluate` finds.
 
-    metrics: by the name of the side. differences: of each two sides, the earlier one first.
+    metrics, worst: by the name of the side. differences: of each two sides, the earlier one first.
     """
 
     sides: tuple[Side, ...]
     metrics: dict[str, dict[str, Interval]]
     differences: tuple[Difference, ...]
     baselines: tuple[Baseline, ...]
+    worst: dict[str, list[WorstQuery]]
 
 
 def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, seed: int) -> Comparison:
@@ -85,6 +103,7 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
         {name: intervals_of(drawn, counts) for name, drawn in draws.items()},
         tuple(changes),
         tuple(baselines),
+        {one.name: worst_queries(one.evaluation, pairs) for one in sides},
     )
 
 
@@ -104,6 +123,32 @@ def rankings(pairs: Sequence[LabelledPair], grades: int) -> dict[str, Evaluation
             [pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities
         )
     return found
+
+
+def worst_queries(
+    evaluation: Evaluation, pairs: Sequence[LabelledPair], limit: int = WORST
+) -> list[WorstQuery]:
+    """Return the queries of lowest NDCG@10, then of largest error; titles of one grade come last."""
+    found = evaluation.by_query()
+    rank = np.nan_to_num(found["ndcg10"], nan=2.0)
+    distance = np.abs(evaluation.expected - evaluation.truth)
+    worst = []
+    for query in np.lexsort((-found["mean_error"], rank))[:limit]:
+        rows = np.flatnonzero(evaluation.query_of == query)
+        missed = int(rows[distance[rows].argmax()])
+        worst.append(
+            WorstQuery(
+                pairs[missed].query,
+                len(rows),
+                float(found["ndcg10"][query]),
+                float(found["query_spearman"][query]),
+                float(found["mean_error"][query]),
+                pairs[missed].title,
+                pairs[missed].grade,
+                float(evaluation.expected[missed]),
+            )
+        )
+    return worst
 
 
 @dataclass(frozen=True, slots=True)

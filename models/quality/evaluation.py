@@ -124,6 +124,18 @@ class Evaluation:
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
+    def by_query(self) -> dict[str, Floats]:
+        """Return each query's ndcg10 and query_spearman (nan if its titles have one grade) and mean_error,
+        the mean distance of expected grade and truth: (queries,) each."""
+        sizes = np.bincount(self.query_of, minlength=self.queries)
+        distance = np.abs(self.expected - self.truth)
+        (ndcg, ranked), (spearman, _) = self._ndcg, self._query_spearman
+        return {
+            "ndcg10": np.where(ranked > 0, ndcg, np.nan),
+            "query_spearman": np.where(ranked > 0, spearman, np.nan),
+            "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes,
+        }
+
     @property
     def confusion(self) -> Ints:
         """Return how many pairs of each grade (row) got each grade (column): (grades, grades)."""

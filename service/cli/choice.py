@@ -160,7 +160,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
         name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
     before, _ = _side(name, base, pairs)
     after, stages = _side(variant.name, variant, pairs)
-    return Sides([before, after], pairs, stages)
+    return Sides([before, after], pairs, grades, stages)
 
 
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:

@@ -61,12 +61,15 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
 
 
 def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
     file = write(tmp_path / "pairs.csv", [(f"towel {n}", "red towel", n % 5) for n in range(20)])
-    options = ("--data", str(file), "--resamples", "100")
+    options = ("--data", str(file), "--resamples", "100", "--out", str(out))
     output = run("evaluate", "--model", str(tiny_checkpoint), *options)
     assert output.status == 0, output.err
     assert ["ndcg10", "–"] in [line.split() for line in output.out.splitlines()]
-    assert " nan" not in output.out
+    for text in (output.out, (out / "report.html").read_text()):
+        assert " nan" not in text
+        assert ">nan" not in text
 
 
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -81,15 +84,17 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     assert "no grades" in ungraded.err
 
 
-def test_models_and_masks_are_compared_pairwise(
+def test_models_and_masks_are_compared_pairwise_in_a_report(
     run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
 ) -> None:
     other = write_checkpoint(tmp_path / "other", seed=3)
-    arguments = (
+    output = run(
         *("evaluate", "--data", str(labelled), "--mask", "0.*", "--mask", "random:0.5@1", *DEVICE),
         *("--model", str(tiny_checkpoint), "--model", str(other), "--resamples", "100"),
+        *("--out", str(tmp_path / "out")),
     )
-    report = orjson.loads(run(*arguments, "--json").out)
+    assert output.status == 0, output.err
+    report = orjson.loads((tmp_path / "out" / "report.json").read_bytes())
 
     names = [side["name"] for side in report["sides"]]
     tiny = tiny_checkpoint.name
@@ -105,11 +110,20 @@ def test_models_and_masks_are_compared_pairwise(
     predicted = clf.score(list(zip(queries, titles, strict=True))).grade
     first = report["sides"][0]
     assert np.array_equal(first["confusion"], confusion_matrix(truth, predicted, labels=range(5)))
+    assert sum(first["calibration"]["pairs"]) == len(ROWS)
+    worst = first["worst_queries"]
+    assert [query["ndcg10"] for query in worst if query["ndcg10"] is not None] == sorted(
+        query["ndcg10"] for query in worst if query["ndcg10"] is not None
+    )
     assert {"ndcg10", "query_spearman", "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
 
-    shown = run(*arguments).out
-    assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= 100
-    assert "word overlap" in shown
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert html.count("data:image/svg+xml;base64,") == 2
+    assert html.index("<figure>") < html.index("Details")
+    assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 100
+    assert "http" not in html.replace("http-equiv", "")
+    for text in (worst[0]["query"], "word overlap", "Spearman within queries"):
+        assert text in html
     assert run("evaluate", "--data", str(labelled), "--model", "a", "--model", "a").status == 2
 
 

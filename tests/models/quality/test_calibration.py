@@ -43,3 +43,5 @@ def test_a_grade_at_half_of_its_share_is_seen() -> None:
     assert metrics["ece"] < 0.05
     assert metrics["classwise_ece"] > 0.1 > 10 * found["floor"]["classwise_ece"]
     assert found["shares"][4] - found["mean_probabilities"][4] > 0.25
+    (expected,), (true,) = (found["by_expected_grade"][name] for name in ("expected", "true"))
+    assert true - expected == pytest.approx(truth.mean() - float(probabilities[0] @ np.arange(5)))

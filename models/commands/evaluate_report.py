@@ -1,0 +1,196 @@
+"""The report of `headroom evaluate`: report.html, one file with its plots in it, and report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from models.files import write_whole
+from models.numbers import fixed
+from models.quality.comparison import Comparison, Side
+from models.study import page, plots
+from models.study.result import Figure, Section, Table
+from models.study.wording import signed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+TITLES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "qwk": "QWK",
+    "ndcg10": "NDCG@10",
+    "query_spearman": "Spearman within queries",
+    "spearman": "Spearman over all pairs",
+    "ece": "calibration error of the likeliest grade",
+    "classwise_ece": "calibration error of every grade",
+}
+FEW = 20
+"""Bins with fewer pairs are left out of the calibration curve."""
+
+
+def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: Sequence[str]) -> None:
+    """Write both files into `out`, each under its name only when it is whole."""
+    sections = (
+        *_metrics(comparison),
+        _calibration(document["sides"]),
+        _confusion(comparison, labels),
+        *(_worst(comparison, side, labels) for side in comparison.sides),
+    )
+    picture = Figure(
+        "ndcg10",
+        "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order.",
+        partial(_draw_ndcg10, comparison, document["ndcg10_random_order"]),
+    )
+    figures = (picture, *(figure for section in sections for figure in section.figures))
+    drawings = {figure.name: plots.svg(figure.draw) for figure in figures}
+    title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
+    verdict, conclusion = _conclusion(comparison, document)
+    values = {"title": title, "verdict": verdict, "conclusion": conclusion, "picture": picture}
+    write_whole(out / "report.html", page.html(drawings, sections=sections, **values).encode())
+    write_whole(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, str]:
+    """Return the verdict in one sentence, and the paragraph that it follows from."""
+    first = comparison.sides[0]
+    metrics = comparison.metrics[first.name]
+    random_order = fixed(document["ndcg10_random_order"])
+    verdict = f"{first.name}: NDCG@10 {metrics['ndcg10'].text()}, a random order {random_order}."
+    sentences = [
+        f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
+        f"QWK {metrics['qwk'].text()}, Spearman within queries {metrics['query_spearman'].text()}.",
+    ]
+    sentences.append(
+        "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
+        "They are not corrected for the number of comparisons."
+    )
+    return verdict, " ".join(sentences)
+
+
+def _draw_ndcg10(comparison: Comparison, random_order: float) -> Drawing:
+    """Draw a point with its interval for each side and each baseline, the first side on top."""
+    shown = {name: metrics["ndcg10"] for name, metrics in comparison.metrics.items()}
+    shown |= {one.name: one.metrics["ndcg10"] for one in comparison.baselines}
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(shown))
+    for row, one in enumerate(shown.values()):
+        colour = plots.BLUE if row < len(comparison.metrics) else plots.GREY
+        axes.plot([one.low, one.high], [row, row], color=colour)
+        axes.plot(one.value, row, "o", color=colour)
+    if np.isfinite(random_order):
+        axes.axvline(random_order, color=plots.GREY, ls="--", lw=1)
+    axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_yticks(range(len(shown)), list(shown))
+    return drawing
+
+
+def _metrics(comparison: Comparison) -> list[Section]:
+    """Return the tables of metrics, of their differences if there are any, and of the baselines."""
+    sides, pairs, baselines = comparison.metrics, comparison.differences, comparison.baselines
+    first = comparison.sides[0].name
+    values = [(title, *(side[name].text() for side in sides.values())) for name, title in TITLES.items()]
+    changes = [
+        (title, *(pair.change[name].text(sign=True) for pair in pairs)) for name, title in TITLES.items()
+    ]
+    beside = [
+        (one.name, TITLES[name], one.metrics[name].text(), one.model_minus[name].text(sign=True))
+        for one in baselines
+        for name in one.metrics
+    ]
+    names = [f"{pair.second} − {pair.first}" for pair in pairs]
+    text = (
+        "What a model must beat: the share of the query's words in the title, weighted by IDF, and BM25. "
+        "Word statistics are those of the file's titles. A reranker is for the order within a query, which "
+        "NDCG@10 and Spearman within queries measure."
+    )
+    differences = Section("Differences", tables=(Table(("metric", *names), tuple(changes)),))
+    return [
+        Section("Metrics", tables=(Table(("metric", *sides), tuple(values)),)),
+        *((differences,) if pairs else ()),
+        Section(
+            "Beside word matching",
+            (text,),
+            (Table(("baseline", "metric", "its value", f"{first} − baseline"), tuple(beside)),),
+        ),
+    ]
+
+
+def _calibration(sides: Sequence[dict[str, Any]]) -> Section:
+    rows, floors = [], []
+    for side in sides:
+        bins, floor = side["calibration"]["by_expected_grade"], side["calibration"]["floor"]
+        floors.append(f"{side['name']} {floor['ece']:.3f} and {floor['classwise_ece']:.3f}")
+        for expected, true, pairs in zip(bins["expected"], bins["true"], bins["pairs"], strict=True):
+            difference = signed(expected - true, 2)
+            rows.append((side["name"], f"{expected:.2f}", f"{true:.2f}", difference, f"{pairs:,}"))
+    text = (
+        "A perfect model has calibration errors above 0, too, because pairs are few. With the probabilities "
+        "of each side they would be, for the likeliest grade and for every grade: "
+        f"{'; '.join(floors)} (simulated)."
+    )
+    header = ("", "expected grade", "true grade", "expected − true", "pairs")
+    table = Table(header, tuple(rows), "Bins of equal width of the expected grade.")
+    figure = Figure(
+        "calibration",
+        f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
+        f"{FEW} pairs, and its size their number. On the grey line probabilities mean what they say; below "
+        "it the model is too sure.",
+        partial(_draw_calibration, sides),
+    )
+    return Section("Calibration", (text,), (table,), (figure,))
+
+
+def _draw_calibration(sides: Sequence[dict[str, Any]]) -> Drawing:
+    drawing, axes = plots.figure(7.5, 6)
+    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1)
+    for number, side in enumerate(sides):
+        colour, dash, marker = plots.LINES[number % len(plots.LINES)]
+        bins = np.array([side["calibration"][name] for name in ("confidence", "accuracy", "pairs")])
+        x, y, pairs = bins[:, bins[2] >= FEW]
+        size = pairs / bins[2].sum()
+        axes.plot(x, y, dash, color=colour, linewidth=1.4)
+        axes.scatter(x, y, s=14 + 160 * size, color=colour, marker=marker, label=side["name"])
+    axes.set(
+        xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest grade", ylabel="share that is right"
+    )
+    axes.legend(loc="lower right")
+    return drawing
+
+
+def _confusion(comparison: Comparison, labels: Sequence[str]) -> Section:
+    tables = tuple(
+        Table(
+            (f"{side.name}: human grade", *(f"model: {label}" for label in labels)),
+            tuple(
+                (label, *(f"{count:,} ({count / max(sum(row), 1):.0%})" for count in row))
+                for label, row in zip(labels, side.evaluation.confusion.tolist(), strict=True)
+            ),
+            "Number of pairs, and their share of the human grade's. The diagonal is right.",
+        )
+        for side in comparison.sides
+    )
+    return Section("Confusion", tables=tables)
+
+
+def _worst(comparison: Comparison, side: Side, labels: Sequence[str]) -> Section:
+    rows = tuple(
+        (
+            query.query,
+            str(query.pairs),
+            fixed(query.ndcg10, 2),
+            fixed(query.query_spearman, 2),
+            f"{query.mean_error:.2f}",
+            query.title,
+            f"{query.grade} {labels[query.grade]}",
+            f"{query.expected_grade:.2f}",
+        )
+        for query in comparison.worst[side.name]
+    )
+    header = ("query", "titles", "NDCG@10", "Spearman", "mean error", "most wrong title", "human grade")
+    text = "Lowest NDCG@10 first; a query whose titles all have one grade has none."
+    return Section(f"Worst queries: {side.name}", (text,), (Table((*header, "model's"), rows),))
