@@ -37,6 +37,13 @@ LIVE: Mapping[str, type[BaseModel]] = {
     "user_config.variants": VariantConfig,
     "user_config.variants.cascade": StageConfig,
     "user_config.degrade": DegradeConfig,
+}
+EXPERIMENTS_INTRODUCTION = """\
+## A/B tests
+
+Only [experiments](experiments.md) need these fields of `user_config`; they apply live too.
+"""
+EXPERIMENTS: Mapping[str, type[BaseModel]] = {
     "user_config.experiments": ExperimentConfig,
     "user_config.experiments.arms": ArmConfig,
     "user_config.experiments.guardrails": Guardrails,
@@ -48,10 +55,12 @@ _TYPES = {"boolean": "`true` or `false`", "integer": "whole number", "object": "
 
 def page() -> str:
     """Return the page's text."""
-    lines = [INTRODUCTION, *_table(Settings), "", LIVE_INTRODUCTION]
-    for place, model in LIVE.items():
-        about = inspect.cleandoc(model.__doc__ or "")
-        lines += [f"### `{place}`\n", f"{about}\n", *_table(model), ""]
+    lines = [INTRODUCTION, *_table(Settings), ""]
+    for introduction, models in ((LIVE_INTRODUCTION, LIVE), (EXPERIMENTS_INTRODUCTION, EXPERIMENTS)):
+        lines.append(introduction)
+        for place, model in models.items():
+            about = inspect.cleandoc(model.__doc__ or "")
+            lines += [f"### `{place}`\n", f"{about}\n", *_table(model), ""]
     return "\n".join(lines)
 
 

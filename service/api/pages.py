@@ -1,9 +1,9 @@
 """The pages for people: `/`, where heads are switched and experiments watched, and `/docs`, Swagger UI.
 
-What they load is read, put together and compressed once, when the server starts. Files of `/` have their
-content's digest in their name, so a browser keeps them for good; the pages are checked at each visit. They
-hold no data of the service, so they are open to everybody; what they then ask for (the OpenAPI document too)
-is not.
+What they load is read, put together and compressed once, when the server starts. Files of `/` are asked for
+with their content's digest behind the `?`, so a browser keeps them for good; the pages are checked at each
+visit. They hold no data of the service, so they are open to everybody; what they then ask for (the OpenAPI
+document too) is not.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DOCS_HEADERS = _COMMON | {  # Swagger UI's styles and pictures are inline
 }
 
 
-_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}  # a new version has another name
+_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}  # a new version has another digest
 _STYLES = re.compile(r'<link rel="stylesheet" href="playground/([^"]+)">\s*')
 
 
@@ -77,28 +77,25 @@ def _file(content: bytes, suffix: str, headers: dict[str, str]) -> _File:
 
 
 def _playground() -> dict[str, _File]:
-    """Return the page, with one script, one style sheet and an icon, each named after its digest.
+    """Return the page, with one script, one style sheet and an icon.
 
     Addresses in it are relative, so the page works behind a path prefix too.
     """
     licenses = (_PLAYGROUND / "vendor" / "LICENSES.txt").read_bytes()
     found = {"/playground/licenses.txt": _file(licenses, ".txt", _PLAYGROUND_HEADERS)}
 
-    def address(content: bytes, suffix: str) -> str:
-        file = _file(content, suffix, _PLAYGROUND_HEADERS | _FOR_GOOD)
-        name = f"playground/{file.digest}{suffix}"
-        found[f"/{name}"] = file
-        return name
+    def address(name: str, content: bytes) -> str:
+        file = found[f"/{name}"] = _file(content, Path(name).suffix, _PLAYGROUND_HEADERS)
+        return f"{name}?{file.digest}"
 
     html = (_PLAYGROUND / "index.html").read_text(encoding="utf-8")
     styles = b"\n".join((_PLAYGROUND / name).read_bytes() for name in _STYLES.findall(html))
     script = "// Licences of what others wrote: licenses.txt beside this file.\n"
     script += bundle.modules(_PLAYGROUND, "app.js")
-    html = _STYLES.sub("", html).replace(
-        "</head>", f'<link rel="stylesheet" href="{address(styles, ".css")}">\n</head>'
-    )
-    html = html.replace("playground/app.js", address(script.encode(), ".js"))
-    html = html.replace("playground/icon.svg", address((_PLAYGROUND / "icon.svg").read_bytes(), ".svg"))
+    link = f'<link rel="stylesheet" href="{address("playground/app.css", styles)}">'
+    html = _STYLES.sub("", html).replace("</head>", f"{link}\n</head>")
+    for name, content in (("app.js", script.encode()), ("icon.svg", (_PLAYGROUND / "icon.svg").read_bytes())):
+        html = html.replace(f"playground/{name}", address(f"playground/{name}", content))
     found["/"] = _file(html.encode(), ".html", _PLAYGROUND_HEADERS)
     return found
 
@@ -143,6 +140,8 @@ async def _serve(request: Request) -> Response:
         raise NotFound
     if request.headers.get("if-none-match") == file.headers["etag"]:
         return Response(status_code=304, headers=file.headers)
+    # While versions change, a page may get the other version's script: it works, and is not kept.
+    headers = file.headers | (_FOR_GOOD if request.url.query == file.digest else {})
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(file.packed, headers=file.headers | {"content-encoding": "gzip"})
-    return Response(file.content, headers=file.headers)
+        return Response(file.packed, headers=headers | {"content-encoding": "gzip"})
+    return Response(file.content, headers=headers)

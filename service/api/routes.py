@@ -117,10 +117,12 @@ async def course(request: Request, name: _Name) -> Response:
 
 async def report_html(request: Request, name: _Name) -> Response:
     """One experiment's report to share: one HTML file that needs no other."""
-    detail = await backend_of(request).experiments.show(name)
+    experiments = backend_of(request).experiments
+    detail = await experiments.show(name)
     if detail.report is None:
         raise Unavailable
-    page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail))
+    looks = dataclasses.asdict(await experiments.course(name))["looks"]
+    page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail), looks)
     return HTMLResponse(page, headers={"content-disposition": "attachment"})
 
 

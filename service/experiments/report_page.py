@@ -20,29 +20,28 @@ METHOD = (
     "The margin is how much worse than control is still good enough. An arm is good enough once its whole "
     "interval is on the better side of the margin. The first metric decides.",
 )
-WIDTH, LEFT, RIGHT = 880, 330, 850
+DRAWING = Template(Path(__file__).with_name("course.svg.j2").read_text("utf-8"), autoescape=True)
 
 
-def html(experiment: dict[str, Any]) -> str:
-    """Return the report. experiment: an answer of /v1/experiments/{name}.
+def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
+    """Return the report.
 
-    Raises RuntimeError if it holds no analysis.
+    experiment: an answer of /v1/experiments/{name} with an analysis. looks: those of its /course.
     """
-    report = experiment.get("report")
-    if report is None:
-        raise RuntimeError("there is no analysis at present: the service cannot reach its database")
+    report = experiment["report"]
     units = sum(report["exposures"].values())
-    caption = "Each metric against control: the interval, 0 (no change) and the margin (dashed)."
+    caption = "Each metric's change against control over time (UTC), with its interval."
     metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
-    template = Template((Path(__file__).parent / "intervals.svg.j2").read_text("utf-8"), autoescape=True)
+    looks = [*(look for look in looks if look["time"] < report["time"]), report | {"metrics": metrics}]
+    courses = [_course(metric, looks) for metric in metrics]
     return page.html(
-        {"intervals": template.render(width=WIDTH, rows=[_drawn(metric) for metric in metrics])},
+        {"course": DRAWING.render(courses=courses, begin=_moment(looks[0]), end=_moment(report))},
         title=f"Experiment {experiment['name']}",
         verdict=f"{VERDICTS[report['recommendation']]}: {report['text']}",
         conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(report)} UTC. "
         + report["sample_ratio"]["text"],
-        picture={"name": "intervals", "caption": caption} if metrics else None,
+        picture={"name": "course", "caption": caption} if metrics else None,
         sections=(
             _section("Arms", ("arm", "units"), [(arm, f"{n:,}") for arm, n in report["exposures"].items()]),
             _section(
@@ -69,11 +68,19 @@ def html(experiment: dict[str, Any]) -> str:
     )
 
 
+def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the fields to show: shares of control's value, if they are known and the margin is one too."""
+    has_share = metric["relative_low"] is not None and metric["relative_high"] is not None
+    if has_share and (metric["margin"] is None or metric["margin_relative"]):
+        return "relative", "relative_low", "relative_high"
+    return "difference", "low", "high"
+
+
 def change(metric: dict[str, Any]) -> tuple[str, str]:
     """Return a change and its interval, in percent of control's value if that has one."""
-    relative, *values = _interval(metric)
-    text = percent if relative else number
-    value, *ends = (None if each is None else text(each, digits=3, sign=True) for each in values)
+    keys = _keys(metric)
+    text = percent if keys[0] == "relative" else number
+    value, *ends = (None if metric[key] is None else text(metric[key], digits=3, sign=True) for key in keys)
     return value or "–", "–" if None in ends else " to ".join(map(str, ends))
 
 
@@ -82,28 +89,41 @@ def _change(metric: dict[str, Any]) -> str:
     return (value if interval == "–" else f"{value} ({interval})").replace("-", "−")
 
 
-def _interval(metric: dict[str, Any]) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether the change is a share of control's value, the change, and its interval's ends."""
-    relative = metric["relative_low"] is not None and metric["relative_high"] is not None
-    names = ("relative", "relative_low", "relative_high") if relative else ("difference", "low", "high")
-    value, low, high = (metric[name] for name in names)
-    return relative, value, low, high
+def _course(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one metric's part of the drawing: places and heights from 0, left and top, to 1.
 
+    looks: those of /v1/experiments/{name}/course, and the present one last. The scale is that of the later
+    looks, because early intervals are wide.
+    """
+    keys = _keys(metric)
+    points = [
+        (look["time"], *(one[key] for key in keys))
+        for look in looks
+        for one in look["metrics"]
+        if (one["arm"], one["metric"]) == (metric["arm"], metric["metric"])
+    ]
+    has_limit = metric["margin"] is not None and metric["margin_relative"] == (keys[0] == "relative")
+    limit = metric["margin"] * (-1 if metric["better"] == "higher" else 1) if has_limit else 0.0
+    known = [0.0, limit]
+    known += [value for point in points[len(points) // 3 :] for value in point[1:] if value is not None]
+    begin, seconds = looks[0]["time"], (looks[-1]["time"] - looks[0]["time"]) or 1.0
 
-def _drawn(metric: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the drawing, on a scale of its own."""
-    relative, value, low, high = _interval(metric)
-    margin = metric["margin"] if metric["margin_relative"] == relative else None
-    if margin is not None and metric["better"] == "higher":
-        margin = -margin
-    marks = {"zero": 0.0, "value": value, "low": low, "high": high, "margin": margin or None}
-    known = [mark for mark in marks.values() if mark is not None]
-    first, span = min(known), (max(known) - min(known)) or 1.0
-    places = {
-        name: None if mark is None else round(LEFT + (RIGHT - LEFT) * (mark - first) / span, 1)
-        for name, mark in marks.items()
+    def at(moment: float, value: float) -> tuple[float, float]:
+        height = (max(known) - value) / ((max(known) - min(known)) or 1.0)
+        return (moment - begin) / seconds, min(1.0, max(0.0, height))
+
+    banded = [point for point in points if point[2] is not None and point[3] is not None]
+    return {
+        "name": f"{metric['arm']} on {metric['metric']}",
+        "change": _change(metric),
+        "zero": at(begin, 0.0)[1],
+        "limit": at(begin, limit)[1] if has_limit else None,
+        "line": [at(moment, value) for moment, value, *_ in points if value is not None],
+        "band": [
+            *(at(moment, low) for moment, _, low, _ in banded),
+            *(at(moment, high) for moment, _, _, high in reversed(banded)),
+        ],
     }
-    return {"title": f"{metric['arm']} on {metric['metric']}", "change": _change(metric), **places}
 
 
 def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Section:

@@ -37,9 +37,7 @@ from service.observe import node_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
-HISTORY_STEP_S = (
-    1.9  # the page scrapes every 2 s; five minutes of that are kept, and longer of Prometheus's scrapes
-)
+HISTORY_STEP_S = 1.9  # the page scrapes every 2 s: five minutes of that, and longer of Prometheus's scrapes
 _CHARTED = re.compile(
     r"^headroom_(?:requests_total|pairs_total|pair_seconds|stage_seconds_(?:sum|count)"
     r"|batch_fill_ratio_(?:sum|count)|queue_tokens|shed_total|ready|heads_on)\b.*$|^headroom_pair_seconds_.*$",

@@ -47,4 +47,5 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   open(token.value.trim());
 });
+document.documentElement.classList.toggle("dark-mode", matchMedia("(prefers-color-scheme: dark)").matches);
 open(null);

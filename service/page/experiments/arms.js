@@ -31,12 +31,12 @@ export function Arms({ one, report }) {
       <div class="scroll" tabindex="0" role="region" aria-label="Arms">
         <table class="plain">
           <thead><tr><th scope="col">arm</th><th scope="col">variant</th><th scope="col">units</th><th scope="col">share</th>
-            <th scope="col">planned</th><th scope="col"></th></tr></thead>
+            <th scope="col">planned</th></tr></thead>
           <tbody>${one.arms.map((arm) => html`
-            <tr><th scope="row">${arm.name}${arm.control && arm.name !== "control" ? html`<span class="soft"> control</span>` : null}</th>
+            <tr><th scope="row">${arm.name}${arm.control && arm.name !== "control" ? html`<span class="soft"> control</span>` : null}
+                ${one.rolled_back.includes(arm.name) ? html`<div class="down">rolled back</div>` : null}</th>
               <td><code>${arm.variant}</code></td><td>${count(arm.exposures)}</td>
-              <td>${all ? percent(arm.exposures / all, 1) : "–"}</td><td>${percent(arm.weight / weights)}</td>
-              <td>${one.rolled_back.includes(arm.name) ? html`<b class="down">rolled back</b>` : null}</td></tr>`)}</tbody>
+              <td>${all ? percent(arm.exposures / all, 1) : "–"}</td><td>${percent(arm.weight / weights)}</td></tr>`)}</tbody>
         </table>
       </div>
       <p class=${ratio?.alarm ? "wrong" : "soft"}>

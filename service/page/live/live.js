@@ -15,13 +15,15 @@ import { figures, parse, STAGES, variantRows } from "./prometheus.js";
 const EVERY_MS = 2000;
 const KEPT = 151; // five minutes
 const OLD_S = 8; // values that are older look old
+const PAUSE_S = 30; // after a longer look at another view, the service knows what came in between
 
 /** @type {Taken[]} What was taken so far; it outlives a look at another view. */
 let taken = [];
 
 /** @param {AbortSignal} signal */
 async function take(signal) {
-  if (!taken.length) {
+  const last = taken.at(-1);
+  if (!last || Date.now() / 1000 - last.time > PAUSE_S) {
     const { now, scrapes } = await call("playground/history", { signal });
     const ahead = Date.now() / 1000 - now; // of the service's clock
     taken = scrapes.map((/** @type {[number, string]} */ [time, lines]) => ({ time: time + ahead, scrape: parse(lines) }));
@@ -131,8 +133,9 @@ function Charts({ history, variant }) {
     </div>`;
 }
 
-/** @param {number} seconds */
+/** @param {number} seconds @returns {string} in milliseconds below a second */
 function milliseconds(seconds) {
+  if (seconds >= 1) return `${short(seconds, 2)} s`;
   const value = 1000 * seconds;
   return `${short(value, value >= 100 ? 3 : 2)} ms`;
 }

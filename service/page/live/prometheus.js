@@ -63,13 +63,17 @@ export function valuesOf(scrape, name, label) {
 /**
  * A quantile of what a histogram took up between two scrapes, by linear interpolation in its bucket.
  * @param {Scrape} before @param {Scrape} after @param {string} name without `_bucket` @param {number} quantile
- * @param {Record<string, string>} [wanted]
+ * @param {Record<string, string>} [wanted] @param {import("../lib/api.js").OwnPairs[]} [without] pairs that do not count
  * @returns {number | null} null where it took up nothing
  */
-export function quantileOf(before, after, name, quantile, wanted = {}) {
+export function quantileOf(before, after, name, quantile, wanted = {}, without = []) {
   const bounds = [...new Set(samples(after, `${name}_bucket`, wanted).map(({ labels }) => labels.le))];
   const counts = bounds
-    .map((le) => ({ bound: le === "+Inf" ? Infinity : Number(le), count: growth(before, after, `${name}_bucket`, { ...wanted, le }) }))
+    .map((le) => {
+      const bound = le === "+Inf" ? Infinity : Number(le);
+      const left = growth(before, after, `${name}_bucket`, { ...wanted, le }) - pairsOf(without.filter(({ seconds }) => seconds <= bound));
+      return { bound, count: Math.max(0, left) };
+    })
     .sort((a, b) => a.bound - b.bound);
   const all = counts.at(-1)?.count ?? 0;
   if (!all) return null;
@@ -119,14 +123,16 @@ export function figures(taken, variant) {
     const seconds = now.time - before.time;
     const rate = (/** @type {string} */ name, /** @type {Record<string, string>} */ labels = {}) =>
       growth(before.scrape, now.scrape, name, labels) / seconds;
+    const without = ownPairs(before, now, variant);
+    const quantile = (/** @type {number} */ q) => quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, wanted, without);
     const reasons = valuesOf(now.scrape, "headroom_shed_total", "reason");
     const shed = Object.fromEntries(reasons.map((reason) => [reason, rate("headroom_shed_total", { reason })]));
     return {
       time: now.time,
       requests: scoringRate(before, now),
-      pairs: Math.max(0, rate("headroom_pairs_total", wanted) - ownPairs(before, now, variant) / seconds),
-      p50: quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", 0.5, wanted),
-      p99: quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", 0.99, wanted),
+      pairs: Math.max(0, rate("headroom_pairs_total", wanted) - pairsOf(without) / seconds),
+      p50: quantile(0.5),
+      p99: quantile(0.99),
       fill: meanOf(before.scrape, now.scrape, "headroom_batch_fill_ratio"),
       queue: total(now.scrape, "headroom_queue_tokens"),
       refused: Object.values(shed).reduce((sum, one) => sum + one, 0),
@@ -152,10 +158,14 @@ function ownIn(before, now) {
   return own.filter(({ time }) => time > before.time && time <= now.time);
 }
 
-/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns {number} the pairs of this tab's own requests */
+/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns the pairs of this tab's own requests */
 function ownPairs(before, now, variant) {
-  const pairs = ownIn(before, now).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
-  return pairs.reduce((sum, one) => sum + one.pairs, 0);
+  return ownIn(before, now).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
+}
+
+/** @param {import("../lib/api.js").OwnPairs[]} all @returns {number} how many pairs they are */
+function pairsOf(all) {
+  return all.reduce((sum, one) => sum + one.pairs, 0);
 }
 
 /** @param {Taken[]} taken @param {number} i @returns {Taken} the earliest one within the window */
@@ -171,14 +181,15 @@ export function variantRows(taken) {
     ...valuesOf(now.scrape, "headroom_heads_on", "variant"),
     ...valuesOf(now.scrape, "headroom_pairs_total", "variant"),
   ]);
-  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - ownPairs(before, now, "");
+  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - pairsOf(ownPairs(before, now, ""));
   return [...names].flatMap((name) => {
     const heads = samples(now.scrape, "headroom_heads_on", { variant: name })[0]?.value;
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
-    const grown = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - ownPairs(before, now, name));
+    const without = ownPairs(before, now, name);
+    const grown = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - pairsOf(without));
     const quantile = (/** @type {number} */ q) =>
-      quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name });
+      quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name }, without);
     return [{
       name,
       heads: heads === undefined || Number.isNaN(heads) ? null : heads,

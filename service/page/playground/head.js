@@ -63,9 +63,10 @@ export function Legend({ state }) {
   const roles = [...new Set(study.heads.flatMap((one) => Object.keys(one.roles)))];
   return html`
     <div class="legend soft">
-      <span><${Term} word="qwk" /> lost with the head alone off: 0</span>
-      <span class="ramp" aria-hidden="true">${range(SHADES).map((shade) => html`<i class=${`shade-${shade}`}></i>`)}</span>
-      <span>${scaleOf(study).toFixed(3)}</span>
+      <span><${Term} word="qwk" /> lost with the head alone off:</span>
+      <span class="scale">0
+        <span class="ramp" aria-hidden="true">${range(SHADES).map((shade) => html`<i class=${`shade-${shade}`}></i>`)}</span>
+        ${scaleOf(study).toFixed(3)}</span>
       ${roles.map((role) => html`<span><b class="letter">${roleLetter(role)}</b> ${roleName(role)}</span>`)}
     </div>`;
 }

@@ -53,16 +53,16 @@ function Chip({ state, index }) {
 
 /**
  * @param {State} state @param {import("../lib/mask.js").Mask} own
- * @returns {string} how many heads are on; a mask of the default variant is under every column
+ * @returns how many heads are on; a mask of the default variant is under every column
  */
 function headsText({ facts }, own) {
   const variant = facts ? defaultVariant(facts) : undefined;
   const on = headsOn(own);
-  const all = `${own.weights.length} heads`;
-  if (!facts || !variant || isBare(facts)) return `${on} of ${all}`;
+  const all = html`${own.weights.length}<span class="unit"> heads</span>`;
+  if (!facts || !variant || isBare(facts)) return html`${on} of ${all}`;
   const mask = `with the mask of ${variant.name}`;
   const under = drawnOf(facts, variant);
-  if (under) return `${headsOn(combined(own, under))} of ${all}, ${mask}`;
+  if (under) return html`${headsOn(combined(own, under))} of ${all}, ${mask}`;
   const kept = Math.min(on, variant.head_mask.heads_on); // which heads the default keeps is not known here
-  return `${on < own.weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;
+  return html`${on < own.weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;
 }

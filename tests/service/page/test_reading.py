@@ -34,6 +34,7 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
         prometheus.growth(before, after, 'a_total', {kind: 'y'}),
         prometheus.samples(after, 'a_total')[0].labels.why, prometheus.quantileOf(before, after, 't', 0.5),
         prometheus.meanOf(before, after, 't'), prometheus.quantileOf(after, after, 't', 0.5),
+        prometheus.quantileOf(before, after, 't', 0.5, {}, [{pairs: 20, seconds: 0.5}]), // the tab's own
       ]})()"""
     assert page.evaluate(script, BEFORE, AFTER) == [
         60,
@@ -41,6 +42,7 @@ def test_rates_and_quantiles_come_from_differences(page: Page) -> None:
         'say "no", {then} = 1',
         pytest.approx(0.55),
         0.5,
+        None,
         None,
     ]
 
