@@ -6,10 +6,9 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -57,8 +56,10 @@ def report(
     experiment = call(url, key, name)
     if out is not None:
         from models.files import write_whole
+        from service.experiments import report_page
 
-        write_whole(out, call(url, key, name, "report.html", read=lambda answer: answer.read()))
+        looks = call(url, key, name, "course")["looks"]
+        write_whole(out, report_page.html(experiment, looks).encode())
     show(experiment, as_json, analysed=True)
 
 
@@ -104,29 +105,21 @@ def ship(
 
 
 def call(
-    url: str,
-    key: str | None,
-    name: str,
-    part: str | None = None,
-    body: dict[str, Any] | None = None,
-    read: Callable[[IO[bytes]], Any] = json.load,
-) -> Any:
-    """GET /v1/experiments/{name} or a part of it, or POST a body to one of its actions.
-
-    Raises RuntimeError if that fails.
-    """
+    url: str, key: str | None, name: str, action: str | None = None, body: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """GET /v1/experiments/{name} or what is below it, or POST a body to an action. Raises RuntimeError."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
     path = f"{url.rstrip('/')}/v1/experiments/{urllib.parse.quote(name, safe='')}"
     request = urllib.request.Request(
-        path if part is None else f"{path}/{part}",
+        path if action is None else f"{path}/{action}",
         data=None if body is None else json.dumps(body).encode(),
         headers={"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {}),
     )
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return read(answer)
+            return dict(json.load(answer))
     except urllib.error.HTTPError as error:
         with error:
             answer = error.read()

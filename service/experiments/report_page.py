@@ -26,9 +26,12 @@ DRAWING = Template(Path(__file__).with_name("course.svg.j2").read_text("utf-8"),
 def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
     """Return the report.
 
-    experiment: an answer of /v1/experiments/{name} with an analysis. looks: those of its /course.
+    experiment: an answer of /v1/experiments/{name}. looks: those of its /course. Raises RuntimeError if there
+    is no analysis.
     """
-    report = experiment["report"]
+    report = experiment.get("report")
+    if report is None:
+        raise RuntimeError("there is no analysis at present: the service cannot reach its database")
     units = sum(report["exposures"].values())
     caption = "Each metric's change against control over time (UTC), with its interval."
     metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
@@ -112,17 +115,14 @@ def _course(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str
         height = (max(known) - value) / ((max(known) - min(known)) or 1.0)
         return (moment - begin) / seconds, min(1.0, max(0.0, height))
 
-    banded = [point for point in points if point[2] is not None and point[3] is not None]
     return {
         "name": f"{metric['arm']} on {metric['metric']}",
         "change": _change(metric),
         "zero": at(begin, 0.0)[1],
         "limit": at(begin, limit)[1] if has_limit else None,
         "line": [at(moment, value) for moment, value, *_ in points if value is not None],
-        "band": [
-            *(at(moment, low) for moment, _, low, _ in banded),
-            *(at(moment, high) for moment, _, _, high in reversed(banded)),
-        ],
+        "low": [at(moment, low) for moment, _, low, _ in points if low is not None],
+        "high": [at(moment, high) for moment, *_, high in points if high is not None],
     }
 
 

@@ -69,7 +69,7 @@ class Service(BaseHTTPRequestHandler):
                 404,
                 {"error": {"type": "not_found", "message": "no such experiment", "param": None}},
             )
-        content = b"<p>shared</p>" if self.path.endswith("/report.html") else json.dumps(answer).encode()
+        content = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(content)))
         self.end_headers()
@@ -108,6 +108,7 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         "shipped": None,
         "history": [asdict(action) for _, action in store.actions(["prune20"])],
         "report": asdict(report),
+        "looks": [],  # of its course
     }
     store.close()
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -128,7 +129,7 @@ def test_a_report_for_people_and_for_programs(
     shared = tmp_path / "shared.html"
     shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert shown.status == 0, shown.err
-    assert shared.read_text(encoding="utf-8") == "<p>shared</p>"
+    assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
