@@ -141,7 +141,8 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     assert "http" not in re.sub(r"http://www.w3.org/\S+", "", shared.text)  # it needs no other file
     drawing = base64.b64decode(shared.text.partition("svg+xml;base64,")[2].partition('"')[0]).decode()
     assert drawing.count(">margin<") == 2
-    assert max(path.count("L") for path in re.findall('d="(M[^"]+)" class="line"', drawing)) >= 20  # over time
+    lines = re.findall('d="(M[^"]+)" class="line"', drawing)
+    assert max(path.count("L") for path in lines) >= 20  # over time
     widths = [
         m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
     ]
