@@ -20,7 +20,7 @@ from models.study.statistics import permutation_p
 from models.study.study import Study
 from models.study.wording import NAMES, bound, listed, p_value, signed
 
-TESTED = listed([NAMES[name] for name in TESTED_METRICS])
+TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 
 
 def result(study: Study, found: Found) -> Result:
@@ -63,12 +63,11 @@ def _verdict(found: Found, study: Study) -> str:
     point, config = found.path[found.chosen], study.classifier.config
     heads, units = _counts(point, study)
     total = sum(map(len, config.kept_heads))
-    text = f"The chosen network keeps {heads} of {total} heads ({heads / total:.0%})"
+    text = f"The chosen network keeps {heads} of {total} heads ({100 * heads / total:.0f} %)"
     if study.by_time:
         layers = f"{len(point.structure.layers)} of {config.num_layers} layers"
         text += f", {units:,} of {sum(config.widths):,} units and {layers}"
-    if point.pace is not None:
-        text += f", {point.pace.speedup.value:.2f} × as fast"
+        text += f", {point.pace.speedup.value:.2f} × as fast" if point.pace else ""
     if study.holdout is None or not found.verdicts:
         return f"{text}; without --holdout it was not tested."
     if few:
@@ -92,7 +91,7 @@ def _counts(point: Point, study: Study) -> tuple[int, int]:
 def _shown(study: Study) -> str:
     """Say what is shown of a mask that passed. Its own figures are too good, because they chose it."""
     queries = 0 if study.holdout is None else len(study.holdout.queries)
-    return f"shown to lose less than {study.margin:g} of {TESTED} each on {queries} held-out queries"
+    return f"shown to lose less than {study.margin:g} of {TESTED} on {queries} held-out queries"
 
 
 def _sentences(found: Found, study: Study) -> list[str]:
@@ -135,17 +134,14 @@ def _random_sentence(found: Found, chosen: Evaluation) -> str:
                 f"{NAMES[metric]} by {signed(float(np.median(random)))} at the median (the chosen one by "
                 f"{signed(change)}; p {p})"
             )
-    return (
-        f"{len(others)} random networks that keep as many parts of each layer change {listed(changes)}: a p "
-        "above 0.05 means that the choice within the layers may be chance."
-    )
+    return f"{len(others)} random networks that keep as many parts of each layer change {listed(changes)}."
 
 
 def _recovered_sentence(recovered: Recovered, margin: float) -> str:
     outcome = f"its checkpoint is in {recovered.directory.name}/"
     if recovered.verdict is not None:
         outcome = (
-            f"it is {'' if recovered.verdict.passed else 'not shown to be '}non-inferior: "
+            f"it is {'' if recovered.verdict.passed else 'not '}shown to lose less than {margin:g}: "
             f"{_losses(recovered.verdict, margin)}. This is a further test on the same queries, so its pass "
             "is weaker evidence"
         )
@@ -162,8 +158,8 @@ def _losses(verdict: Verdict, margin: float) -> str:
 def _loss(name: str, loss: Loss, margin: float) -> str:
     """Return one metric's change with its lower bound, and whether the queries were enough."""
     text = f"{NAMES[name]} {signed(loss.delta)} (lower bound {bound(loss.bound, margin)}"
-    if loss.queries_needed is not None and loss.power < POWER:
-        text += f"; {loss.queries_needed:,} queries are needed for a power of {POWER:.0%}"
+    if loss.queries_needed is not None and loss.power < POWER and loss.delta > -margin:
+        text += f"; if nothing is lost, about {loss.queries_needed:,} queries would show it"
     return f"{text})"
 
 
@@ -210,7 +206,7 @@ def _test_section(found: Found, study: Study) -> Section:
     return Section(
         "Search: the test on held-out queries",
         (
-            f"A network passes if the one-sided 97.5 % lower bounds of its change in {TESTED} both lie "
+            f"A network passes if the one-sided 97.5 % lower bounds of its change of {TESTED} both lie "
             f"above −{study.margin:g}. "
             "Networks are tested from large to small and testing stops at the first failure "
             "(fixed-sequence testing), so that the chance of choosing any that is worse than the "
@@ -223,8 +219,9 @@ def _test_section(found: Found, study: Study) -> Section:
 def _chosen_section(study: Study, point: Point) -> Section:
     config = study.classifier.config
     heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
+    columns = 3 if study.by_time else 2  # the number of units says nothing if only heads may go
     rows = tuple(
-        (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")
+        (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")[:columns]
         if layer not in point.structure.skipped
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
@@ -234,10 +231,12 @@ def _chosen_section(study: Study, point: Point) -> Section:
         "Search: what stays",
         (
             "Speeds are of one thread: the median ratio of rounds in which the networks took turns, with "
-            "the lowest and the highest one. Random networks that keep as many heads and "
-            "units of each layer say, on the held-out queries, whether it matters which of them stay.",
+            "the lowest and the highest one. Random networks that keep as many heads and units of each layer "
+            "say, on the held-out queries, whether it matters which of them stay: p is the share of these "
+            "networks and the chosen one that lose no more than it. Above 0.05 this may be chance. With "
+            f"{study.effort.orders} random networks p is never below {1 / (1 + study.effort.orders):.2f}.",
         ),
-        (Table(("layer", "heads kept", "units kept"), rows),),
+        (Table(("layer", "heads kept", "units kept")[:columns], rows),),
         (kept,),
     )
 
@@ -248,7 +247,7 @@ def _finding(found: Found, study: Study) -> Finding:
     if found.chosen is not None:
         heads, _ = _counts(found.path[found.chosen], study)
         gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
-        ours = f"{gone:.0%} ({_shown(study)})"
+        ours = f"{100 * gone:.0f} % ({_shown(study)})"
     return Finding("a fifth of the heads can go at no loss", "about 20 %", ours)
 
 

@@ -10,7 +10,6 @@ import argparse
 import gzip
 import json
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,7 +31,6 @@ def write_samples(data: Path, out: Path) -> None:
     for name, folds in SETS.items():
         rows = list(sampled(read_judged(data, folds)))
         print(f"{name}: {len(rows)} pairs, {len({row.query for row in rows})} queries")
-        print(" ", dict(Counter(row.source.partition(":")[0] for row in rows)))
         lines = [{"query": row.query, "title": row.title, "grade": row.grade} for row in rows]
         text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
         (out / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
