@@ -20,14 +20,17 @@ from models.checkpoint.modules import Head, head_tensors, read_head
 from models.checkpoint.shapes import Shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
 
+_CLASSIFIER = ("bert.pooler.", "classifier.")
+
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of weights; 8-bit floats would need the scales that go with them."""
 
 
-def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
+def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool = False) -> dict[str, Tensor]:
     """Return all of the network's tensors under our names (`models.checkpoint.families`), shapes checked.
 
     Tensors of other heads (`cls.*`) and buffers are left out. `.bin` files are opened weights-only.
+    new_classifier: parts of the classifier that are missing, or have another number of labels, are random.
     Raises UnsupportedCheckpoint, which names the tensor that is missing, misshapen or unknown.
     """
     family = FAMILIES[config.family]
@@ -42,6 +45,8 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     for name, (shape, dtype) in (floats | integers).items():
         tensor = found.get(name)
         name_there = family.their_name(name)
+        if new_classifier and name.startswith(_CLASSIFIER) and (tensor is None or tensor.shape != shape):
+            tensor = _initial(name, shape)
         if tensor is None:
             raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} is missing")
         if tuple(tensor.shape) != shape:
@@ -61,6 +66,13 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
             f"{directory}: tensor {min(unknown)} does not belong to the network that config.json describes"
         )
     return tensors
+
+
+def _initial(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the usual first weights of a part of a classifier (Devlin et al. 2019)."""
+    if name.endswith("LayerNorm.weight"):
+        return torch.ones(shape)
+    return torch.zeros(shape) if name.endswith(".bias") else torch.randn(shape) * 0.02
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:

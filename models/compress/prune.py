@@ -47,12 +47,17 @@ def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
     return smaller
 
 
-def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Write a smaller network than that of `source` to `target`, with the source's tokenizer."""
+def write_checkpoint(
+    source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig, **fields: Any
+) -> None:
+    """Write another network than that of `source` to `target`, with the source's tokenizer.
+
+    fields: what config.json says beside the shape, if it differs from the source's.
+    """
     from models.checkpoint.files import copy_tokenizer
     from models.checkpoint.tensors import write_tensors
 
-    raw = _described(read_raw(source), config)
+    raw = _described(read_raw(source) | fields, config)
     parsed = parse_config(raw)
     assert (parsed.num_layers, parsed.kept_heads, parsed.widths) == (
         config.num_layers,

@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from models.quality import bootstrap, metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import gaps
+from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
 Ints = NDArray[np.int64]
@@ -195,6 +196,15 @@ class Evaluation:
                 ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
             found.append((weights * left * right).sum(1) / total[:, 0])
         return np.concatenate(found)
+
+
+def evaluation_of(
+    pairs: Sequence[LabelledPair],
+    probabilities: NDArray[np.floating],
+    ranking: NDArray[np.floating] | None = None,
+) -> Evaluation:
+    """Return the evaluation of labelled pairs. probabilities, ranking: as `Evaluation` takes them."""
+    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities, ranking)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.config import ModelConfig, read_config
-from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import load_tokenizer
@@ -161,23 +160,10 @@ def _validation_queries(queries: set[str]) -> set[str]:
 def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
     config = read_config(directory)
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
-    if not FAMILIES[config.family].in_transformers:
-        raise UnsupportedCheckpoint(
-            f"{directory}: training needs a network of transformers, which has none for {config.family}; "
-            "scoring, masks, pruning and int8 work"
-        )
-    if config.decoder is not None:
-        raise UnsupportedCheckpoint(
-            f"{directory} is a decoder, which is not trained here; scoring, masks, pruning and int8 work"
-        )
     if config.int8:
         raise UnsupportedCheckpoint(
             f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
             "it was made from"
-        )
-    if any(len(kept) < config.num_heads for kept in config.kept_heads) or len(set(config.widths)) > 1:
-        raise UnsupportedCheckpoint(
-            f"{directory} is pruned, and transformers 5 cannot train what it cannot load"
         )
     return directory, config
 

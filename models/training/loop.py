@@ -1,24 +1,20 @@
 """The training loop of every stage: bf16 where it is native, a rate schedule, checkpoints, exact resume."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.checkpoint.tokenizer import EncodedPair
 from models.device import autocast, give_back_memory
 from models.errors import ModelError
-
-if TYPE_CHECKING:
-    from models.training.batches import Batch
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +23,20 @@ REPORT_STEPS, FIRST_REPORTS = 50, (2, 10)
 
 REST, MAX_REST_S = 20, 120.0
 """Time between two checkpoints: this multiple of the time that the last one took, up to this many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Encoded pairs and their targets.
+
+    labels: target distributions, (B, grades) float32. weights: (B,) float32.
+    groups: (B,) int64, the same number for pairs of one query that are ranked; None if none are.
+    """
+
+    pairs: Sequence[EncodedPair]
+    labels: Tensor
+    weights: Tensor
+    groups: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ def train(
             break
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
         with autocast(parameters[0].device):
-            loss = loss_of(batch.to(parameters[0].device))
+            loss = loss_of(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
@@ -98,7 +108,7 @@ def train(
         model.zero_grad()
 
         progress.step += 1
-        progress.tokens += int(batch.mask.sum())
+        progress.tokens += sum(map(len, batch.pairs))
         progress.seconds = time.monotonic() - started
         value = loss.item()
         smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value

@@ -11,9 +11,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from models.checkpoint.tokenizer import PairTokenizer
-from models.quality.evaluation import Evaluation
+from models.learner import Learner
+from models.quality.evaluation import evaluation_of
 from models.quality.labelled import LabelledPair
-from models.training.batches import Model, logits_of, targets
+from models.training.batches import logits_of, targets
 from models.training.job import Options
 from models.training.loop import ordinal_loss, read_saved, save
 
@@ -46,33 +47,24 @@ class Best:
     epoch: int = 0
 
 
-def scored(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> np.ndarray:
-    """Return the logits of the pairs, (n, grades) float64, in their order."""
-    return logits_of(model, tokenizer, [(pair.query, pair.title) for pair in pairs])
-
-
-def loss_on(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair], options: Options) -> float:
-    """Return the training loss on these pairs, without dropout."""
-    return _loss(scored(model, tokenizer, pairs), pairs, options)
-
-
-def _loss(logits: np.ndarray, pairs: Sequence[LabelledPair], options: Options) -> float:
+def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair], options: Options) -> float:
+    """Return the training loss of logits, (n, grades), on these pairs."""
     labels, weights = targets(pairs, options)
     loss = ordinal_loss(torch.from_numpy(logits), labels, weights, distance_weight=options.distance_weight)
     return float(loss)
 
 
 def standing(
-    model: Model, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], options: Options
+    model: Learner, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], options: Options
 ) -> Standing:
     """Measure the model on the validation pairs."""
-    logits = scored(model, tokenizer, validation)
+    logits = logits_of(model, tokenizer, validation)
     metrics = evaluation_of(validation, softmax(logits, axis=1)).metrics()
-    return Standing(_loss(logits, validation, options), metrics)
+    return Standing(loss_on(logits, validation, options), metrics)
 
 
 def keep_if_best(
-    model: Model,
+    model: Learner,
     tokenizer: PairTokenizer,
     validation: Sequence[LabelledPair],
     options: Options,
@@ -96,11 +88,6 @@ def report(when: str, now: Standing) -> None:
         "%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f",
         *(when, now.loss, *(now.metrics[name] for name in ("qwk", "spearman", "ndcg10"))),
     )
-
-
-def evaluation_of(pairs: Sequence[LabelledPair], probabilities: np.ndarray) -> Evaluation:
-    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades."""
-    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)
 
 
 def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:

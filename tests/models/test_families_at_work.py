@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
+from models.training import tuning
 from models.training.job import Options
 from models.training.tuning import tune
+from tests import own_code
 from tests.checkpoints import WORDS
 from tests.families import write_family
 from tests.models.study.data import judged, study
@@ -24,13 +27,14 @@ from tests.models.training.test_tuning import write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "deberta-v2", "modernbert")
+FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "deberta-v2", "modernbert", *own_code.FAMILIES)
 MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = write_family(tmp_path_factory.mktemp("family") / request.param, request.param, seed=1)
+    write = own_code.write_own_code if request.param in own_code.FAMILIES else write_family
+    directory = write(tmp_path_factory.mktemp("family") / request.param, request.param, seed=1)
     usual = load(directory).score(random_pairs(50)).logits.mean(0)
     tensors = load_file(directory / "model.safetensors")
     bias = "classifier.bias" if "classifier.bias" in tensors else "classifier.out_proj.bias"
@@ -65,28 +69,34 @@ def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: P
 
 
 def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
-    checkpoint: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = tune(
-        Options(
-            data=write_pairs(tmp_path / "pairs.csv"),
-            out=tmp_path / "mine",
-            base=str(checkpoint),
-            labels=("no", "maybe", "yes"),
-            epochs=6,
-            rate=3e-3,
-            batch_tokens=512,
-            device="cpu",
-        )
+    """A run that is killed in its second epoch goes on to the same weights."""
+    options = Options(
+        data=write_pairs(tmp_path / "pairs.csv"),
+        out=tmp_path / "mine",
+        base=str(checkpoint),
+        labels=("no", "maybe", "yes"),
+        epochs=6,
+        rate=3e-3,
+        batch_tokens=512,
+        device="cpu",
     )
+    metrics = tune(options)
+    again = replace(options, out=tmp_path / "again")
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "keep_if_best", Mock(side_effect=[None, KeyboardInterrupt]))
+        with pytest.raises(KeyboardInterrupt):
+            tune(again)
+    tune(again)
 
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
-    trained = load(tmp_path / "mine")
+    source, trained = load(checkpoint), load(options.out)
     assert trained.grades == ("no", "maybe", "yes")
-    assert trained.config.family == json.loads((checkpoint / "config.json").read_text())["model_type"]
-    assert trained.max_tokens == 64
-    names = load_file(checkpoint / "model.safetensors").keys()
-    assert load_file(tmp_path / "mine" / "model.safetensors").keys() == names
+    assert (trained.config.family, trained.max_tokens) == (source.config.family, 64)
+    weights, same = (load_file(out / "model.safetensors") for out in (options.out, again.out))
+    assert weights.keys() == load_file(checkpoint / "model.safetensors").keys()
+    assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
 
 
 def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
 from models.compress.structure import Structure
 from models.device import give_back_memory
+from models.learner import Learner
 from models.network import Network
-from models.networks import build
-from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation
 from models.study.search.networks import Networks
 from models.study.search.noninferiority import Verdict
@@ -113,8 +112,9 @@ def distilled(
     floats = replace(teacher.config, int8=False)
     start, config = cut(teacher.network.in_plain_torch().tensors(), floats, structure)
     device = teacher.network.device
-    weights = {name: tensor.detach().clone() for name, tensor in start.items()}
-    trained = [tensor.requires_grad_() for name, tensor in weights.items() if "word_embeddings" not in name]
+    model = Learner(config, start).to(device)
+    model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer, losses = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01), list[float]()
     while (share := share_done(len(losses))) < 1:
         for group in optimizer.param_groups:
@@ -122,11 +122,7 @@ def distilled(
         batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
         with torch.no_grad():
             wanted_state, wanted = _read(teacher.network, batch)
-        network = build(
-            config, weights, device=device, dtype=torch.float32, deterministic=True,
-            ops=TorchOps(device, torch.float32),
-        )  # fmt: skip
-        state, logits = _read(network, batch)
+        state, logits = _read(model.network(), batch)
         loss = F.mse_loss(state, wanted_state) + F.kl_div(
             F.log_softmax(logits / config.temperature, -1),
             F.softmax(wanted / config.temperature, -1),
@@ -139,7 +135,7 @@ def distilled(
         losses.append(loss.item())
         if len(losses) % TRIM_STEPS == 0:
             give_back_memory()
-    return Student({name: tensor.detach() for name, tensor in weights.items()}, config, losses)
+    return Student({name: tensor.detach() for name, tensor in model.tensors().items()}, config, losses)
 
 
 def _read(network: Network, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,6 @@ the recipe was chosen. It writes no checkpoint. A run that was killed goes on fr
 """
 
 import argparse
-import copy
 import gzip
 import hashlib
 import json
@@ -21,12 +20,13 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 
-from models.checkpoint.files import copy_tokenizer, readable_as_usual
+from models.checkpoint.files import readable_as_usual
+from models.checkpoint.shapes import POSITIONS
 from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError
-from models.training.batches import Model, logits_of
+from models.learner import Learner
+from models.training.batches import logits_of
 from models.training.loop import Progress
 from models.training.shipped.judged import (
     FOLDS,
@@ -48,6 +48,7 @@ from models.training.shipped.tune import (
     tuned,
     untuned,
 )
+from models.training.tuning import write_learner
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def build(
     return metrics
 
 
-def calibration_of(model: Model, tokenizer: PairTokenizer, judged: Sequence[Judged]) -> Calibration:
+def calibration_of(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged]) -> Calibration:
     """Fit the calibration on the validation folds; each source weighs the same.
 
     Some titles of other queries take part: judged pairs were retrieved for their query, so few are far off.
@@ -85,12 +86,12 @@ def calibration_of(model: Model, tokenizer: PairTokenizer, judged: Sequence[Judg
         if same and one.query != other.query and len(crossed) < len(judged) // CROSSED_SHARE:
             crossed.append(Judged(one.query, other.title, 0, one.source, one.fold))
     rows = [*judged, *crossed]
-    logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+    logits = logits_of(model, tokenizer, rows)
     return calibrated(logits, [row.grade for row in rows], [source_family(row.source) for row in rows])
 
 
 def metrics_of(
-    model: Model,
+    model: Learner,
     tokenizer: PairTokenizer,
     data: Path,
     calibration: Calibration,
@@ -101,7 +102,7 @@ def metrics_of(
     metrics: dict[str, Any] = {}
     for name, folds in FOLDS.items():
         rows = read_judged(data, folds)
-        logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+        logits = logits_of(model, tokenizer, rows)
         figures = by_family(rows, calibration.apply(logits))
         metrics |= {name: figures["products"], f"{name}_by_source": figures}
     return metrics | {
@@ -112,19 +113,16 @@ def metrics_of(
     }
 
 
-def write(model: Model, base: Path, out: Path, metrics: dict[str, Any], max_tokens: int) -> None:
+def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any], max_tokens: int) -> None:
     """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json.
 
     max_tokens: the window; positions that no training text reached would grade longer texts at random.
     """
-    written = copy.deepcopy(model).half()
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        setattr(written.config, name, 0.1)  # the usual rate for further training
-    positions = written.bert.embeddings.position_embeddings
-    positions.weight = nn.Parameter(positions.weight[:max_tokens].clone())
-    written.config.max_position_embeddings = max_tokens
-    written.save_pretrained(out)
-    copy_tokenizer(base, out)
+    model = model.half()
+    positions = model.weight(POSITIONS)
+    positions.data = positions.data[:max_tokens].clone()
+    model.config = replace(model.config, max_positions=max_tokens)
+    write_learner(out, model, base, max_position_embeddings=max_tokens, dtype="float16")
     settings = out / "tokenizer_config.json"
     named = json.loads(settings.read_text(encoding="utf-8")) | {"model_max_length": max_tokens}
     settings.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.quality.comparison import Side, compare
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import LabelledPair
+from models.quality.evaluation import evaluation_of
 from models.training.shipped.judged import FOLDS, Judged, read_judged, source_family, source_groups
 from models.training.shipped.typed import nonsense
 
@@ -135,10 +134,9 @@ def ranking_answers(
         if name == "all":
             continue
         rows = [judged[index] for index in indices]
-        evaluation = Evaluation([r.query for r in rows], [r.grade for r in rows], probabilities[indices])
-        pairs = [LabelledPair(row.query, row.title, row.grade) for row in rows]
+        evaluation = evaluation_of(rows, probabilities[indices])
         found = compare(
-            [Side("model", "model", "full", "none", evaluation)], pairs, resamples=resamples, seed=0
+            [Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples, seed=0
         )
         for one in found.baselines:
             for metric in ("query_spearman", "ndcg10"):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from models.quality.labelled import LabelledPair
+
 TEST_FOLDS = (0, 1)
 VALIDATION_FOLDS = (2, 3)
 TRAINING_FOLDS = (4, 5, 6, 7, 8, 9)
@@ -15,12 +17,9 @@ FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(LabelledPair):
     """A pair with a person's grade (0 to 4), the source it came from, and the fold of its query."""
 
-    query: str
-    title: str
-    grade: int
     source: str
     fold: int
 

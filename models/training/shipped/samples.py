@@ -13,13 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from models.training.shipped.judged import (
-    TEST_FOLDS,
-    VALIDATION_FOLDS,
-    Judged,
-    by_query,
-    read_judged,
-)
+from models.training.shipped.judged import TEST_FOLDS, VALIDATION_FOLDS, Judged, by_query, read_judged
 
 SETS = {"calibration": VALIDATION_FOLDS, "test": TEST_FOLDS}
 FAMILIES = ("esci", "socrata", "dbpedia")

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import Tensor
-from transformers import BertForSequenceClassification
 
+from models.checkpoint.config import read_config
+from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer
-from models.quality.evaluation import Evaluation
-from models.training.batches import Batch, Model, logits_of, logits_of_batch, padded_batch
+from models.learner import Learner
+from models.quality.evaluation import evaluation_of
+from models.training.batches import logits_of
 from models.training.data import GRADES
-from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
+from models.training.loop import Batch, Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.plan import grouped
 from models.training.shipped.judged import Judged, source_family, source_groups
 from models.training.shipped.mixture import Group, Sources, mixed_groups
@@ -101,56 +103,46 @@ class Recipe:
         return {name: share for name, share in self.judged_shares.items() if name not in families}
 
 
-def untuned(base: Path, seed: int) -> Model:
-    """Return the base with a new classifier of the grades; its word embeddings take no part in training."""
+def untuned(base: Path, seed: int) -> Learner:
+    """Return the base with a new classifier of the grades; its word embeddings take no part in training.
+
+    There is no dropout: made-up pairs never repeat.
+    """
     torch.manual_seed(seed)
-    model = BertForSequenceClassification.from_pretrained(
-        base,
-        num_labels=len(GRADES),
-        id2label=dict(enumerate(GRADES)),
-        label2id={name: grade for grade, name in enumerate(GRADES)},
-        hidden_dropout_prob=0.0,  # made-up pairs never repeat
-        attention_probs_dropout_prob=0.0,
-        dtype=torch.float32,
-        attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
-    )
-    model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    config = replace(read_config(base), labels=GRADES, label_order=tuple(range(len(GRADES))))
+    model = Learner(config, read_tensors(base, config, new_classifier=True))
+    model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
     return model
 
 
 def tuned(
-    model: Model, tokenizer: PairTokenizer, sources: Sources, recipe: Recipe, work: Path
+    model: Learner, tokenizer: PairTokenizer, sources: Sources, recipe: Recipe, work: Path
 ) -> list[Progress]:
     """Train the model in place, phase by phase; a run that was killed goes on from `work`."""
-    return [
-        _phase(model, tokenizer, sources, recipe, number, work / f"progress-{number + 1}.pt")
-        for number in range(len(recipe.phases))
-    ]
-
-
-def _phase(
-    model: Model, tokenizer: PairTokenizer, sources: Sources, recipe: Recipe, number: int, file: Path
-) -> Progress:
-    phase, seed = recipe.phases[number], recipe.seed + number
 
     def loss_of(batch: Batch) -> Tensor:
-        logits = logits_of_batch(model, batch)
+        logits = model(batch.pairs)
         loss = ordinal_loss(logits, batch.labels, batch.weights, distance_weight=recipe.distance_weight)
         assert batch.groups is not None
         return loss + recipe.ranking_weight * ranking_loss(logits, batch.labels, batch.groups)
 
-    def make_round(index: int) -> list[Batch]:
-        groups = mixed_groups(sources, phase.shares, count=recipe.pairs_per_round, seed=seed, index=index)
-        return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+    def progress_of(number: int, phase: Phase) -> Progress:
+        seed = recipe.seed + number
 
-    schedule = Schedule(steps=phase.steps, rate=phase.rate, decay=recipe.decay)
-    return train(model, loss_of, make_round, schedule, file, seed=seed)
+        def make_round(index: int) -> list[Batch]:
+            groups = mixed_groups(sources, phase.shares, count=recipe.pairs_per_round, seed=seed, index=index)
+            return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+
+        schedule = Schedule(steps=phase.steps, rate=phase.rate, decay=recipe.decay)
+        return train(model, loss_of, make_round, schedule, work / f"progress-{number + 1}.pt", seed=seed)
+
+    return [progress_of(number, phase) for number, phase in enumerate(recipe.phases)]
 
 
 def batches_of(
     groups: Sequence[Group], tokenizer: PairTokenizer, *, batch_tokens: int, seed: int
 ) -> list[Batch]:
-    """Return the groups, each in one batch, as padded batches of similar length in a shuffled order."""
+    """Return the groups, each in one batch, as batches of similar length in a shuffled order."""
     examples = [example for group in groups for example in group]
     encoded = tokenizer.encode([(example.query, example.title) for example in examples])
     targets = torch.tensor([example.target for example in examples])
@@ -162,9 +154,7 @@ def batches_of(
     batches = []
     for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
         rows = [row for number in chosen for row in spans[number]]
-        batches.append(
-            padded_batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows])
-        )
+        batches.append(Batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows]))
     return [batches[index] for index in np.random.default_rng(seed).permutation(len(batches))]
 
 
@@ -182,12 +172,12 @@ class Calibration:
         """Return probabilities, (pairs, grades)."""
         return np.asarray(softmax(logits / self.temperature + self.bias, axis=1))
 
-    def fold_into(self, model: Model) -> None:
+    def fold_into(self, model: Learner) -> None:
         """Change the classifier so that its logits are the calibrated ones."""
         with torch.no_grad():
-            model.classifier.weight.div_(self.temperature)
-            model.classifier.bias.div_(self.temperature)
-            model.classifier.bias.add_(torch.from_numpy(self.bias).float())
+            for part in ("weight", "bias"):
+                model.weight(f"classifier.{part}").div_(self.temperature)
+            model.weight("classifier.bias").add_(torch.from_numpy(self.bias).float())
 
 
 def calibrated(logits: Floats, grades: Sequence[int], families: Sequence[str]) -> Calibration:
@@ -208,8 +198,7 @@ def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict
     """Return the metrics of each source family, of "products" (ESCI and Chorus) and of "all"."""
     result = {}
     for name, rows in source_groups(judged).items():
-        chosen = [judged[row] for row in rows]
-        evaluation = Evaluation([r.query for r in chosen], [r.grade for r in chosen], probabilities[rows])
+        evaluation = evaluation_of([judged[row] for row in rows], probabilities[rows])
         result[name] = {
             "pairs": len(rows),
             "queries": evaluation.queries,
@@ -220,11 +209,11 @@ def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict
 
 
 def left_out(
-    model: Model, tokenizer: PairTokenizer, judged: Sequence[Judged], families: Sequence[str]
+    model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged], families: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """Return how the model ranks the sources that took no part in its training."""
     rows = [row for row in judged if source_family(row.source) in families]
     started = time.monotonic()
-    logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+    logits = logits_of(model, tokenizer, rows)
     log.info("scored %d pairs in %.0f s", len(rows), time.monotonic() - started)
     return by_family(rows, np.asarray(softmax(logits, axis=1)))

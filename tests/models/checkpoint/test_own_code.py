@@ -20,10 +20,8 @@ from models.checkpoint.families import FAMILIES
 from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import prune
-from models.errors import ModelError
 from models.networks import build
 from models.ops import kernel_library
-from models.training.job import Options, prepare
 from tests import own_code
 from tests.families import edit_config
 from tests.models.reference import CPU, random_pair, random_weights
@@ -145,12 +143,3 @@ def test_other_layouts_are_refused_by_name(
     edit_config(directory, **change)
     with pytest.raises(UnsupportedCheckpoint, match=message):
         Classifier.load(directory)
-
-
-@every_family
-def test_training_says_that_it_does_not_know_the_family(tmp_path: Path, family: str) -> None:
-    data = tmp_path / "pairs.csv"
-    data.write_text("query,title,grade\n" + "".join(f"q{i},t{j},{j}\n" for i in range(9) for j in (0, 1)))
-    directory = write_own_code(tmp_path / "base", family)
-    with pytest.raises(ModelError, match="training needs a network of transformers"):
-        prepare(Options(data=data, out=tmp_path / "out", base=str(directory), labels=("no", "yes")))

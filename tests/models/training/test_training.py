@@ -8,18 +8,24 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+from models.checkpoint.config import read_config
+from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer
-from models.training.batches import Batch, Model
+from models.learner import Learner
 from models.training.data import Example, graded_target
-from models.training.loop import Schedule, ordinal_loss, ranking_loss, train
+from models.training.loop import Batch, Schedule, ordinal_loss, ranking_loss, train
 from models.training.plan import grouped
 from models.training.shipped.tune import batches_of
 from tests.checkpoints import write_checkpoint
+from tests.models.reference import random_pair
 
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+TARGETS = torch.eye(5)
 WORDS = "angle bracket deck screw sofa couch phone case drill red green steel".split()
 
 
@@ -45,10 +51,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("base") / "base", num_labels=5)
 
 
-def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Model:
+def learner(base: Path) -> Learner:
+    config = read_config(base)
+    return Learner(config, read_tensors(base, config), dropout=0.1, attention_dropout=0.1)
+
+
+def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Learner:
     """Train twelve steps with dropout; the word embeddings stay as they are."""
-    model = BertForSequenceClassification.from_pretrained(base, hidden_dropout_prob=0.1)
-    model.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    model = learner(base)
+    model.weight(WORD_EMBEDDINGS).requires_grad_(False)
     if stop is not None:
         model.register_forward_pre_hook(lambda *_: stop())
     tokenizer = PairTokenizer.load(base, max_tokens=32, vocab_size=model.config.vocab_size)
@@ -61,12 +72,27 @@ def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Model
         return batches_of(groups, tokenizer, batch_tokens=64, seed=index)
 
     def loss_of(batch: Batch) -> torch.Tensor:
-        logits = model(batch.ids, batch.mask, batch.segments).logits
-        return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=0.3)
+        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights, distance_weight=0.3)
 
     schedule = Schedule(12, 1e-3, warmup=2)
     train(model, loss_of, make_round, schedule, work / "run.pt", seed=5, checkpoint_seconds=0.0)
     return model
+
+
+def test_a_step_moves_the_weights_as_transformers_own_network_would(base: Path) -> None:
+    theirs, ours = BertForSequenceClassification.from_pretrained(base), learner(base)
+    ours.rates = 0.0, 0.0
+    rng, targets = np.random.default_rng(0), TARGETS[[3, 0, 2]]
+    pairs = [random_pair(rng, length, theirs.config.vocab_size) for length in (9, 4, 23)]
+    for pair, target in zip(pairs, targets, strict=True):
+        pair.ids[:] = np.maximum(pair.ids, 1)  # transformers learns nothing for padding, which is 0
+        ids, types = pair.ids, np.arange(len(pair)) >= pair.first_segment
+        ids, types = (torch.from_numpy(part[None].astype(np.int64)) for part in (ids, types))
+        logits = theirs(ids, token_type_ids=types).logits
+        (ordinal_loss(logits, target[None], torch.ones(1), distance_weight=0.3) / 3).backward()
+    ordinal_loss(ours(pairs), targets, torch.ones(3), distance_weight=0.3).backward()
+    for name, weight in theirs.named_parameters():
+        torch.testing.assert_close(ours.weight(name).grad, weight.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_path: Path) -> None:
@@ -85,11 +111,9 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_
 
 
 def test_frozen_weights_stay_and_the_others_learn(base: Path, tmp_path: Path) -> None:
-    before = BertForSequenceClassification.from_pretrained(base).state_dict()
-    after = run(base, tmp_path / "run").state_dict()
-    words = "bert.embeddings.word_embeddings.weight"
-    assert torch.equal(before[words], after[words])
-    assert not torch.equal(before["classifier.weight"], after["classifier.weight"])
+    before, after = learner(base), run(base, tmp_path / "run")
+    assert torch.equal(before.weight(WORD_EMBEDDINGS), after.weight(WORD_EMBEDDINGS))
+    assert not torch.equal(before.weight("classifier.weight"), after.weight("classifier.weight"))
 
 
 def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
@@ -101,9 +125,6 @@ def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
     assert rates[850] == pytest.approx(3e-4 / 2)
     assert rates[999] < 0.05 * 3e-4
     assert all(after <= before for before, after in pairwise(rates[50:]))
-
-
-TARGETS = torch.eye(5)
 
 
 def logits(*grades: float) -> torch.Tensor:

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
 from models import Classifier, ModelError, UnsupportedCheckpoint
 from models.checkpoint.tokenizer import PairTokenizer
@@ -21,12 +22,12 @@ from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
-from models.training.batches import grade_weights
+from models.training.batches import grade_weights, logits_of
 from models.training.job import Options, mark_run, prepare, read_split
 from models.training.loop import read_saved
-from models.training.standing import scored
 from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
+from tests.families import edit_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -207,9 +208,9 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
 
     job = prepare(replace(options, base=str(base)))
-    model, files = start(job)
-    tokenizer = PairTokenizer.load(files, max_tokens=64, vocab_size=model.config.vocab_size)
-    logits = torch.from_numpy(scored(model, tokenizer, job.validation))
+    model = start(job)
+    tokenizer = PairTokenizer.load(base, max_tokens=64, vocab_size=model.config.vocab_size)
+    logits = torch.from_numpy(logits_of(model, tokenizer, job.validation))
     served = Classifier.load(base, "cpu", "float32").score([(p.query, p.title) for p in job.validation])
     np.testing.assert_allclose(logits.softmax(-1).numpy(), served.probabilities, atol=1e-5)
 
@@ -247,14 +248,9 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     quantize(
         tiny_checkpoint, tmp_path / "int8", Classifier.load(tiny_checkpoint).tokenizer.encode([("a", "b")])
     )
-    prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("1.2", layers=3, heads=4))
-    uneven = HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=64)
-    prune(tiny_checkpoint, tmp_path / "uneven", uneven)
     few = tmp_path / "few.csv"
     few.write_text("query,title,grade\na,b,1\n")
     for wrong, kind, message in (
-        (replace(options, base=str(tmp_path / "pruned")), UnsupportedCheckpoint, "pruned"),
-        (replace(options, base=str(tmp_path / "uneven")), UnsupportedCheckpoint, "uneven is pruned"),
         (replace(options, base=str(tmp_path / "int8")), UnsupportedCheckpoint, "int8 is quantized"),
         (replace(options, labels=("a", "a")), ModelError, "different names"),
         (replace(options, labels=("a", "b")), ModelError, "grade '2'"),
@@ -265,6 +261,45 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         assert not options.out.exists()
         assert not options.out.with_name("mine.training").exists()  # nothing in the way of the right options
     assert read_labelled(options.data, grades=3)
+
+
+def test_a_pruned_checkpoint_keeps_its_shape_in_training(
+    options: Options, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    off = [*([0, head] for head in range(4)), [1, 2]]
+    mask = HeadMask.parse({"off": off, "units": "0.0-15"}, layers=3, heads=4, units=64)
+    prune(tiny_checkpoint, tmp_path / "pruned", mask)
+    metrics = tune(replace(options, base=str(tmp_path / "pruned")))
+    trained = Classifier.load(options.out, "cpu", "float32")
+    assert (trained.config.kept_heads[0], trained.widths) == ((), (48, 64, 64))
+    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
+    options: Options, tmp_path: Path, dropout: float
+) -> None:
+    """A masked language model, whose own head is not read; transformers loads the result and scores alike."""
+    base = write_checkpoint(tmp_path / "base", hidden_dropout_prob=dropout)
+    weights = load_file(base / "model.safetensors")
+    encoder = {name: tensor.bfloat16() for name, tensor in weights.items() if "embeddings" in name}
+    encoder |= {name: tensor.bfloat16() for name, tensor in weights.items() if ".layer." in name}
+    save_file(
+        encoder | {"cls.predictions.bias": torch.zeros(9)}, base / "model.safetensors", {"format": "pt"}
+    )
+    edit_config(base, architectures=["BertForMaskedLM"], id2label=None, label2id=None, dtype="bfloat16")
+    metrics = tune(replace(options, base=str(base)))
+
+    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
+    theirs = AutoModelForSequenceClassification.from_pretrained(options.out)
+    assert (type(theirs), theirs.dtype) == (BertForSequenceClassification, torch.float32)
+    assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+    clf = Classifier.load(options.out, "cpu", "float32")
+    (pair,) = clf.tokenizer.encode([("lamp 1", "red lamp")])
+    types = np.arange(len(pair)) >= pair.first_segment
+    ids, types = (torch.from_numpy(part[None].astype(np.int64)) for part in (pair.ids, types))
+    logits = theirs(ids, token_type_ids=types).logits.detach().numpy()
+    np.testing.assert_allclose(clf.score([("lamp 1", "red lamp")]).logits, logits, atol=2e-5)
 
 
 def test_two_hundred_pairs_change_the_model_for_the_better(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import log_softmax
 
 from models.training.shipped.judged import Judged
 from models.training.shipped.tune import by_family, calibrated, untuned
 from tests.checkpoints import write_checkpoint
+from tests.models.reference import random_pair
 
 
 def test_calibration_finds_the_map_that_spoiled_the_probabilities() -> None:
@@ -35,11 +35,11 @@ def test_each_source_weighs_the_same_in_the_calibration() -> None:
 
 def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
     model = untuned(write_checkpoint(tmp_path / "base", num_labels=5), seed=0).eval()
-    ids = torch.tensor([[1, 7, 8, 2]])
-    before = model(ids).logits.detach().double().numpy()
+    pairs = [random_pair(np.random.default_rng(0), 9, 60)]
+    before = model(pairs).detach().double().numpy()
     found = calibrated(np.random.default_rng(1).normal(size=(50, 5)), [0, 1, 2, 3, 4] * 10, ["a"] * 50)
     found.fold_into(model)
-    after = model(ids).logits.detach().softmax(-1).double().numpy()
+    after = model(pairs).detach().softmax(-1).double().numpy()
     np.testing.assert_allclose(after, found.apply(before), atol=1e-6)
 
 

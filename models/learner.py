@@ -1,0 +1,86 @@
+"""A network in training: the one that serves, in plain torch, so that whatever is served can be trained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.batch import pack
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.tokenizer import EncodedPair
+from models.network import Network
+from models.networks import build
+from models.ops.torch import Linear, Tensors, TorchOps, attention_probabilities
+
+
+class Learner(nn.Module):
+    """A checkpoint's weights as float32 parameters, and the logits of the network that they make.
+
+    tensors: what `models.checkpoint.tensors.read_tensors` returns. Those that the family's checkpoints do not
+    hold stay zeros.
+    dropout: the rate for what each half of a layer adds and for what the classifier reads.
+    attention_dropout: the rate for attention probabilities.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: Tensors, *, dropout: float = 0.0, attention_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.rates = dropout, attention_dropout
+        self._zeros = {name: tensor.float() for name, tensor in tensors.items() if not config.is_stored(name)}
+        for name in tensors.keys() - self._zeros.keys():  # torch allows no dot in a name
+            weight = tensors[name].float().clone()
+            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight))
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights are."""
+        return next(self.parameters()).device
+
+    def weight(self, name: str) -> nn.Parameter:
+        """Return a weight by our name."""
+        return self.get_parameter(name.replace(".", "/"))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights under our names."""
+        return self._zeros | {name.replace("/", "."): weight for name, weight in self.named_parameters()}
+
+    def network(self) -> Network:
+        """Return the network of the weights as they are now, which autograd follows."""
+        device, rates = self.device, self.rates if self.training else (0.0, 0.0)
+        ops = _DropoutOps(device, *rates)
+        return build(self.config, self.tensors(), device=device, dtype=torch.float32, ops=ops)
+
+    def forward(self, pairs: Sequence[EncodedPair]) -> Tensor:
+        """Return the logits of pairs, (B, labels), in their order and on the CPU, where their targets are."""
+        network, batch = self.network(), pack(pairs, device=self.device)
+        pooled = network.pooled(batch, network.selector.select(None))[: len(pairs)]
+        logits = network.classify(F.dropout(pooled, self.rates[0], self.training))
+        return logits.cpu()[torch.from_numpy(batch.order.argsort())]
+
+
+class _DropoutOps(TorchOps):
+    """Plain torch in float32 with dropout."""
+
+    def __init__(self, device: torch.device, dropout: float, attention_dropout: float) -> None:
+        super().__init__(device, torch.float32)
+        self.dropout, self.attention_dropout = dropout, attention_dropout
+
+    def linear(self, *arguments: Any) -> Linear:
+        """Return a map with dropout in what it adds to a residual."""
+        linear = _DropoutLinear(*arguments)
+        linear.dropout = self.dropout
+        return linear
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        return F.dropout(attention_probabilities(query, key, bias, scale), self.attention_dropout) @ value
+
+
+class _DropoutLinear(Linear):
+    dropout = 0.0
+
+    def added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return F.dropout(F.linear(x, self._weight, self.bias), self.dropout) + residual
