@@ -77,7 +77,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
         out=tmp_path / "mine",
         base=str(checkpoint),
         labels=("no", "maybe", "yes"),
-        epochs=6,
+        epochs=3,
         rate=3e-3,
         batch_tokens=512,
         device="cpu",
