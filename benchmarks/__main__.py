@@ -21,6 +21,7 @@ ROUNDS = 20
 
 SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
+    "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
     "servers": "over HTTP beside Ray Serve and mosec",

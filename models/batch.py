@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair, Ids
 from models.device import is_out_of_memory
 from models.errors import ModelError
 
@@ -26,6 +28,16 @@ keeps it (half a MiB)."""
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
 attention is computed on padded groups."""
+
+
+class Beginning(NamedTuple):
+    """The tokens before the title of a decoder's pair, which pairs of one query and mask share.
+
+    key: equal for equal tokens under equal masks. tokens: their number.
+    """
+
+    key: Hashable
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class PackedBatch:
     first_token: (B or more,) int64, the index of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     longest: the length of the longest sequence. lengths: (B,) numpy int64.
-    order: (B,) numpy int64, the caller's index of each packed sequence.
+    order: (B,) numpy int64, the caller's index of each packed sequence; of one of a prefix's pairs.
     prefixes: (B,) numpy int32, for a decoder: the sequence of the pack that each one goes on from, −1 for
         none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
@@ -83,6 +95,14 @@ class PackedBatch:
         return len(self.lengths)
 
     @property
+    def answers(self) -> np.ndarray:
+        """Return the packed sequence that ends each of the caller's pairs, numpy int64."""
+        if self.prefixes is None:
+            return self.order.argsort()
+        ends = np.setdiff1d(np.arange(self.rows), self.prefixes)
+        return ends[self.order[ends].argsort()]
+
+    @property
     def groups(self) -> list[LengthGroup]:
         """Return the sequences in groups of similar length, in the order of the pack (cached)."""
         if not self._groups:
@@ -106,29 +126,40 @@ class PackedBatch:
 
 
 def pack(
-    pairs: Sequence[EncodedPair], *, device: torch.device, deterministic: bool = False, fill: bool = True
+    pairs: Sequence[EncodedPair],
+    *,
+    device: torch.device,
+    deterministic: bool = False,
+    fill: bool = True,
+    beginnings: Sequence[Beginning] | None = None,
 ) -> PackedBatch:
     """Pack at least one encoded pair.
 
     deterministic: sequences share an attention call only if their lengths are equal, so that no result
         depends on its neighbours.
     fill: fill the pack up to a shape that other packs have too (`filled_size`).
+    beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
+        One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
-    lengths = np.array([len(pair.ids) for pair in pairs], np.int64)
+    ids, rows_of, prefixes = [pair.ids for pair in pairs], list(range(len(pairs))), None
+    starts = np.zeros(len(pairs), np.int64)
+    if beginnings is not None:
+        ids, rows_of, prefixes = _cut(pairs, beginnings, every=deterministic)
+        starts = np.array([0 if prefix < 0 else len(ids[prefix]) for prefix in prefixes], np.int64)
+    lengths = np.array([len(part) for part in ids], np.int64)
     order = lengths.argsort(kind="stable")
-    lengths = lengths[order]
-    ordered = [pairs[i] for i in order.tolist()]
-    first_segments = np.array([pair.first_segment for pair in ordered], np.int64)
+    lengths, starts, row_of_pair = lengths[order], starts[order], np.array(rows_of, np.int64)[order]
+    first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
     row_of_token = np.arange(len(lengths)).repeat(lengths)
     tokens, rows = len(row_of_token), len(lengths)
     filled_tokens, filled_rows = (filled_size(tokens), filled_size(rows)) if fill else (tokens, rows)
     offsets = np.full(filled_rows + 1, tokens, np.int64)  # where sequences begin and end; any more are empty
     offsets[0] = 0
     lengths.cumsum(out=offsets[1 : rows + 1])
-    positions = np.arange(tokens) - offsets[row_of_token]
-    ids, position, segment, row, first_token, ends = to_device(
+    positions = np.arange(tokens) + (starts - offsets[:rows])[row_of_token]
+    packed_ids, position, segment, row, first_token, ends = to_device(
         [
-            np.concatenate([pair.ids for pair in ordered]),
+            np.concatenate([ids[part] for part in order.tolist()]),
             positions,
             positions >= first_segments[row_of_token],
             row_of_token,
@@ -139,7 +170,7 @@ def pack(
         sizes=[filled_tokens] * 4 + [filled_rows, filled_rows + 1],
     )
     return PackedBatch(
-        ids=ids,
+        ids=packed_ids,
         positions=position,
         segments=segment,
         row_of_token=row,
@@ -147,9 +178,41 @@ def pack(
         offsets=ends.int(),
         longest=int(lengths[-1]),
         lengths=lengths,
-        order=order,
+        order=row_of_pair,
         exact=deterministic,
+        prefixes=None if prefixes is None else _renumbered(np.array(prefixes), order),
     )
+
+
+def _cut(
+    pairs: Sequence[EncodedPair], beginnings: Sequence[Beginning], *, every: bool
+) -> tuple[list[Ids], list[int], list[int]]:
+    """Return each sequence's tokens, its pair, and the sequence that it goes on from, −1 for none.
+
+    every: beginnings of single pairs are cut off too.
+    """
+    ids, rows, prefixes = list[Ids](), list[int](), list[int]()
+    count, begun = Counter(beginnings), dict[Beginning, int]()
+    for row, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
+        start, prefix = 0, -1
+        if every or count[beginning] > 1:
+            start, prefix = beginning.tokens, begun.setdefault(beginning, len(ids))
+            if prefix == len(ids):
+                ids.append(pair.ids[:start])
+                rows.append(row)
+                prefixes.append(-1)
+        ids.append(pair.ids[start:])
+        rows.append(row)
+        prefixes.append(prefix)
+    return ids, rows, prefixes
+
+
+def _renumbered(prefixes: np.ndarray, order: np.ndarray) -> np.ndarray | None:
+    """Return the prefixes of sequences that were sorted, int32; None if none has one."""
+    if (prefixes < 0).all():
+        return None
+    new = order.argsort()
+    return np.where(prefixes < 0, -1, new[prefixes])[order].astype(np.int32)
 
 
 def filled_size(count: int) -> int:
@@ -208,19 +271,29 @@ def to_device(
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def batches_by_length(
+    lengths: Sequence[int], budget: int, beginnings: Sequence[Beginning] | None = None
+) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
+    beginnings: those that are equal count once per batch, and their sequences follow each other.
     Yields the indices into `lengths` of each batch.
     """
-    rows: list[int] = []
-    tokens = 0
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and tokens + lengths[index] > budget:
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    if beginnings is not None:
+        rank: dict[Beginning, int] = {}
+        order.sort(key=lambda index: rank.setdefault(beginnings[index], len(rank)))
+    rows, tokens, last = list[int](), 0, None
+    for index in order:
+        beginning = None if beginnings is None else beginnings[index]
+        added = lengths[index]
+        if beginning is not None and beginning == last:
+            added -= beginning.tokens
+        if rows and tokens + added > budget:
             yield rows
-            rows, tokens = [], 0
+            rows, tokens, added = [], 0, lengths[index]
         rows.append(index)
-        tokens += lengths[index]
+        tokens, last = tokens + added, beginning
     if rows:
         yield rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.batch import batches_by_length, in_halves, pack
+from models.batch import Beginning, batches_by_length, in_halves, pack
 from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.extras import read_head_study, read_quality
@@ -22,7 +22,7 @@ from models.device import resolve_device, resolve_dtype
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import Masks as RowsMasked
-from models.masks.rows import RowMasks, by_structure, check_fits, rows_of
+from models.masks.rows import RowMasks, by_structure, check_fits, keys_of, rows_of
 from models.network import Network
 from models.networks import build
 
@@ -224,8 +224,11 @@ class Classifier:
             return self.forward([encoded[i] for i in rows], of_rows)
 
         lengths = [len(pair.ids) for pair in encoded]
+        keys = [id(mask) for mask in masks] if isinstance(masks, list) else [None] * len(encoded)
+        beginnings = self.beginnings(encoded, keys)
         for group in by_structure(masks) if isinstance(masks, list) else [range(len(encoded))]:
-            for batch in batches_by_length([lengths[i] for i in group], batch_tokens):
+            shared = None if beginnings is None else [beginnings[i] for i in group]
+            for batch in batches_by_length([lengths[i] for i in group], batch_tokens, shared):
                 rows = [group[i] for i in batch]
                 logits[rows] = in_halves(run, rows, self.network.device)
         if not chunked:
@@ -242,16 +245,35 @@ class Classifier:
         Returns (n, labels) float32, least relevant grade first.
         """
         network, lengths = self.network, [len(pair.ids) for pair in pairs]
-        limit = network.max_pack_tokens
-        passes = None if limit is None or sum(lengths) <= limit else batches_by_length(lengths, limit)
+        limit, beginnings = network.max_pack_tokens, self.beginnings(pairs, keys_of(masks, len(pairs)))
+        passes = None
+        if limit is not None and sum(lengths) > limit:
+            passes = batches_by_length(lengths, limit, beginnings)
         logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
         for rows in passes or [list(range(len(pairs)))]:
             chosen = [pairs[row] for row in rows]
-            batch = pack(chosen, device=network.device, deterministic=network.deterministic)
+            batch = pack(
+                chosen,
+                device=network.device,
+                deterministic=network.deterministic,
+                beginnings=None if beginnings is None else [beginnings[row] for row in rows],
+            )
             of_rows = masks if passes is None else rows_of(masks, rows)
             logits[rows] = network.forward(batch, of_rows, sliced=sliced).numpy(force=True)
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
+
+    def beginnings(self, pairs: Sequence[EncodedPair], masks: Sequence[Hashable]) -> list[Beginning] | None:
+        """Return what a decoder's pairs begin with under masks, of which these are keys; else None.
+
+        A pass computes equal beginnings once.
+        """
+        if self.config.decoder is None:
+            return None
+        return [
+            Beginning((pair.beginning, mask), pair.title_start)
+            for pair, mask in zip(pairs, masks, strict=True)
+        ]
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""

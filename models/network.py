@@ -123,12 +123,10 @@ class Network(Weights):
         with torch.inference_mode():
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
-            logits = self.classify(self.pooled(batch, selection))[: len(batch.lengths)]
-            restored = torch.empty_like(logits)
-            (order,) = to_device([batch.order], self.device)
-            restored[order] = logits
+            (answers,) = to_device([batch.answers], self.device)
+            logits = self.classify(self.pooled(batch, selection))[answers]
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
-            return restored
+            return logits
 
     def pooled(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""

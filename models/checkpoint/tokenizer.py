@@ -72,6 +72,11 @@ class EncodedPair:
         return self.query_tokens + self.template.before_title
 
     @property
+    def beginning(self) -> bytes:
+        """Return what is before the title; equal for all pairs of a query, if none is truncated there."""
+        return self.ids[: self.title_start].tobytes()
+
+    @property
     def title_tokens(self) -> int:
         """Return the number of the title's tokens; below 0 if the query was read without a title."""
         return len(self.ids) - self.title_start - len(self.template.after)
@@ -202,6 +207,13 @@ class PairTokenizer:
             )
         parts = template.before, template.between, template.after
         self._before, self._between, self._after = map(_as_bytes, parts)
+
+    def within(self, max_tokens: int) -> PairTokenizer:
+        """Return this tokenizer for a window of at most so many tokens, beside those of a prompt."""
+        other = copy.copy(self)
+        more = 0 if self.prompt is None else self.template.tokens
+        other._use(self.template, min(self.max_tokens, max_tokens + more))
+        return other
 
     def instructed(self, instruction: str | None) -> PairTokenizer:
         """Return this tokenizer for prompts with an instruction; the same one if the model takes none.

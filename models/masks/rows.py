@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -52,6 +52,14 @@ def rows_of(masks: Masks, index: npt.NDArray[np.int64] | Sequence[int]) -> Masks
     if isinstance(masks, np.ndarray):
         return masks[index] if masks.ndim == 3 else masks
     return None if masks is None else masks.rows(index)
+
+
+def keys_of(masks: Masks, rows: int) -> Sequence[Hashable]:
+    """Return a key of each row's mask, equal for equal masks of one batch."""
+    weights = masks.weights if isinstance(masks, RowMasks) else masks
+    if weights is None or weights.ndim == 2:
+        return [None] * rows
+    return [row.tobytes() for row in weights]
 
 
 def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:

@@ -20,8 +20,7 @@ from torch import Tensor
 from models.checkpoint.config import read_raw
 from models.checkpoint.files import put_in_place, readable_as_usual
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import PairTokenizer
-from models.checkpoint.tokenizer_files import read_window
+from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Classifier
 from models.compress.prune import write_checkpoint
 from models.device import resolve_device
@@ -60,14 +59,12 @@ def tune(job: Job | Options) -> dict[str, Any]:
     job = job if isinstance(job, Job) else prepare(job)
     options, validation = job.options, job.validation
     model = start(job).to(resolve_device(options.device))
-    window = min(options.max_tokens, read_window(*job.base))
-    directory, config = job.base
-    tokenizer = PairTokenizer.load(directory, max_tokens=window, vocab_size=config.vocab_size)
+    tokenizer = load_tokenizer(*job.base).within(options.max_tokens)
     mark_run(job)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in job.training])
     plan = plan_for(
         [len(pair) for pair in encoded],
-        width=config.hidden_size,
+        width=model.config.hidden_size,
         epochs=options.epochs,
         rate=options.rate,
         batch_tokens=options.batch_tokens,
@@ -135,7 +132,7 @@ def start(job: Job) -> Learner:
     graded = replace(config, labels=labels, label_order=tuple(range(len(labels))), temperature=1.0)
     tensors = read_tensors(directory, graded, new_classifier=True)
     if len(config.labels) == len(labels):
-        for name in ("classifier.weight", "classifier.bias"):
+        for name in filter(tensors.__contains__, ("classifier.weight", "classifier.bias")):
             tensors[name] = tensors[name].float()[list(config.label_order)] / config.temperature
     raw = read_raw(directory)
     return Learner(
@@ -161,7 +158,9 @@ def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str,
     temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation))
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
-    write_learner(draft, model, job.base[0], headroom={"temperature": temperature})
+    ours = read_raw(job.base[0]).get("headroom") or {}
+    ours = {name: value for name, value in ours.items() if name != "label_order"}
+    write_learner(draft, model, job.base[0], headroom={**ours, "temperature": temperature})
     scores = Classifier.load(draft, options.device).score([(pair.query, pair.title) for pair in validation])
     evaluation = evaluation_of(validation, scores.probabilities)
     metrics = {

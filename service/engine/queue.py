@@ -17,8 +17,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from math import inf
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from service.engine.request import Row, Submission
+from service.engine.request import Row, Submission, added_tokens
+
+if TYPE_CHECKING:
+    from models.batch import Beginning
 
 AGED_PART = 16
 """Once something is past its age, a sixteenth of each batch, and every 16th choice of a lane, go by age.
@@ -76,10 +80,10 @@ class Sharing:
 
 @dataclass(slots=True, eq=False)
 class LanePart:
-    """The rows of one request in one lane, shortest first.
+    """The rows of one request in one lane, shortest first; those with equal beginnings follow each other.
 
     rank: its rank in the fair order: when its request would be done under sharing, then the arrival.
-    ends: the running totals of the rows' tokens, from 0. next: index of the first row that still waits.
+    ends: the running totals of what the rows add, from 0. next: index of the first row that still waits.
     tokens: of the rows that still wait.
     """
 
@@ -136,7 +140,12 @@ class FairQueue:
         for name, rows_of_lane in by_lane.items():
             self._arrivals += 1
             rows_of_lane.sort(key=attrgetter("tokens"))
-            ends = list(accumulate([row.tokens for row in rows_of_lane], initial=0))
+            if any(row.beginning for row in rows_of_lane):
+                turns: dict[Beginning | None, int] = {}
+                for row in rows_of_lane:
+                    turns.setdefault(row.beginning, len(turns))
+                rows_of_lane.sort(key=lambda row, turns=turns: turns[row.beginning])
+            ends = list(accumulate(added_tokens(rows_of_lane), initial=0))
             if (lane := self._lanes.get(name)) is None:
                 lane = self._lanes[name] = WaitingLane(name)
             rank = (submission.finish, self._arrivals)
@@ -233,7 +242,8 @@ class FairQueue:
         An empty batch takes one row in any case.
         """
         first = part.next
-        stop = bisect_right(part.ends, part.ends[first] + room) - 1
+        again = part.rows[first].tokens - (part.ends[first + 1] - part.ends[first])  # an earlier batch had it
+        stop = bisect_right(part.ends, part.ends[first] + room - again) - 1
         part.next = stop = max(stop, first if batch else first + 1)
         batch += part.rows[first:stop]
         tokens = part.ends[stop] - part.ends[first]
@@ -244,7 +254,7 @@ class FairQueue:
         self.tokens -= tokens
         if not part.tokens:
             self._leave(part)
-        return tokens
+        return tokens + again if tokens else 0
 
     def _leave(self, part: LanePart) -> None:
         """Remove a part of which nothing waits from its lane, and the lane if it was the last."""

@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from models.batch import Beginning
     from service.engine.queue import LanePart
 
 
@@ -44,6 +45,8 @@ class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
 
     tokens: its length, at least 1. lane: only rows of one lane share a batch.
+    beginning: its first tokens, which a batch computes once for all rows that have the same; None: it shares
+        none.
     submission: what it was submitted with.
     result: what was computed, or an exception; None before.
     seconds: its part of the time of its forward pass.
@@ -51,9 +54,24 @@ class Row:
 
     tokens: int
     lane: Hashable
+    beginning: Beginning | None = field(default=None, init=False)
     submission: Submission = field(init=False)
     result: Any = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
+
+
+def added_tokens(rows: Sequence[Row]) -> list[int]:
+    """Return how many tokens each row adds to what one batch of all these rows computes."""
+    begun: set[Beginning | None] = {None}
+    added = []
+    for row in rows:
+        beginning = row.beginning
+        if beginning in begun:
+            added.append(row.tokens - (0 if beginning is None else beginning.tokens))
+        else:
+            begun.add(beginning)
+            added.append(row.tokens)
+    return added
 
 
 class Submission:
@@ -62,7 +80,8 @@ class Submission:
     It does not refer to its rows once they have left the queue: that would be a reference cycle, which stays
     until Python looks for cycles.
 
-    since: when it was submitted. deadline: until when its batches must begin. tokens: of all its rows.
+    since: when it was submitted. deadline: until when its batches must begin. tokens: what one
+        batch of all its rows computes.
     unanswered: how many rows have no result yet.
     waiting_rows, waiting_tokens: the part of it that is still in the queue. finish, parts: the queue's own
         notes.
@@ -87,7 +106,7 @@ class Submission:
         self.deadline = deadline
         self.is_background = is_background
         self.unanswered = self.waiting_rows = len(rows)
-        self.tokens = self.waiting_tokens = sum([row.tokens for row in rows])
+        self.tokens = self.waiting_tokens = sum(added_tokens(rows))
         self.parts: list[LanePart] = []
         self.started: float | None = None
         self.queue_s = 0.0

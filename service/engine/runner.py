@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.engine.request import Row
+from service.engine.request import Row, added_tokens
 from service.engine.sizing import TokenBudget, TokenRate
 from service.errors import DeviceFailed, OutOfMemory
 
@@ -69,7 +69,7 @@ class BatchRunner:
 
         Rows of a request that was given up are not tried again.
         """
-        tokens = 0 if rows[0].submission.is_background else sum([row.tokens for row in rows])
+        tokens = 0 if rows[0].submission.is_background else sum(added_tokens(rows))
         self.busy_slots += 1
         self.in_flight_rows += len(rows)
         self.in_flight_tokens += tokens
@@ -87,7 +87,7 @@ class BatchRunner:
 
     async def _attempt(self, rows: list[Row], *, alone: bool) -> bool:
         """Run one forward pass. Return False if the rows must be tried again in two halves."""
-        batch = Batch(rows[0].lane, rows, sum([row.tokens for row in rows]), alone)
+        batch = Batch(rows[0].lane, rows, sum(added_tokens(rows)), alone)
         budget = self._budget.tokens
         is_single = len(rows) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved

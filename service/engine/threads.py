@@ -26,7 +26,7 @@ from models.classifier import Classifier
 from models.device import is_device_failure, is_out_of_memory
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
-from service.engine.request import Row
+from service.engine.request import Row, added_tokens
 from service.engine.runner import Batch
 from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
@@ -54,6 +54,12 @@ class PairRow(Row):
     pair: EncodedPair
     mask: HeadMask
     heads: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Note what a decoder's row shares with others of its lane and mask."""
+        shared = self.lane.classifier.beginnings([self.pair], [(self.lane, id(self.mask))])
+        if shared is not None and not self.heads:
+            self.beginning = shared[0]
 
 
 class RowScore(NamedTuple):
@@ -174,7 +180,8 @@ class Engine:
         """
         rate = 0.0
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
-            for count in (1, max(1, batch_tokens // row.tokens)) * 2:
+            more = max(0, batch_tokens - row.tokens) // added_tokens([row, row])[1]
+            for count in (1, 1 + more) * 2:
                 began = time.monotonic()
                 limit_s = WARM_UP_HANGS_AFTER_S
                 batch = [row] * count
@@ -184,7 +191,7 @@ class Engine:
                     raise TimeoutError(f"a warm-up pass of {count} pairs did not end within {limit_s:.0f} s")
                 for ended in passes:
                     ended.result()
-                rate = slots * count * row.tokens / (time.monotonic() - began)
+                rate = slots * sum(added_tokens(batch)) / (time.monotonic() - began)
         return rate
 
     def close(self) -> None:

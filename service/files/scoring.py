@@ -103,7 +103,10 @@ class WindowScorer:
             group.encoded = [row for pair in group.chunks for row in pair.rows]
         else:
             group.encoded = tokenizer.encode(pairs)
-        for rows in batches_by_length([len(pair) for pair in group.encoded], self.batch_tokens):
+        keys = [None] * len(group.encoded) if group.masks is None else [id(mask) for mask in group.masks]
+        beginnings = group.variant.classifier.beginnings(group.encoded, keys)
+        lengths = [len(pair) for pair in group.encoded]
+        for rows in batches_by_length(lengths, self.batch_tokens, beginnings):
             group.batches.append((rows, self.pool.submit(self._forward, group, rows)))
 
     def _forward(self, group: _Group, rows: Sequence[int]) -> np.ndarray:

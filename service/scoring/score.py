@@ -14,7 +14,7 @@ from models.checkpoint.tokenizer import PairTokenizer
 from models.classifier import Classifier
 from models.errors import ModelError
 from service.config.settings import Settings
-from service.engine.request import Deadline
+from service.engine.request import Deadline, added_tokens
 from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest
@@ -163,7 +163,7 @@ class Scorer:
                 f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
                 param=request.texts_field,
             )
-        tokens = sum([row.tokens for row in rows])
+        tokens = sum(added_tokens(rows))
         self.check_tokens(tokens + sum(column.later_tokens for column in columns), request)
         while rows:
             if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
@@ -179,7 +179,7 @@ class Scorer:
             for column in columns:
                 column.advance()
             rows = [row for column in columns for row in column.due]
-            tokens = sum([row.tokens for row in rows])
+            tokens = sum(added_tokens(rows))
         return columns, computed
 
     async def encode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import encoder
+from benchmarks import decoder, encoder
 from benchmarks.measure import Ratio, alternate, ratio
 from benchmarks.workload import Shape, document_lengths, query_title_lengths, useful_flops
 
@@ -29,6 +29,16 @@ def test_a_run_has_a_line_for_every_engine_and_the_targets() -> None:
         "tiny, titles: time saved for FLOPs removed, heads or whole layers",
         "tiny, titles: time saved for FLOPs removed, half of the units",
     ]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_decoder_is_right_whether_its_titles_share_their_beginning_or_not() -> None:
+    shape = decoder.SHAPE | {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    report = decoder.measure(rounds=1, shape=shape | {"head_dim": 16, "vocab_size": 300})
+    (lines,) = report.tables.values()
+    errors = {line["engine"]: float(line["error"].rstrip("%")) for line in lines}
+    assert [row.name for row in report.rows] == ["20 titles a request: × transformers bf16"]
+    assert max(errors[decoder.OURS], errors[decoder.APART]) <= 2 * errors[decoder.BF16] + 1
 
 
 def test_sides_take_turns_and_ratios_are_round_by_round() -> None:

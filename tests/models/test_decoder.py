@@ -235,3 +235,30 @@ def test_a_language_model_without_the_answers_rows_is_refused(checkpoint: Path, 
     edit_config(tmp_path, headroom={"score_tokens": [9_999]})
     with pytest.raises(UnsupportedCheckpoint, match="no rows for the answers"):
         load(tmp_path)
+
+
+def test_grades_are_learnt_from_a_language_model(checkpoint: Path, tmp_path: Path) -> None:
+    """The prompt stays, the answers' rows become a classifier of the grades, and transformers loads it."""
+    whole = write_pairs(tmp_path / "all.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "pairs.csv").write_text("".join(whole[:121]))
+    options = Options(
+        data=tmp_path / "pairs.csv",
+        out=tmp_path / "mine",
+        base=str(checkpoint),
+        labels=("no", "maybe", "yes"),
+        epochs=3,
+        rate=3e-3,
+        batch_tokens=2048,
+        device="cpu",
+    )
+    metrics = tune(options)
+
+    source, trained, pairs = load(checkpoint), load(options.out), random_pairs(3)
+    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
+    assert trained.grades == ("no", "maybe", "yes")
+    encoded = trained.tokenizer.encode(pairs)
+    for one, other in zip(encoded, source.tokenizer.encode(pairs), strict=True):
+        np.testing.assert_array_equal(one.ids, other.ids)
+    theirs = AutoModelForSequenceClassification.from_pretrained(options.out, dtype=torch.float32).eval()
+    logits = reference(theirs, encoded, torch.float32)
+    np.testing.assert_allclose(trained.score(pairs).logits, logits, atol=2e-5)

@@ -156,3 +156,19 @@ async def test_a_decoder_takes_an_instruction_as_vllm_and_litellm_send_it(tmp_pa
         )
         assert error["param"] == "instruction"
     assert np.abs(answers[0] - answers[1]).max() > 1e-4
+
+
+async def test_titles_of_one_request_share_its_beginning(tmp_path: Path) -> None:
+    """Twenty titles cost the query's part of the prompt once; the usage is what was sent."""
+    directory = write_decoder(tmp_path / "qwen3", "qwen3", 3)
+    clf, titles = Classifier.load(directory, "cpu", "float32"), [f"steel angle {n}" for n in range(20)]
+    encoded = clf.tokenizer.encode([("angle bracket?", title) for title in titles])
+    start, whole = encoded[0].title_start, sum(map(len, encoded))
+    alone = [clf.score([("angle bracket?", title)]).score[0] for title in titles]
+    async with serve(directory, {"variants": [{"name": "full"}]}) as service:
+        before = service.metric("headroom_batch_tokens_sum")
+        answer = await service.post("/v1/score", query="angle bracket?", titles=titles)
+        computed = service.metric("headroom_batch_tokens_sum") - before
+    np.testing.assert_allclose([result["score"] for result in answer["results"]], alone, atol=2e-5)
+    assert answer["usage"]["tokens"] == whole
+    assert computed == whole - 19 * start

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from models.batch import Beginning
 from service.engine.queue import AGED_PART, FairQueue
-from service.engine.request import Row
+from service.engine.request import Row, added_tokens
 from tests.service.engine.stage import Named, Owned, owners_of, push
 
 MAX_AGE_S = 10.0
@@ -47,6 +48,30 @@ def test_one_title_waits_for_at_most_two_batches_beside_many_long_requests(
         queue.take(BUDGET, now=0.0)
     push(queue, 99, [Named(small, "lane")], now=0.0)
     assert 99 in owners(queue) + owners(queue)
+
+
+@given(
+    owns=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=9), min_size=1, max_size=4),
+    budget=st.integers(60, 200),
+)
+def test_what_rows_share_counts_once_in_each_batch(owns: list[list[int]], budget: int) -> None:
+    """Each list is one beginning of 40 tokens and what its rows have of their own."""
+    rows = []
+    for number, own in enumerate(owns):
+        for tokens in own:
+            rows.append(Named(40 + tokens, "lane"))
+            rows[-1].beginning = Beginning(number, 40)
+    random.Random(0).shuffle(rows)
+    queue: FairQueue = FairQueue(max_age_s=inf)
+    submission = push(queue, 0, rows, now=0.0)
+    assert submission.tokens == queue.tokens == 40 * len(owns) + sum(map(sum, owns))
+    batches = []
+    while batch := queue.take(budget, 0.0):
+        batches.append(batch)
+        assert sum(added_tokens(batch)) <= budget
+    assert (queue.tokens, queue.rows, sum(map(len, batches))) == (0, 0, len(rows))
+    parts = [{row.beginning for row in batch} for batch in batches]
+    assert sum(map(len, parts)) < len(owns) + len(batches)  # only one beginning is cut by a batch's end
 
 
 @given(
