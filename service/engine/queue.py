@@ -17,12 +17,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from service.engine.request import Row, Submission, added_tokens
-
-if TYPE_CHECKING:
-    from models.batch import Beginning
+from service.engine.request import Row, Shared, Submission, added_tokens
 
 AGED_PART = 16
 """Once something is past its age, a sixteenth of each batch, and every 16th choice of a lane, go by age.
@@ -141,7 +137,7 @@ class FairQueue:
             self._arrivals += 1
             rows_of_lane.sort(key=attrgetter("tokens"))
             if any(row.beginning for row in rows_of_lane):
-                turns: dict[Beginning | None, int] = {}
+                turns: dict[Shared | None, int] = {}
                 for row in rows_of_lane:
                     turns.setdefault(row.beginning, len(turns))
                 rows_of_lane.sort(key=lambda row, turns=turns: turns[row.beginning])

@@ -7,10 +7,9 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from models.batch import Beginning
     from service.engine.queue import LanePart
 
 
@@ -40,6 +39,15 @@ class Deadline(NamedTuple):
         return self.remaining() < 0.05 * (self.expires - self.received)
 
 
+class Shared(Hashable, Protocol):
+    """The first tokens of several rows; equal for equal ones."""
+
+    @property
+    def tokens(self) -> int:
+        """Return their number."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
@@ -54,7 +62,7 @@ class Row:
 
     tokens: int
     lane: Hashable
-    beginning: Beginning | None = field(default=None, init=False)
+    beginning: Shared | None = field(default=None, init=False)
     submission: Submission = field(init=False)
     result: Any = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
@@ -62,7 +70,7 @@ class Row:
 
 def added_tokens(rows: Sequence[Row]) -> list[int]:
     """Return how many tokens each row adds to what one batch of all these rows computes."""
-    begun: set[Beginning | None] = {None}
+    begun: set[Shared | None] = {None}
     added = []
     for row in rows:
         beginning = row.beginning

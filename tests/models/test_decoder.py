@@ -20,11 +20,14 @@ from models.compress.quantize import quantize
 from models.ops import kernel_library
 from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
+from models.training.job import Options
+from models.training.tuning import tune
 from tests.checkpoints import WORDS
 from tests.decoders import FAMILIES, SHORT, model_of, write_decoder
 from tests.families import edit_config
 from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights, reference
 from tests.models.study.data import judged, study
+from tests.models.training.test_tuning import write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
