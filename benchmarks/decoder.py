@@ -59,7 +59,7 @@ def measure(rounds: int, shape: dict[str, Any] = SHAPE) -> Report:
     right = sides[FP32]()
     seconds = alternate(sides, rounds, warm_ups=2)
     report = Report(
-        f"{shape['num_hidden_layers']} layers with random weights; requests of {TITLES} titles of {OWN} tokens "
+        f"{shape['num_hidden_layers']} layers, random weights; requests of {TITLES} titles of {OWN} tokens "
         f"behind {BEFORE}, with {AFTER} after each. *Error*: of the logits against {FP32}, over their spread."
     )
     report.tables["Qwen3-0.6B's shape"] = [
