@@ -86,7 +86,7 @@ def test_twenty_titles_cost_their_beginning_once(checkpoint: Path) -> None:
     own = sum(len(pair) - start for pair in encoded)
     for masks, groups in ((None, 1), ([MASKS[row % 2] for row in range(20)], 2)):
         with packs_of(clf) as packs:
-            clf.score(pairs, masks)
+            clf.score(pairs, masks, batch_tokens=groups * start + own)
         assert sum(int(pack.lengths.sum()) for pack in packs) == groups * start + own
     with packs_of(clf) as packs:  # each pass computes it again
         clf.score(pairs, batch_tokens=start + own // 3)
