@@ -21,7 +21,6 @@ ROUNDS = 20
 
 SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
-    "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2 and transformers",
     "servers": "over HTTP beside Ray Serve and mosec",
@@ -31,6 +30,7 @@ SECTIONS = {
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "a cascade beside the full model: pairs/s and latency over HTTP",
     "bulk": "headroom score --input against the network alone on the same batches",
+    "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "condense": "passes that condensing a query takes, by method",
 }
 
