@@ -97,10 +97,10 @@ class PackedBatch:
     @property
     def answers(self) -> np.ndarray:
         """Return the packed sequence that ends each of the caller's pairs, numpy int64."""
-        if self.prefixes is None:
-            return self.order.argsort()
-        ends = np.setdiff1d(np.arange(self.rows), self.prefixes)
-        return ends[self.order[ends].argsort()]
+        shared = () if self.prefixes is None else self.prefixes
+        ends = np.setdiff1d(np.arange(self.rows), shared)
+        answers: np.ndarray = ends[self.order[ends].argsort()]
+        return answers
 
     @property
     def groups(self) -> list[LengthGroup]:
@@ -211,8 +211,8 @@ def _renumbered(prefixes: np.ndarray, order: np.ndarray) -> np.ndarray | None:
     """Return the prefixes of sequences that were sorted, int32; None if none has one."""
     if (prefixes < 0).all():
         return None
-    new = order.argsort()
-    return np.where(prefixes < 0, -1, new[prefixes])[order].astype(np.int32)
+    renumbered: np.ndarray = np.where(prefixes < 0, -1, order.argsort()[prefixes])[order].astype(np.int32)
+    return renumbered
 
 
 def filled_size(count: int) -> int:

@@ -198,13 +198,9 @@ class Evaluation:
         return np.concatenate(found)
 
 
-def evaluation_of(
-    pairs: Sequence[LabelledPair],
-    probabilities: NDArray[np.floating],
-    ranking: NDArray[np.floating] | None = None,
-) -> Evaluation:
-    """Return the evaluation of labelled pairs. probabilities, ranking: as `Evaluation` takes them."""
-    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities, ranking)
+def evaluation_of(pairs: Sequence[LabelledPair], probabilities: NDArray[np.floating]) -> Evaluation:
+    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades."""
+    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:

@@ -136,11 +136,10 @@ class FairQueue:
         for name, rows_of_lane in by_lane.items():
             self._arrivals += 1
             rows_of_lane.sort(key=attrgetter("tokens"))
-            if any(row.beginning for row in rows_of_lane):
-                turns: dict[Shared | None, int] = {}
-                for row in rows_of_lane:
-                    turns.setdefault(row.beginning, len(turns))
-                rows_of_lane.sort(key=lambda row, turns=turns: turns[row.beginning])
+            groups: dict[Shared | None, list[Row]] = {}
+            for row in rows_of_lane:
+                groups.setdefault(row.beginning, []).append(row)
+            rows_of_lane = [row for group in groups.values() for row in group]
             ends = list(accumulate(added_tokens(rows_of_lane), initial=0))
             if (lane := self._lanes.get(name)) is None:
                 lane = self._lanes[name] = WaitingLane(name)
