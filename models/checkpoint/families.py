@@ -76,28 +76,6 @@ FAMILIES: dict[str, Family] = {
     "gemma": DecoderFamily(architecture="Gemma", head_size=256, is_gemma=True),
 }
 
-_DISENTANGLED = "attention that adds scores of content and relative position"
-_PRE_NORM = "a network that normalises before attention"
-_ROTARY = "a network with rotary positions and gated feed-forward layers"
-_DECODER = "a decoder's network that headroom does not have"
-_LISTWISE = "a listwise reranker, which reads all titles of a request at once"
-
-NEEDS = {
-    "deberta": _DISENTANGLED,
-    "mpnet": "attention that adds a learnt bias of relative positions to its scores",
-    "albert": "layers that share their weights and are masked one by one",
-    "xlm-roberta-xl": _PRE_NORM,
-    "roberta-prelayernorm": _PRE_NORM,
-    "xlm": "a network and a pair template of its own",
-    "xlnet": "a network that attends by relative positions and reads the last token",
-    "longformer": "attention to windows and to chosen tokens",
-    "big_bird": "attention to blocks of tokens",
-    "nomic_bert": _ROTARY,
-    **dict.fromkeys("bloom falcon gemma2 gemma3_text gpt2 gpt_neox llama minicpm".split(), _DECODER),
-    **dict.fromkeys("mistral mixtral olmo2 phi phi3".split(), _DECODER),
-}
-"""What it would take to load a checkpoint of another model_type."""
-
 
 def family_of(raw: Mapping[str, Any]) -> str:
     """Return the family of a parsed config.json. Raises UnsupportedCheckpoint if it is none of FAMILIES.
@@ -111,10 +89,10 @@ def family_of(raw: Mapping[str, Any]) -> str:
     if model_type is None:
         return _family_without_type(raw)
     if not isinstance(model_type, str) or model_type not in FAMILIES or is_listwise:
-        needs = _LISTWISE if is_listwise else NEEDS.get(str(model_type))
+        kind = " of a listwise reranker" if is_listwise else ""
         raise UnsupportedCheckpoint(
-            f"config.json: model_type is {model_type!r}, which is not supported"
-            f"{'' if needs is None else f': it would need {needs}'}; supported: {', '.join(FAMILIES)}"
+            f"config.json: model_type is {model_type!r}{kind}, which is not supported; supported: "
+            f"{', '.join(FAMILIES)}"
         )
     _refuse_forks(raw)
     return model_type

@@ -14,7 +14,6 @@ from transformers.activations import ACT2CLS, ACT2FN
 
 from models import Classifier, UnsupportedCheckpoint
 from models.checkpoint.config import parse_config
-from models.checkpoint.families import NEEDS
 from models.checkpoint.fields import ACTIVATIONS
 from models.ops.torch import FUNCTIONS
 from tests.checkpoints import write_checkpoint
@@ -27,7 +26,7 @@ def load(directory: Path) -> Classifier:
     return Classifier.load(directory, "cpu", "float32")
 
 
-@pytest.mark.parametrize("model_type", [*NEEDS, "t5", 7])
+@pytest.mark.parametrize("model_type", ["deberta", "mpnet", "albert", "xlnet", "llama", "t5", 7])
 def test_other_architectures_are_refused_by_name(model_type: object) -> None:
     raw = model_of("bert").config.to_dict() | {"model_type": model_type}
 
@@ -35,7 +34,7 @@ def test_other_architectures_are_refused_by_name(model_type: object) -> None:
         parse_config(raw)
 
     assert f"model_type is {model_type!r}" in str(caught.value)
-    assert str(NEEDS.get(model_type, "supported: bert")) in str(caught.value)  # type: ignore[call-overload]
+    assert "supported: bert" in str(caught.value)
 
 
 @pytest.mark.parametrize(
