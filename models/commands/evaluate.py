@@ -46,6 +46,7 @@ Variant = Annotated[
         "last stage alone, its titles ranked by the cascade's scores."
     ),
 ]
+
 WHOLE = "full"
 """The variant with everything on, which masks are laid on."""
 
