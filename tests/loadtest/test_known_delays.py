@@ -9,6 +9,7 @@ import re
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -36,13 +37,13 @@ def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
 
 @pytest.mark.slow
 def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
-    with reference("1s") as server:
-        assert_soon(lambda: _freeze_under_open_loop(server, delay=1.0))
-    with reference("50ms") as server:
-        freeze = threading.Timer(1.0, _freeze, [server])
+    with reference("1s") as server, reference("50ms") as other, ThreadPoolExecutor(1) as beside:
+        hey = beside.submit(_said, "hey", "-z", "4s", "-c", "2", other.url)
+        freeze = threading.Timer(1.0, _freeze, [other])
         freeze.start()
-        said = _said("hey", "-z", "4s", "-c", "2", server.url)
+        assert_soon(lambda: _freeze_under_open_loop(server, delay=1.0))
         freeze.join()
+        said = hey.result()
         assert 1000 * float(re.search(r"95%+ in ([\d.]+) secs", said)[1]) < 500, said
 
 
@@ -83,11 +84,12 @@ def _freeze(server: Reference) -> tuple[float, float]:
 @pytest.mark.slow
 def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
     delay = 0.9
-    with reference("900ms") as server:
+    with reference("900ms") as server, ThreadPoolExecutor(1) as beside:
 
         def claim():
+            hey = beside.submit(_said, "hey", "-n", "120", "-c", "20", "-q", "1", server.url)
             outcome = measure(server.url, rate=20, duration=6)
-            said = _said("hey", "-n", "120", "-c", "20", "-q", "1", server.url)
+            said = hey.result()
             # Its total runs on to the last answer, one delay after the last send.
             rate = 120 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
             theirs = {int(p): 1000 * float(s) for p, s in re.findall(r"(\d+)%+ in ([\d.]+) secs", said)}
