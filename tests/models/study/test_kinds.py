@@ -18,7 +18,7 @@ from models.study.base import Judged
 from models.study.layers import cka
 from models.study.random import MeanOfMasks
 from models.study.statistics import METRICS, Resamples
-from models.study.study import QUICK, Study
+from models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, reported, study
 
@@ -81,7 +81,7 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
 
 
 def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study) -> None:
-    result = kinds.run("random", asked)
+    result = kinds.run("random", replace(asked, effort=replace(FULL, resamples=20)))
     rows = result.json["curves"]
     assert len(rows) == 3 * 21 * 20
     assert {row["layers"] for row in rows} == {"0-2", "0", "1-2"}

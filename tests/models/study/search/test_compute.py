@@ -20,7 +20,9 @@ from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, pla
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return planted_study(tmp_path_factory.mktemp("search"), queries=10, testable=True)
+    planted = planted_study(tmp_path_factory.mktemp("search"), queries=10, testable=True)
+    shares = tuple(heads / (LAYERS * HEADS) for heads in (19, 10, 5, 2, 1))
+    return dataclasses.replace(planted, effort=dataclasses.replace(QUICK, shares=shares, orders=20, rounds=1))
 
 
 @pytest.fixture(scope="module")
