@@ -98,7 +98,7 @@ class PackedBatch:
     def answers(self) -> np.ndarray:
         """Return the packed sequence that ends each of the caller's pairs, numpy int64."""
         shared = () if self.prefixes is None else self.prefixes
-        ends = np.setdiff1d(np.arange(self.rows), shared)
+        ends = np.setdiff1d(np.arange(len(self.lengths)), shared)
         answers: np.ndarray = ends[self.order[ends].argsort()]
         return answers
 

@@ -137,7 +137,7 @@ class Network(Weights):
 
     def views(self, batch: PackedBatch) -> list[PackedBatch]:
         """Return the batch as each layer computes it: only the tokens that are read leave the last one."""
-        last = batch.of_first_tokens() if self.reads_first_tokens else batch
+        last = replace(batch, first_only=True) if self.reads_first_tokens else batch
         return [batch] * (len(self.layers) - 1) + [last]
 
     def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
