@@ -75,7 +75,7 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     assert await versions(two) == before
 
 
-async def test_a_start_that_the_database_refuses_is_said_and_comes_once_it_can(two: Server) -> None:
+async def test_an_edit_whose_experiments_the_database_refuses_is_refused_until_it_can(two: Server) -> None:
     path = two.config.parent / "state/headroom/experiments.db"
     store = Store(f"sqlite:///{path}")
     store.prepare()
@@ -85,9 +85,11 @@ async def test_a_start_that_the_database_refuses_is_said_and_comes_once_it_can(t
             "CREATE TRIGGER no BEFORE INSERT ON actions BEGIN SELECT RAISE(ABORT, 'the disk is odd'); END"
         )
     two.write_config(config())
-    assert "tried again every second" in two.wait_for_line("the disk is odd")
+    assert "refused, the last good one stays" in two.wait_for_line("the disk is odd")
+    two.wait_for_line("config refused")
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TRIGGER no")
+    two.write_config(config())
     assert all(await assignments(two, ["user-1"]))
 
 
