@@ -23,7 +23,7 @@ from models.commands.options import (
     TitleColumn,
     parse_mask,
 )
-from models.commands.scoring import evaluation_of, scored
+from models.commands.scoring import scored
 
 if TYPE_CHECKING:
     from models import HeadMask
@@ -187,19 +187,17 @@ def score(
     """Load a model and grade the pairs under each mask, laid on the variant `full`: the intact model."""
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
+    from models.quality.evaluation import evaluation_of
 
     clf = Classifier.load(path, device, dtype)
     texts = [(pair.query, pair.title) for pair in pairs]
-    return [
-        Side(
-            WHOLE if name == "none" else f"{WHOLE} {name}",
-            clf.name,
-            WHOLE,
-            mask.spec,
-            evaluation_of(pairs, scored(clf, texts, None if mask.is_none else mask)),
-        )
-        for name, mask in masks.items()
-    ]
+    sides = []
+    for name, mask in masks.items():
+        scores = scored(clf, texts, None if mask.is_none else mask)
+        evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
+        shown = WHOLE if name == "none" else f"{WHOLE} {name}"
+        sides.append(Side(shown, clf.name, WHOLE, mask.spec, evaluation))
+    return sides
 
 
 def named(sides: list[Side]) -> list[Side]:

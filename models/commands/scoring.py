@@ -10,8 +10,6 @@ from models.commands.terminal import counted
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
     from models.classifier import Scores
-    from models.quality.evaluation import Evaluation
-    from models.quality.labelled import LabelledPair
 
 PORTION = 1024
 """Pairs that are scored between two movements of the bar."""
@@ -28,15 +26,3 @@ def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | N
             logits.append(clf.score(portion, mask).logits)
             advance(len(portion))
     return clf.scores(np.concatenate(logits))
-
-
-def evaluation_of(pairs: Sequence[LabelledPair], scores: Scores) -> Evaluation:
-    """Return the scores beside the labels of the same pairs; the scores rank the titles."""
-    from models.quality.evaluation import Evaluation
-
-    return Evaluation(
-        [pair.query for pair in pairs],
-        [pair.grade for pair in pairs],
-        scores.probabilities,
-        ranking=scores.raw_score,
-    )

@@ -198,9 +198,16 @@ class Evaluation:
         return np.concatenate(found)
 
 
-def evaluation_of(pairs: Sequence[LabelledPair], probabilities: NDArray[np.floating]) -> Evaluation:
-    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades."""
-    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)
+def evaluation_of(
+    pairs: Sequence[LabelledPair],
+    probabilities: NDArray[np.floating],
+    ranking: NDArray[np.floating] | None = None,
+) -> Evaluation:
+    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades.
+
+    ranking: (n,), what the titles are ranked by; default: the expected grades.
+    """
+    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities, ranking)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from models.commands.host import Network, Sides
 from models.commands.options import read_form
-from models.commands.scoring import evaluation_of
 from models.commands.terminal import counted
 
 if TYPE_CHECKING:
@@ -166,6 +165,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
     """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
     from models.quality.comparison import Side
+    from models.quality.evaluation import evaluation_of
     from service.scoring.offline import score
 
     with counted("pairs", len(pairs)) as advance:
@@ -174,4 +174,6 @@ def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side,
     stages = {stage.name: ended[stage.name] for stage in variant.stages}
     spec = name if stages else variant.mask.spec
     model = variant.classifier.name
-    return Side(name, model, name, spec, evaluation_of(pairs, scored.scores)), stages
+    scores = scored.scores
+    evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
+    return Side(name, model, name, spec, evaluation), stages
