@@ -97,8 +97,9 @@ class PackedBatch:
     @property
     def answers(self) -> np.ndarray:
         """Return the packed sequence that ends each of the caller's pairs, numpy int64."""
-        shared = () if self.prefixes is None else self.prefixes
-        ends = np.setdiff1d(np.arange(len(self.lengths)), shared)
+        if self.prefixes is None:
+            return self.order.argsort()
+        ends = np.setdiff1d(np.arange(len(self.lengths)), self.prefixes)
         answers: np.ndarray = ends[self.order[ends].argsort()]
         return answers
 

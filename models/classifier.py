@@ -85,6 +85,8 @@ class Scores:
 class Classifier:
     """A query–title classifier on one device.
 
+    shares_beginnings: whether a pass computes equal beginnings of pairs once, as a decoder does.
+
     >>> clf = Classifier.load()
     >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")]).expected_grade
     """
@@ -104,6 +106,7 @@ class Classifier:
         self.name = name
         self.origin = origin
         self.config = config
+        self.shares_beginnings = config.decoder is not None
         self.tokenizer = tokenizer
         self.network = network
         self.stored_masks = stored_masks
@@ -224,8 +227,10 @@ class Classifier:
             return self.forward([encoded[i] for i in rows], of_rows)
 
         lengths = [len(pair.ids) for pair in encoded]
-        keys = [id(mask) for mask in masks] if isinstance(masks, list) else [None] * len(encoded)
-        beginnings = self.beginnings(encoded, keys)
+        beginnings = None
+        if self.shares_beginnings:
+            keys = [id(mask) for mask in masks] if isinstance(masks, list) else [None] * len(encoded)
+            beginnings = self.beginnings(encoded, keys)
         for group in by_structure(masks) if isinstance(masks, list) else [range(len(encoded))]:
             shared = None if beginnings is None else [beginnings[i] for i in group]
             for batch in batches_by_length([lengths[i] for i in group], batch_tokens, shared):
@@ -245,8 +250,9 @@ class Classifier:
         Returns (n, labels) float32, least relevant grade first.
         """
         network, lengths = self.network, [len(pair.ids) for pair in pairs]
-        limit, beginnings = network.max_pack_tokens, self.beginnings(pairs, keys_of(masks, len(pairs)))
-        passes = None
+        limit, beginnings, passes = network.max_pack_tokens, None, None
+        if self.shares_beginnings:
+            beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
         if limit is not None and sum(lengths) > limit:
             passes = batches_by_length(lengths, limit, beginnings)
         logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
@@ -263,13 +269,11 @@ class Classifier:
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def beginnings(self, pairs: Sequence[EncodedPair], masks: Sequence[Hashable]) -> list[Beginning] | None:
-        """Return what a decoder's pairs begin with under masks, of which these are keys; else None.
+    def beginnings(self, pairs: Sequence[EncodedPair], masks: Sequence[Hashable]) -> list[Beginning]:
+        """Return what a decoder's pairs begin with under masks, of which these are keys.
 
         A pass computes equal beginnings once.
         """
-        if self.config.decoder is None:
-            return None
         return [
             Beginning((pair.beginning, mask), pair.title_start)
             for pair, mask in zip(pairs, masks, strict=True)

@@ -55,11 +55,13 @@ class PairRow(Row):
     mask: HeadMask
     heads: tuple[tuple[int, int], ...] = ()
 
-    def __post_init__(self) -> None:
-        """Note what a decoder's row shares with others of its lane and mask."""
-        shared = self.lane.classifier.beginnings([self.pair], [(self.lane, id(self.mask))])
-        if shared is not None and not self.heads:
-            self.beginning = shared[0]
+
+def share(rows: Sequence[PairRow]) -> None:
+    """Note what rows of one decoder share with others of their lane and mask."""
+    keys = [(row.lane, id(row.mask)) for row in rows]
+    beginnings = rows[0].lane.classifier.beginnings([row.pair for row in rows], keys)
+    for row, beginning in zip(rows, beginnings, strict=True):
+        row.beginning = beginning
 
 
 class RowScore(NamedTuple):
@@ -164,9 +166,12 @@ class Engine:
         Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
         """
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
+        row = PairRow(len(pair), lane, pair, mask)
+        if lane.classifier.shares_beginnings:
+            share([row])
         while True:
             try:
-                return self._warm_up(PairRow(len(pair), lane, pair, mask), batch_tokens), batch_tokens
+                return self._warm_up(row, batch_tokens), batch_tokens
             except OutOfMemory:
                 if batch_tokens <= len(pair):
                     raise

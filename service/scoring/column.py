@@ -9,7 +9,7 @@ import numpy as np
 
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.classifier import Classifier
-from service.engine.threads import PairRow, RowScore
+from service.engine.threads import PairRow, RowScore, share
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
 from service.scoring.catalog import Variant
@@ -40,6 +40,8 @@ class Column:
             for pair in pairs
             for row in (pair.rows if isinstance(pair, ChunkedPair) else (pair,))
         ]
+        if variant.classifier.shares_beginnings:
+            share(self._rows)
 
     def advance(self) -> None:
         """Take the results of the rows that were due."""

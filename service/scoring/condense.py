@@ -18,7 +18,7 @@ from models.condense.search import Condensed, Steps, Task, search
 from models.condense.words import read_words
 from service.config.settings import Settings
 from service.engine.request import Deadline
-from service.engine.threads import PairRow
+from service.engine.threads import PairRow, share
 from service.errors import InvalidRequest
 from service.observe.record import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
@@ -117,6 +117,8 @@ class _Run:
             raise InvalidRequest("holds no character that the model can read", param="query")
         lane, mask, scorer = self.variant.lane, self.variant.mask, self.condenser.scorer
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
+        if lane.classifier.shares_beginnings:
+            share(rows)
         for portion in _portions(rows, scorer.settings):
             computed = Computed()
             await scorer.run(portion, self.deadline, computed)

@@ -195,7 +195,9 @@ class Scorer:
         Raises InvalidRequest if a query has no token, or a text that is wanted whole does not fit the window.
         """
         started = time.monotonic()
-        tokenizer, only_whole = instructed(classifier.tokenizer, request.instruction), False
+        tokenizer, only_whole = classifier.tokenizer, False
+        if request.instruction:
+            tokenizer = instructed(tokenizer, request.instruction)
         if isinstance(request, DocumentsRequest):
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:

@@ -40,7 +40,7 @@ class World:
         self.live.ledger.refresh()
 
     def arm_of(self, user: int) -> str | None:
-        found = self.assigner.assign(f"user-{user}", {}, self.live.ledger.standings)
+        found = self.assigner.assign(f"user-{user}", self.live.ledger.standings)
         return None if found is None else found.arm
 
     def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class World:
         rows = []
         for user in users:
             self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", {}, self.live.ledger.standings)
+            found = self.assigner.assign(f"user-{user}", self.live.ledger.standings)
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
             rows.append(
