@@ -84,8 +84,9 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     )
     metrics = tune(options)
     again = replace(options, out=tmp_path / "again")
+    keep = Mock(side_effect=[tuning.keep_if_best, KeyboardInterrupt])  # once, then never again
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "keep_if_best", Mock(side_effect=[None, KeyboardInterrupt]))
+        patch.setattr(tuning, "keep_if_best", lambda *arguments: keep()(*arguments))
         with pytest.raises(KeyboardInterrupt):
             tune(again)
     tune(again)
