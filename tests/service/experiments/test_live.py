@@ -48,7 +48,6 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         experiments = service.replica.live
         with monkeypatch.context() as broken:
-            broken.setattr(ledger, "ERROR_SECONDS", 3600)  # however slow the machine is
             broken.setattr(ledger, "fold", None)  # a TypeError, which no database that is down raises
             await eventually(lambda: "cannot be kept up" in caplog.text)
             rounds = experiments.ledger._refreshes
