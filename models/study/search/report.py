@@ -109,8 +109,9 @@ def _sentences(found: Found, study: Study) -> list[str]:
             speed = point.pace.speedup
             predicted = "" if point.predicted is None else f"; predicted {point.predicted:.2f}"
             text.append(
-                f"It is {speed.value:.2f} × as fast as the intact model ({speed.low:.2f} to {speed.high:.2f}"
-                f"{predicted}): {point.pace.pairs_per_second:.0f} pairs per second on one thread."
+                f"The chosen one is {speed.value:.2f} × as fast as the intact model "
+                f"({speed.low:.2f} to {speed.high:.2f}{predicted}): "
+                f"{point.pace.pairs_per_second:.0f} pairs per second on one thread."
             )
         if found.random and point.held_out is not None:
             text.append(_random_sentence(found, point.held_out))
