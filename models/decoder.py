@@ -59,24 +59,15 @@ class DecoderNetwork(Network):
         self.how = how
         self.rotation = _rotation(how.rope, self.config.max_positions, how.head_size, self.device)
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
-        self.layers = [self._layer(tensors, number) for number in range(self.config.num_layers)]
-        self.final_norm = self._norm(tensors, "bert.final_norm")
+        self.layers = [self.pre_norm_layer(tensors, number) for number in range(self.config.num_layers)]
+        self.final_norm = self.norm(tensors, "bert.final_norm")
         name = "classifier.weight"
         self.classifier = self.part(name, self.ops.get(tensors, name, torch.float32))
 
-    def _norm(self, tensors: Tensors, name: str) -> Norm:
+    def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:  # noqa: ARG002
+        """Lay out a normalisation by the root mean square."""
         weight = self.table(tensors, f"{name}.weight")
         return self.ops.rms_norm(weight, self.config.layer_norm_eps, self.how.norm_offset)
-
-    def _layer(self, tensors: Tensors, number: int) -> Layer:
-        prefix = layer_prefix(number)
-        return Layer(
-            heads=self.heads(tensors, number),
-            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            units=self.units(tensors, number),
-            attention_input_norm=self._norm(tensors, f"{prefix}attention.LayerNorm"),
-            feed_forward_input_norm=self._norm(tensors, f"{prefix}intermediate.LayerNorm"),
-        )
 
     def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> GroupedAttention | None:
         """Lay out the heads of a layer; None if pruning left none."""

@@ -100,6 +100,20 @@ class Network(Weights):
     def lay_out(self, tensors: Tensors) -> None:
         """Make `layers` and everything else that holds weights."""
 
+    def pre_norm_layer(self, tensors: Tensors, number: int, *, norms_input: bool = True) -> Layer:
+        """Lay out a layer whose halves normalise what they read, not what they add to.
+
+        norms_input: whether what enters the layer is normalised for its attention.
+        """
+        prefix = layer_prefix(number)
+        return Layer(
+            heads=self.heads(tensors, number),
+            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+            units=self.units(tensors, number),
+            attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if norms_input else None,
+            feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
+        )
+
     @abstractmethod
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return what enters the first layer: (T, D)."""
@@ -312,7 +326,11 @@ class ModernBert(Network):
             theta: rotations(theta, config.max_positions, config.head_size, self.device)
             for theta in set(config.thetas)
         }
-        self.layers = [self._layer(tensors, number) for number in range(config.num_layers)]
+        # What enters the first layer is normalised already.
+        self.layers = [
+            self.pre_norm_layer(tensors, number, norms_input=number > 0)
+            for number in range(config.num_layers)
+        ]
         self.final_norm = self.norm(tensors, "bert.final_norm")
         self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
         self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
@@ -321,17 +339,6 @@ class ModernBert(Network):
     def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return the rotation and the window of a layer."""
         return Positions(self.rotations[self.config.thetas[number]], self.config.windows[number])
-
-    def _layer(self, tensors: Tensors, number: int) -> Layer:
-        prefix = layer_prefix(number)
-        return Layer(
-            heads=self.heads(tensors, number),
-            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            units=self.units(tensors, number),
-            # What enters the first layer is normalised already.
-            attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None,
-            feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
-        )
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word embeddings, normalised: (T, D)."""

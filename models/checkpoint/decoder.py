@@ -67,7 +67,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """What a decoder's network has beyond `ModelConfig`.
+    """The parts of a decoder's network beyond `ModelConfig`.
 
     key_heads: heads of keys and values before pruning; each serves as many neighbouring heads of queries.
     head_norms: queries and keys are normalised. norm_offset: is added to the weights of norms.

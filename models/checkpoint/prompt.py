@@ -29,7 +29,7 @@ _LITERAL = re.compile(r"((?:\s*\n)?)(.*?)(\s*)", re.DOTALL)
 
 
 class Around(NamedTuple):
-    """What is encoded together with a text: before it and after it."""
+    """The characters that are encoded together with a text: before it and after it."""
 
     lead: str
     trail: str

@@ -116,13 +116,11 @@ class Kernels:
             *(weight_rows, first_only, _address(rotation, torch.float32, positions * size), positions),
             *(-1 if window is None else window, distances, out.data_ptr(), torch.get_num_threads()),
         )
-        if problem == 1:
-            raise MemoryError("not enough memory for the attention of the longest sequence")
-        if problem:
-            raise ValueError(
-                f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-                "sequence, a row of the rotation for each position and one of `order` for each distance"
-            )
+        _check(
+            problem,
+            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+            "sequence, a row of the rotation for each position and one of `order` for each distance",
+        )
         return out
 
     def causal(
@@ -161,13 +159,11 @@ class Kernels:
             *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
             *(how.eps, out.data_ptr(), torch.get_num_threads()),
         )
-        if problem == 1:
-            raise MemoryError("not enough memory for the attention of the longest sequence")
-        if problem:
-            raise ValueError(
-                f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-                "sequence and of the rotation for each position; a prefix must be a sequence without one"
-            )
+        _check(
+            problem,
+            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+            "sequence and of the rotation for each position; a prefix must be a sequence without one",
+        )
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -326,6 +322,14 @@ def _rows(x: Tensor) -> Tensor:
             f"{SIZE_MULTIPLE}"
         )
     return x.contiguous()
+
+
+def _check(problem: int, wanted: str) -> None:
+    """Raise the error that an attention kernel's answer stands for. wanted: of its arguments."""
+    if problem == 1:
+        raise MemoryError("not enough memory for the attention of the longest sequence")
+    if problem:
+        raise ValueError(wanted)
 
 
 def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | None:

@@ -7,7 +7,7 @@ ranks the validation queries best, calibrates its temperature there, and writes 
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor
 from models.checkpoint.config import read_raw
 from models.checkpoint.files import put_in_place, readable_as_usual
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from models.classifier import Classifier
 from models.compress.prune import write_checkpoint
 from models.device import resolve_device
@@ -29,7 +29,7 @@ from models.quality.evaluation import evaluation_of, intervals
 from models.training.batches import epoch_of, logits_of
 from models.training.job import Job, Options, mark_run, prepare
 from models.training.loop import Batch, Progress, ordinal_loss, read_saved, train
-from models.training.plan import plan_for
+from models.training.plan import Plan, plan_for
 from models.training.standing import (
     Best,
     Standing,
@@ -79,26 +79,7 @@ def tune(job: Job | Options) -> dict[str, Any]:
     losses = {"before": loss_on(logits_of(model, tokenizer, sample), sample, options)}
     report("start", before)
 
-    def loss_of(batch: Batch) -> Tensor:
-        logits = model(batch.pairs)
-        return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=options.distance_weight)
-
-    def after_step(progress: Progress) -> bool:
-        if progress.step % plan.batches:
-            return False
-        keep_if_best(model, tokenizer, validation, options, best, progress.step // plan.batches)
-        return True
-
-    progress = train(
-        model,
-        loss_of,
-        lambda epoch: epoch_of(encoded, job.training, options, plan, epoch),
-        plan.schedule,
-        options.progress,
-        seed=options.seed,
-        checkpoint_seconds=CHECKPOINT_SECONDS,
-        after_step=after_step,
-    )
+    progress = _train(job, model, tokenizer, encoded, plan, best)
     saved = read_saved(best.path)
     model.load_state_dict(saved["model"])
     after = Standing(saved["loss"], saved["metrics"])
@@ -119,6 +100,39 @@ def tune(job: Job | Options) -> dict[str, Any]:
         "seconds": progress.seconds,
     }
     return finish(job, model, tokenizer, learnt)
+
+
+def _train(
+    job: Job,
+    model: Learner,
+    tokenizer: PairTokenizer,
+    encoded: Sequence[EncodedPair],
+    plan: Plan,
+    best: Best,
+) -> Progress:
+    """Train the model in place and keep the best epoch. encoded: the training pairs."""
+    options = job.options
+
+    def loss_of(batch: Batch) -> Tensor:
+        logits = model(batch.pairs)
+        return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=options.distance_weight)
+
+    def after_step(progress: Progress) -> bool:
+        if progress.step % plan.batches:
+            return False
+        keep_if_best(model, tokenizer, job.validation, options, best, progress.step // plan.batches)
+        return True
+
+    return train(
+        model,
+        loss_of,
+        lambda epoch: epoch_of(encoded, job.training, options, plan, epoch),
+        plan.schedule,
+        options.progress,
+        seed=options.seed,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
+        after_step=after_step,
+    )
 
 
 def start(job: Job) -> Learner:

@@ -118,9 +118,8 @@ class KeyRing:
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
         self._clock = clock
-        self._left: dict[
-            bytes, tuple[float, float]
-        ] = {}  # of each key, how many requests were left, and when
+        # Of each key's digest, how many requests were left, and when.
+        self._left: dict[bytes, tuple[float, float]] = {}
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.

@@ -163,10 +163,12 @@ class Scorer:
                 f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
                 param=request.texts_field,
             )
-        tokens = sum(added_tokens(rows))
-        self.check_tokens(tokens + sum(column.later_tokens for column in columns), request)
+        later = sum(column.later_tokens for column in columns)
+        self.check_tokens(sum(added_tokens(rows)) + later, request)
         while rows:
-            if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
+            if computed.is_admitted and not self._scheduler.is_in_time(
+                sum(added_tokens(rows)), deadline.expires
+            ):
                 break
             if use_cache and self._cache is not None:
                 missing = self._cache.recall(rows)
@@ -179,7 +181,6 @@ class Scorer:
             for column in columns:
                 column.advance()
             rows = [row for column in columns for row in column.due]
-            tokens = sum(added_tokens(rows))
         return columns, computed
 
     async def encode(

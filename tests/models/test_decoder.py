@@ -20,14 +20,13 @@ from models.compress.quantize import quantize
 from models.ops import kernel_library
 from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
-from models.training.job import Options
 from models.training.tuning import tune
 from tests.checkpoints import WORDS
 from tests.decoders import FAMILIES, SHORT, model_of, write_decoder
 from tests.families import edit_config
 from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights, reference
 from tests.models.study.data import judged, study
-from tests.models.training.test_tuning import write_pairs
+from tests.models.training.test_tuning import short_run, write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -244,16 +243,7 @@ def test_grades_are_learnt_from_a_language_model(checkpoint: Path, tmp_path: Pat
     """The prompt stays, the answers' rows become a classifier of the grades, and transformers loads it."""
     whole = write_pairs(tmp_path / "all.csv").read_text().splitlines(keepends=True)
     (tmp_path / "pairs.csv").write_text("".join(whole[:121]))
-    options = Options(
-        data=tmp_path / "pairs.csv",
-        out=tmp_path / "mine",
-        base=str(checkpoint),
-        labels=("no", "maybe", "yes"),
-        epochs=3,
-        rate=3e-3,
-        batch_tokens=2048,
-        device="cpu",
-    )
+    options = short_run(tmp_path / "pairs.csv", checkpoint, tmp_path / "mine", epochs=3, batch_tokens=2048)
     metrics = tune(options)
 
     source, trained, pairs = load(checkpoint), load(options.out), random_pairs(3)

@@ -17,13 +17,12 @@ from models.compress.quantize import quantize
 from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
 from models.training import tuning
-from models.training.job import Options
 from models.training.tuning import tune
 from tests import own_code
 from tests.checkpoints import WORDS
 from tests.families import write_family
 from tests.models.study.data import judged, study
-from tests.models.training.test_tuning import write_pairs
+from tests.models.training.test_tuning import short_run, write_pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -72,16 +71,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is killed in its second epoch goes on to the same weights."""
-    options = Options(
-        data=write_pairs(tmp_path / "pairs.csv"),
-        out=tmp_path / "mine",
-        base=str(checkpoint),
-        labels=("no", "maybe", "yes"),
-        epochs=3,
-        rate=3e-3,
-        batch_tokens=512,
-        device="cpu",
-    )
+    options = short_run(write_pairs(tmp_path / "pairs.csv"), checkpoint, tmp_path / "mine", epochs=3)
     metrics = tune(options)
     again = replace(options, out=tmp_path / "again")
     keep = Mock(side_effect=[tuning.keep_if_best, KeyboardInterrupt])  # once, then never again

@@ -91,6 +91,49 @@ struct Room {
         bytes(up(turned, 64) + room_of(relative, kQueries)) {}
 };
 
+// out (rows x size) = weight · softmax(scale · scores) · values, of at most kQueries rows and `count` keys.
+// scores (rows, columns) is overwritten, and so are probabilities (rows, columns / 2), of pairs, and sums (rows, size).
+template <class T>
+[[gnu::always_inline]] inline void weigh_values(float* scores, Unit<T>* probabilities, long columns, long rows,
+                                                long count, float scale, const Unit<T>* values, long value_stride,
+                                                long size, float* sums, float weight, T* out, long out_stride) {
+  using U = Unit<T>;
+  constexpr bool paired = Room<T>::paired;
+  [[maybe_unused]] constexpr bool tiles = Room<T>::tiles;
+  const long vectors = up(count, kLanes) / kLanes;
+  const long near_steps = paired ? (tiles ? up(count, 32) / 2 : (count + 1) / 2) : count;
+  T* exponents = reinterpret_cast<T*>(paired ? reinterpret_cast<float*>(probabilities) : scores);
+  float inverse[kQueries];
+  for (long row = 0; row < rows;) {
+    const long at = row * columns;
+    if (row + kTogether <= rows) {
+      exponentials<kTogether>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
+      row += kTogether;
+    } else {
+      exponentials<1>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
+      row += 1;
+    }
+  }
+  if (paired)
+    for (long row = 0; row < rows; ++row)
+      for (long column = vectors * kLanes; column < up(count, 32); column += kLanes)
+        narrow(exponents + row * columns + column, Floats{});
+#ifdef __AMX_BF16__
+  if constexpr (tiles) {
+    multiply_tiles(up(rows, 16), probabilities, columns / 2, values, value_stride, size, near_steps, sums, size);
+  } else
+#endif
+  {
+    const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
+    multiply(rows, left, paired ? columns / 2 : columns, values, value_stride, size, near_steps, sums, size);
+  }
+  for (long row = 0; row < rows; ++row) {
+    const float factor = inverse[row] * weight;
+    for (long column = 0; column < size; column += kLanes)
+      narrow(out + row * out_stride + column, load<Floats>(sums + row * size + column) * factor);
+  }
+}
+
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
 // query, key, value: the first token's `size` numbers; queries and keys are `stride` apart, values `further_stride`,
 // results `out_stride`.
@@ -146,7 +189,6 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
     const long vectors = up(count, kLanes) / kLanes;
     const U* near_values = value_units + low / per_unit * value_stride;
     long from_stride = unit_stride;
-    const long near_steps = paired ? (tiles ? up(count, 32) / 2 : (count + 1) / 2) : count;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
       const long filled = up(rows, 16);  // rows beyond may be other sequences' tokens; their scores are not read
@@ -167,36 +209,8 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
                           reinterpret_cast<float*>(memory + up(room.turned, 64)), scores);
     if (window >= 0)
       for (long row = 0; row < rows; ++row) hide_beyond(window, first + row, low, count, scores + row * columns);
-    T* exponents = reinterpret_cast<T*>(paired ? reinterpret_cast<float*>(probabilities) : scores);
-    float inverse[kQueries];
-    for (long row = 0; row < rows;) {
-      const long at = row * columns;
-      if (row + kTogether <= rows) {
-        exponentials<kTogether>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
-        row += kTogether;
-      } else {
-        exponentials<1>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
-        row += 1;
-      }
-    }
-    if (paired)
-      for (long row = 0; row < rows; ++row)
-        for (long column = vectors * kLanes; column < up(count, 32); column += kLanes)
-          narrow(exponents + row * columns + column, Floats{});
-#ifdef __AMX_BF16__
-    if constexpr (tiles) {
-      multiply_tiles(up(rows, 16), probabilities, columns / 2, near_values, value_stride, size, near_steps, sums, size);
-    } else
-#endif
-    {
-      const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
-      multiply(rows, left, paired ? columns / 2 : columns, near_values, value_stride, size, near_steps, sums, size);
-    }
-    for (long row = 0; row < rows; ++row) {
-      const float factor = inverse[row] * weight;
-      for (long column = 0; column < size; column += kLanes)
-        narrow(out + (first + row) * out_stride + column, load<Floats>(sums + row * size + column) * factor);
-    }
+    weigh_values(scores, probabilities, columns, rows, count, scale, near_values, value_stride, size, sums, weight,
+                 out + first * out_stride, out_stride);
   }
 }
 

@@ -128,7 +128,6 @@ void attend_group(const Causal<T>& causal, const Segment& segment, long group, c
       const U* from = reinterpret_cast<const U*>(queries);
       const long count = before + rows;  // the keys that the last of these queries sees
       const long vectors = up(count, kLanes) / kLanes;
-      const long near_steps = paired ? (tiles ? up(count, 32) / 2 : (count + 1) / 2) : count;
 #ifdef __AMX_BF16__
       if constexpr (tiles)
         multiply_tiles(up(rows, 16), from, steps, keys, columns, vectors * kLanes, steps, scores, columns);
@@ -137,38 +136,8 @@ void attend_group(const Causal<T>& causal, const Segment& segment, long group, c
         multiply(rows, from, steps, keys, columns, vectors * kLanes, steps, scores, columns);
       for (long row = 0; row + 1 < rows; ++row)
         std::fill(scores + row * columns + before + row + 1, scores + row * columns + count, -1e30f);
-      T* exponents = reinterpret_cast<T*>(paired ? reinterpret_cast<float*>(probabilities) : scores);
-      float inverse[kQueries];
-      for (long row = 0; row < rows;) {
-        const long at = row * columns;
-        if (row + kTogether <= rows) {
-          exponentials<kTogether>(scores + at, columns, count, vectors, causal.scale, exponents + at, columns,
-                                  inverse + row);
-          row += kTogether;
-        } else {
-          exponentials<1>(scores + at, columns, count, vectors, causal.scale, exponents + at, columns, inverse + row);
-          row += 1;
-        }
-      }
-      if (paired)
-        for (long row = 0; row < rows; ++row)
-          for (long column = vectors * kLanes; column < up(count, 32); column += kLanes)
-            narrow(exponents + row * columns + column, Floats{});
-#ifdef __AMX_BF16__
-      if constexpr (tiles) {
-        multiply_tiles(up(rows, 16), probabilities, columns / 2, values, size, size, near_steps, sums, size);
-      } else
-#endif
-      {
-        const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
-        multiply(rows, left, paired ? columns / 2 : columns, values, size, size, near_steps, sums, size);
-      }
-      T* to = out + (last_only ? 0 : first) * out_stride + head * size;
-      for (long row = 0; row < rows; ++row) {
-        const float factor = inverse[row] * weight;
-        for (long column = 0; column < size; column += kLanes)
-          narrow(to + row * out_stride + column, load<Floats>(sums + row * size + column) * factor);
-      }
+      weigh_values(scores, probabilities, columns, rows, count, causal.scale, values, size, size, sums, weight,
+                   out + (last_only ? 0 : first) * out_stride + head * size, out_stride);
     }
   }
 }

@@ -48,6 +48,20 @@ def write_pairs(file: Path) -> Path:
     return file
 
 
+def short_run(data: Path, base: Path, out: Path, *, epochs: int, batch_tokens: int = 512) -> Options:
+    """Options of a training that takes seconds."""
+    return Options(
+        data=data,
+        out=out,
+        base=str(base),
+        labels=("no", "maybe", "yes"),
+        epochs=epochs,
+        rate=3e-3,
+        batch_tokens=batch_tokens,
+        device="cpu",
+    )
+
+
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.csv")
@@ -55,16 +69,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(pairs: Path, tiny_checkpoint: Path, tmp_path: Path) -> Options:
-    return Options(
-        data=pairs,
-        out=tmp_path / "mine",
-        base=str(tiny_checkpoint),
-        labels=("no", "maybe", "yes"),
-        epochs=16,
-        rate=3e-3,
-        batch_tokens=512,
-        device="cpu",
-    )
+    return short_run(pairs, tiny_checkpoint, tmp_path / "mine", epochs=16)
 
 
 def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(options: Options) -> None:
