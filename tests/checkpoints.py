@@ -1,7 +1,5 @@
 """Writes small random checkpoints in the Hugging Face layout; BERT's with a real WordPiece vocabulary."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

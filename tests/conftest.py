@@ -1,7 +1,5 @@
 """Fixtures that more than one test package needs, and how the tests are shared out among processes."""
 
-from __future__ import annotations
-
 import os
 
 # Before torch and numpy read it: threads that wait for each other sleep. They would spin, and small

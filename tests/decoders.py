@@ -1,7 +1,5 @@
 """Small random decoders, with tokenizers of their kinds."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small random checkpoints of every family, with tokenizers of each kind."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

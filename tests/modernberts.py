@@ -1,7 +1,5 @@
 """Writes small random ModernBERT checkpoints, as transformers and as sentence-transformers publish them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The layouts are those of the published checkpoints, the formulas those of the pa
 `models.checkpoint.own_code` names.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

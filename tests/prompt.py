@@ -1,7 +1,5 @@
 """The `headroom` program in this process, and what a test of it gets back."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ password. Where it can do neither it says what to run, and the tests that need a
 with the same command as the reason. With CI in the environment, a missing program is a failure.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Links between the pages of the repository: the file exists, and so does the heading."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmark runs, counts what it says it counts. No thresholds on time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

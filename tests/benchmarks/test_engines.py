@@ -1,7 +1,5 @@
 """Engines take turns in processes of their own, and one that computes something else is not compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

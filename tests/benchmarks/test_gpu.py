@@ -1,7 +1,5 @@
 """`make gpu` without a GPU: every part runs, within its limit, and what it found is written."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

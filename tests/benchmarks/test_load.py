@@ -1,7 +1,5 @@
 """The client in a loop, and the texts that it sends."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

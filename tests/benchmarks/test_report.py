@@ -1,7 +1,5 @@
 """A page shows every row with its target, and a run of one section leaves the other pages as they were."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every section runs on a small model and counts what it says it counts. No thresholds on time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

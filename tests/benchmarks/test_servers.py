@@ -1,7 +1,5 @@
 """Servers are measured by the load tester, and one that does not come up is named with its reason."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The services that other people's clients are driven against, and what the clients did there."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@
 the tests judge it here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Other people's clients on the real service: what they read, and what they raise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

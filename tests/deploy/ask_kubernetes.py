@@ -9,8 +9,6 @@ Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "i
 about `objects` and all that Helm sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Podman starts from a Debian that mmdebstrap makes, in place of the Dockerfile's BASE: no image is downloaded.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -11,8 +11,6 @@ What the definition does not name is an error, as with `kubectl --validate=stric
 and so are pods: they are checked as pods.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The chart and the KubeRay manifests: Helm's own engine, Kubernetes' and the operators' schemas."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The image, the compose file and the systemd unit: what their own tools and schemas say; no daemon."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Prometheus' own tool reads the rules and tries the alerts; they ask for metrics that the service has."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

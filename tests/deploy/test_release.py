@@ -1,7 +1,5 @@
 """The wheel and the chart's package: they work without a clone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

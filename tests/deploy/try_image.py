@@ -6,8 +6,6 @@ This is `make images`. The containers have no network: what is asked is asked fr
 Python.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Two minutes of `make soak`, which run beside the other tests of this folder."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Runs of the load tester for tests, and claims about times on a machine that others use too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 `python -m tests.loadtest.servers --delay 100ms` answers every request after its delay, for one title.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

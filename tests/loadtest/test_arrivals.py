@@ -1,7 +1,5 @@
 """The schedule: seeded, ahead of time, without drift, in bounded memory."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attacks: what a server may answer, and what is reported if it answers otherwise."""
 
-from __future__ import annotations
-
 import json
 import socket
 

@@ -1,7 +1,5 @@
 """The program: what it prints, where it writes, and its exit status."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Comparing two runs: real differences are found, and the wandering of a shared machine is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache

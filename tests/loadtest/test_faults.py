@@ -1,7 +1,5 @@
 """Whatever a server does, each request is counted under its name, and the run ends on time."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

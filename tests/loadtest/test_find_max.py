@@ -1,7 +1,5 @@
 """The search for the highest rate, on servers whose highest rate is known: formulas instead of traffic."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 The delays are long, so that a busy machine's milliseconds are less than the tolerance, which is relative.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Plans: what is wrong in one is said in one sentence, before anything is sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is recorded: nothing lost, nothing twice, in the same memory after an hour as after a minute."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The report: the contract's fields, the client's audit first, and a page that needs nothing but itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A client process and its pipe, and a port for a server that a load test starts."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

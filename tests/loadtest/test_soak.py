@@ -1,7 +1,5 @@
 """The service under faults and attacks for two minutes: nothing hangs, nothing is lost, no counter falls."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

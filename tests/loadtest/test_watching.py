@@ -1,7 +1,5 @@
 """What a run sees of the server's processes: a leak is told from noise, a falling counter noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The requests: what the plan says, and the same every time."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

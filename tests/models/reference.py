@@ -1,7 +1,5 @@
 """transformers as the reference: its logits of a pair in any precision, also under a mask of heads."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

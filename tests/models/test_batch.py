@@ -1,7 +1,5 @@
 """Packed attention gives every sequence what it gets alone, however the pack is cut into groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Titles of one query share what comes before them, and nobody sees a difference but the time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

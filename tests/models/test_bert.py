@@ -1,7 +1,5 @@
 """The packed network against transformers, and scores that do not depend on their neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The façade that users call."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

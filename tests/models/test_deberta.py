@@ -1,7 +1,5 @@
 """DeBERTa's network against transformers: long sequences, kernels, bits in any batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decoders against transformers' own: under masks, in batches, in each number format, cut and written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The model that ships: whole, small, the same in transformers, and sensible on real titles."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

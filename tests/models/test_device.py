@@ -1,10 +1,8 @@
 """Which device and number format computes, and what an error of the device means."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -154,7 +152,7 @@ def test_threads_and_waits_are_on_the_networks_own_gpu(monkeypatch: pytest.Monke
         def __init__(self, *, blocking: bool) -> None:
             assert blocking
 
-        def record(self, stream: Stream) -> None:
+        def record(self, stream: Self) -> None:
             self._recorded = stream
 
         def synchronize(self) -> None:

@@ -1,7 +1,5 @@
 """What a user does with a checkpoint works for every family: quantize, train, study, look at attention."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock

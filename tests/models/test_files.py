@@ -1,7 +1,5 @@
 """Files that are no files: a FIFO has no end to wait for, a device has no end at all."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Multi-head attention in its three kinds, against torch's own implementations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

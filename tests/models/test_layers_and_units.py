@@ -1,7 +1,5 @@
 """The network under masks that skip layers and switch units off, against transformers without those parts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

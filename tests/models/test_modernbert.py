@@ -1,7 +1,5 @@
 """ModernBERT's network against transformers, and its kernels against plain torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

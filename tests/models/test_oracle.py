@@ -1,7 +1,5 @@
 """Head masks against an independent oracle: transformers 4's own `head_mask=` (see tests/fixtures)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

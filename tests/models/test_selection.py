@@ -1,7 +1,5 @@
 """The bounded cache of copies of weights."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The way of a pair through the code stays short enough to read in one sitting."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No file that a user brings can run code: pickles are refused wherever files are read."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re

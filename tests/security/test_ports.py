@@ -1,7 +1,5 @@
 """Every port that a process of the service listens on, by connecting to it as a stranger would."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Drives an ASGI app, also by hand, because an HTTP client library would not send such requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Sends HTTP by hand, because no client library would send such requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the tests of the service share: a replica in the test's process."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A service with an experiment in it, for the tests."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

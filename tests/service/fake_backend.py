@@ -1,7 +1,5 @@
 """A replica without a model, for tests of the HTTP side."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 

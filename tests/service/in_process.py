@@ -1,7 +1,5 @@
 """A replica with a real, small network and its HTTP side, all in the process of the test."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

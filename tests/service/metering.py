@@ -1,7 +1,5 @@
 """Fills metrics, and reads them as a scrape gives them; imports little, for processes that a test starts."""
 
-from __future__ import annotations
-
 import math
 
 from prometheus_client.parser import text_string_to_metric_families

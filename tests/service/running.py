@@ -1,7 +1,5 @@
 """A real `headroom serve` in a process of its own, for the tests that need the whole way."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Brownout: while the queue is long, a cheaper variant answers, and the answer says so."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Prometheus scrapes the service, and every query of the Grafana dashboard shows something."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

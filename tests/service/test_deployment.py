@@ -1,7 +1,5 @@
 """The whole way on a real Ray Serve, through the front that `headroom serve` starts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

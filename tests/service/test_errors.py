@@ -1,7 +1,5 @@
 """The error tree: what a caller is told, and what never."""
 
-from __future__ import annotations
-
 import pickle
 
 import orjson

@@ -1,7 +1,5 @@
 """A reranker that is no BERT, in a replica: its pairs, raw scores, another family beside it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

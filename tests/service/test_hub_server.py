@@ -1,7 +1,5 @@
 """`headroom serve` with models of the hub, from a stand-in of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

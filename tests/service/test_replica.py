@@ -1,7 +1,5 @@
 """A whole replica in one process: its limits, failures, live configs and end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import shutil

@@ -1,7 +1,5 @@
 """A real `headroom serve` with two replicas."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sqlite3

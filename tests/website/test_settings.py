@@ -1,7 +1,5 @@
 """docs/settings.md: it says what the code says, and it says it of every setting."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.config.settings import LiveConfig, Settings

@@ -1,7 +1,5 @@
 """The documentation site: it builds, which checks its links, and it loads nothing from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

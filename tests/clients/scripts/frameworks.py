@@ -1,7 +1,5 @@
 """The rankers of LangChain, LlamaIndex and Haystack, and Infinity's own client."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

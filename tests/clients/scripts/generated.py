@@ -3,8 +3,6 @@
 ARGUMENTS: url of the service, directory for the client.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

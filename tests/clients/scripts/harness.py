@@ -3,8 +3,6 @@
 A script passes each of its clients to `exercise`, and ends with `finish`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

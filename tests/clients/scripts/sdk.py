@@ -1,7 +1,5 @@
 """Clients that servers' makers publish, and two that speak to all of them."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A checkpoint of every family."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

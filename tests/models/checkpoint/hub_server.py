@@ -1,7 +1,5 @@
 """A stand-in for the Hugging Face hub: what huggingface_hub asks of it for a download, and its errors."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

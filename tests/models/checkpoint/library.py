@@ -1,7 +1,5 @@
 """Tokenizers of the tokenizers library, written into checkpoints and loaded from them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Long titles are read whole, in overlapping chunks, and the best chunk's score counts."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every family computes what transformers computes, takes head masks, and is written back as its own kind."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

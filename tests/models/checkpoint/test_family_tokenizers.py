@@ -1,7 +1,5 @@
 """Pairs of every family reach the model as transformers would encode them, whatever the texts hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

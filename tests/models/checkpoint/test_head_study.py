@@ -1,7 +1,5 @@
 """The study of a checkpoint's heads: shown for the weights that it was made of, and for no others."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

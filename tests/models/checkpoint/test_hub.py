@@ -1,7 +1,5 @@
 """Models of the hub, from a stand-in of it, as `headroom score --model` meets them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every form of a published ModernBERT config.json is read; what the network does not compute is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

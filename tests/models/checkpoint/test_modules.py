@@ -1,7 +1,5 @@
 """Classifiers in sentence-transformers modules load whole, or are refused by name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

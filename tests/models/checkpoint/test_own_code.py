@@ -1,7 +1,5 @@
 """Checkpoints that bring code of their own compute what their papers say, without that code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Prompts have the tokens of the whole text, by a chat template or as published; nobody forges one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 published.json holds the fields that matter, and where each config was read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

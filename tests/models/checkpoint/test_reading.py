@@ -1,7 +1,5 @@
 """The other ways of reading, against the tokenizers library's own."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which family a config.json is of, what is refused by name, and what makes a score of one label."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

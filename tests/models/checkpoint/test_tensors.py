@@ -1,7 +1,5 @@
 """What a checkpoint directory may hold, and how everything else is refused by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Pairs reach the model as the ids it was trained on, as transformers and tokenizers give them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

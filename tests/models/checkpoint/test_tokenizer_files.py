@@ -1,7 +1,5 @@
 """A checkpoint's files give the tokens and the window of transformers; others are refused with the reason."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

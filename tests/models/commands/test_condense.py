@@ -1,7 +1,5 @@
 """`headroom condense`, as typed at a prompt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import orjson

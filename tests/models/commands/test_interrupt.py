@@ -1,7 +1,5 @@
 """Ctrl-C ends a study with one line, and loses nothing that is done."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`--mask` takes a spec, a JSON form and a file, in every command alike, as typed at a prompt."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

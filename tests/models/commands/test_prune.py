@@ -1,7 +1,5 @@
 """`headroom prune`, as typed at a prompt: by a mask or by a study's mask file."""
 
-from __future__ import annotations
-
 import errno
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`headroom quantize`, as typed at a prompt."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`headroom study`, as typed at a prompt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

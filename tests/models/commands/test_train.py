@@ -1,7 +1,5 @@
 """`headroom train`, as typed at a prompt."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

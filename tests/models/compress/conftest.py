@@ -1,7 +1,5 @@
 """An int8 checkpoint, and a copy of it to damage."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

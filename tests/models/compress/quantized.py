@@ -1,7 +1,5 @@
 """Makes and loads int8 checkpoints, for the tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

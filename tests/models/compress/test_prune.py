@@ -1,7 +1,5 @@
 """A pruned checkpoint scores as the mask did, and keeps the numbering of heads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An int8 checkpoint scores as the float one does and takes the same masks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """int8 checkpoints load whole or not at all: damaged ones are refused by name."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A user hears how fast int8 is here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from models import Classifier

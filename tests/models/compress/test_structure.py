@@ -1,7 +1,5 @@
 """Without its units and layers a checkpoint scores as under the mask, and its files say what is left."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Condensing on a real, small network: scores, attention, masks, one-label models, Korean."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

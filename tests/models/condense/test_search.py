@@ -1,7 +1,5 @@
 """The search for words, with a judge whose opinion is planted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

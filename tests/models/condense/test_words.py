@@ -1,7 +1,5 @@
 """What counts as a word of a query, and what a shorter query has of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from models.condense import words

@@ -1,7 +1,5 @@
 """Masks of heads, layers and units: the worked cases, what is refused, and properties of every mask."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

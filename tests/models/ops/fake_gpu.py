@@ -10,8 +10,6 @@ How far other streams have come when one is waited for is up to chance on a GPU.
 `others="behind"`: they have computed only what somebody waited for. "ahead": they have computed everything.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

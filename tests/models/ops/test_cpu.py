@@ -1,7 +1,5 @@
 """Prepacked products give what plain ones give, and are left alone where they do not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 """The operators of a GPU, on the CPU: `FakeGpu` stands in for streams and memory, torch's "meta" device for a
 device whose values the host must not read."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The network on a real GPU. `make gpu` runs these tests; they are skipped on machines without one."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

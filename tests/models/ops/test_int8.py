@@ -1,7 +1,5 @@
 """8-bit products: the integers mean what the checkpoint says, on every processor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

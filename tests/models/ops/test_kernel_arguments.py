@@ -1,7 +1,5 @@
 """Tensors that the compiled kernels would misread are errors, not other memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How the kernels' libraries are compiled, chosen and tried."""
 
-from __future__ import annotations
-
 import logging
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """The compiled kernels at every level of this processor against torch."""
 
-from __future__ import annotations
-
 import platform
 import resource
 import sys

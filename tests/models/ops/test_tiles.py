@@ -1,7 +1,5 @@
 """Affine maps on AMX's tiles against double precision, at every level of this processor that has them."""
 
-from __future__ import annotations
-
 import unittest.mock
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Intervals that cover what they say, and p-values that agree with them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

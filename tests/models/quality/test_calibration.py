@@ -1,7 +1,5 @@
 """Calibration errors that see every grade, beside those of a perfect model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Metrics against scikit-learn and scipy, and intervals that cover what they should."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labelled files: every format gives the same pairs, every wrong row is named."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

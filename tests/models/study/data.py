@@ -1,7 +1,5 @@
 """Small judged data for the studies' tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

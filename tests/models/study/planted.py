@@ -14,8 +14,6 @@ All others spread their attention evenly and write nothing. The grade is how man
 title holds: intact, the model knows it; without 0.0 or 1.0 it cannot.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The network that studies look into is the one that serves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

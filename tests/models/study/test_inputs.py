@@ -1,7 +1,5 @@
 """Bad data gets one clear sentence; huge data a sample of whole queries."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What each study reports, on a model with heads that are known to do nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sharing layers between masks must not change a single answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The report: readable by programs, by people offline, and safe with any text in it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A killed study goes on where it was, and never with another model's numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

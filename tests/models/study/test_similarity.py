@@ -1,7 +1,5 @@
 """Equal patterns are found equal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Corrections and tests against what can be counted by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

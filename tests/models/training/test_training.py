@@ -1,8 +1,6 @@
 """The training loop: a kill costs nothing, targets keep their mean, batches keep their budget and never part
 the titles of a query, whose order the ranking loss looks at."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """`headroom train`'s work: somebody's own labels in, a checkpoint that serves out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

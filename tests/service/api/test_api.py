@@ -1,7 +1,5 @@
 """The HTTP side as a caller meets it: shapes, statuses, headers, and the document that promises them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

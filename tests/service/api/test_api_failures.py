@@ -1,7 +1,5 @@
 """Work that fails, hangs or is given up: the status, what is counted, and that the work lets go first."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

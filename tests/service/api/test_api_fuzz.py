@@ -3,8 +3,6 @@
 Each must be a 4xx in the error shape: never a 5xx, never a hang; and memory must be flat after them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

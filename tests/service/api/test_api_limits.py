@@ -1,7 +1,5 @@
 """What a hostile or careless client cannot do: send too much, too slowly, too often, or without a key."""
 
-from __future__ import annotations
-
 import asyncio
 
 import orjson

@@ -1,7 +1,5 @@
 """What a wrong request is told: which field, and why."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

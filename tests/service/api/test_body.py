@@ -1,7 +1,5 @@
 """Strict JSON: what a sloppy parser would have let through or choked on."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """What clients that people really use get to read, from the real service behind its proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import socket

@@ -1,7 +1,5 @@
 """service.api.edge: what a client cannot make Serve do, and what Serve cannot say to a client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """Who may call: holders of a key, as often as it may; without keys this machine; and which web pages."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

@@ -1,7 +1,5 @@
 """What `/openapi.json` promises to people and to generators of clients, and that its examples work."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 `python -m tests.service.api.test_way_of_a_request` prints every file and function on the way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

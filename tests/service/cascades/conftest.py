@@ -1,7 +1,5 @@
 """A config with cascades, what its stages must answer, and one service with it for most of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Cascades in the config file: what is wrong is refused in one line that says where and what is right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cascades under load and in operation: limits, deadlines, hang-ups, live edits, metrics, experiments."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cascades as their users meet them: which stage scores which title, in every shape of request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

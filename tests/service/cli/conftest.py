@@ -1,7 +1,5 @@
 """The `headroom` program as a fixture, and the options that name a small network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands with `--config` answer as a service with this config file would, as typed at a prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`headroom experiment`, as typed at a prompt."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The program as a whole: Ctrl-C at any time, errors in words, and before torch is imported."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

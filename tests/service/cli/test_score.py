@@ -1,7 +1,5 @@
 """`headroom score`, as typed at a prompt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`headroom score --input F --output G`, as typed at a prompt."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """`headroom score --input F --output G` neither loses nor mixes what it is given, as typed at a prompt."""
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """`headroom score --input F --output G` gives back the values that it was given, as typed at a prompt."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`headroom serve` as an operator meets it: how it runs and how it stops."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

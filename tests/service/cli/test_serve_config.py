@@ -1,7 +1,5 @@
 """A real `headroom serve` on the shipped config file: keys in it are asked for, edits of it are survived."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`headroom serve` with what it cannot serve: it ends in one line, before anything starts."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

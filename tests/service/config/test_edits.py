@@ -1,7 +1,5 @@
 """service.config.edits: a running service takes whole, right edits and survives all others."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

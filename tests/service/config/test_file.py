@@ -1,7 +1,5 @@
 """service.config.file: a wrong config is refused in one line before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

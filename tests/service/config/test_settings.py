@@ -1,7 +1,5 @@
 """Settings and the live config: a wrong one is refused before it can do harm."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from typing import Any

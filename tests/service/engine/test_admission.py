@@ -1,7 +1,5 @@
 """What is let into the queue, what a refused request is told, and who is served under too much traffic."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

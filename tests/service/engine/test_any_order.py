@@ -1,7 +1,5 @@
 """Requests, hang-ups, deadlines and failures in any order: nothing is lost, mixed up or left hanging."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from math import inf

@@ -1,7 +1,5 @@
 """Batches that fail take nobody else's work with them; later stages and background work."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Free memory goes back to the system, though jemalloc is told to keep it."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The fair queue: what a request would lose if a batch were chosen wrongly."""
 
-from __future__ import annotations
-
 import random
 from math import inf
 from statistics import median

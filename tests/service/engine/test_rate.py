@@ -1,7 +1,5 @@
 """The measured token rate, on which admission, Retry-After and the size of slices rest."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import random

@@ -1,7 +1,5 @@
 """The scheduler: what a request would lose if its work were lost, late, mixed up or left hanging."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -1,7 +1,5 @@
 """What the tests share: databases of SQLite and of a real PostgreSQL, and a service with an experiment."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

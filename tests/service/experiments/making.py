@@ -1,7 +1,5 @@
 """Makes what the tests of experiments start from: configs, logs, metrics, moments."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A PostgreSQL of its own for the tests: made by initdb, reached by a Unix socket, gone afterwards."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

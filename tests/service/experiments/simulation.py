@@ -1,7 +1,5 @@
 """Simulates whole experiments, many at once, to see what they conclude and how often they are wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

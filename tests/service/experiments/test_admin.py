@@ -1,7 +1,5 @@
 """Where an experiment stands follows from its log: what one replica does, another does not undo unseen."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from functools import partial

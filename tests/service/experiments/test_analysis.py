@@ -1,7 +1,5 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from itertools import count
 from pathlib import Path

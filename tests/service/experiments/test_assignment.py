@@ -1,7 +1,5 @@
 """Assignment: to the byte as specified, balanced, independent, and nobody moves when traffic rises."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The way to the experiments' database: which URLs are taken, and what becomes of a server that is away."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

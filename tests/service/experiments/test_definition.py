@@ -1,7 +1,5 @@
 """A wrong experiment is refused with its place, before any replica sees it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

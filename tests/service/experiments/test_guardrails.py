@@ -1,7 +1,5 @@
 """Guardrails: what is broken is found, and chance is not called a breach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

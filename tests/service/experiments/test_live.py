@@ -1,7 +1,5 @@
 """A replica's experiments outlive errors and outages, and a config is in force whole or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

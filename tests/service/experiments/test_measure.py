@@ -1,7 +1,5 @@
 """Our estimates beside tea-tasting's, the database's sums beside numpy's, and which units count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A plan that is too small wastes weeks: the promised power is what simulated experiments have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from statsmodels.stats.power import NormalIndPower

@@ -3,8 +3,6 @@
 Users who have met their arm return as often as it makes them: that is an effect, and no loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

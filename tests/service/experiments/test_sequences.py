@@ -1,7 +1,5 @@
 """Looking at any time must not lie: whole experiments, simulated by the thousand."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One request under two arms, and what many of them say together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

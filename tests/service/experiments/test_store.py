@@ -1,7 +1,5 @@
 """The experiments' database, on SQLite and on a real PostgreSQL."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence

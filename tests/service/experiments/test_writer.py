@@ -1,7 +1,5 @@
 """Rows on their way to the database: nobody waits for them, and what is lost is counted."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs jobs in processes that a test may kill; they start quickly, because torch is imported once for all."""
 
-from __future__ import annotations
-
 import multiprocessing
 import resource
 import signal

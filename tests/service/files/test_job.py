@@ -1,7 +1,5 @@
 """Jobs that are killed, run out of disk, or are larger than memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of damaged csv: each line comes out once, in a time that grows with the file and no faster."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Files in S3: pyarrow's own client against moto, which stands in for Amazon's server."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Rows of a file get the scores of their pairs alone, whatever the device or a row does."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

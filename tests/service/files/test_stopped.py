@@ -1,7 +1,5 @@
 """Jobs that are stopped at any step of writing, or write one output at the same time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The access log of a replica in this process, read from the pipe that `headroom serve` would read."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Metrics: exact counts, at a cost that does not grow with the pairs."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

@@ -1,7 +1,5 @@
 """Metrics of a node: any of its processes answers for all of them, also for those that ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

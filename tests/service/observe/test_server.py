@@ -1,7 +1,5 @@
 """The access log, and what no log may hold, on the whole way through a real `headroom serve`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

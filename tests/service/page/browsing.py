@@ -1,11 +1,9 @@
 """A browser that is driven through the page, and watched: its console, its requests, its errors."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
@@ -100,7 +98,7 @@ class Page:
             times,
         )
 
-    def open(self, address: str = "") -> Page:
+    def open(self, address: str = "") -> Self:
         """Load the page anew, with what follows the # in its address."""
         self.browser.get("about:blank")
         self.browser.get(f"{self.url}/{address}")

@@ -1,7 +1,5 @@
 """One browser, and one service with API keys and the shipped model, for all tests of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads the playground in a browser, for the tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

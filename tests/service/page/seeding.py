@@ -1,7 +1,5 @@
 """The service that the page's tests look at: in this process, its experiments with some days of data."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

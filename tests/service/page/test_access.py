@@ -1,7 +1,5 @@
 """Who can use the page: with a key, without a mouse, on a telephone, with another model, in the dark."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

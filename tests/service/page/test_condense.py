@@ -1,7 +1,5 @@
 """The panel that shortens a long query, in a real browser on a real service."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`/docs` in a real browser, on a real service: with API keys it asks for one, and uses it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -1,7 +1,5 @@
 """The grid of heads in a real browser: pointer, keyboard and tools switch heads, and the ranking follows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

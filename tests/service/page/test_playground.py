@@ -1,7 +1,5 @@
 """The playground in a real browser, on a real service: columns of masks, addresses, commands and mistakes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Views that ask again and again, and what they do while the service, or a proxy, answers with errors."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

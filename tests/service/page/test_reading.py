@@ -1,7 +1,5 @@
 """The page's own arithmetic, in the browser: attention of joined words, Prometheus text, csv files."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.service.page.browsing import Page

@@ -1,7 +1,5 @@
 """Attention, experiments and live load in a real browser, on a real service with seeded experiments."""
 
-from __future__ import annotations
-
 import base64
 import html
 import math

@@ -1,7 +1,5 @@
 """service.ray.cluster: an edit is in force on each replica or on none. The test plays Serve."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import warnings
@@ -9,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
@@ -86,7 +84,7 @@ class Serve:
         application = SimpleNamespace(status=status, deployments={"Relevance": deployment})
         return SimpleNamespace(applications={"headroom": application})
 
-    def get_app_handle(self, _name: str) -> Serve:
+    def get_app_handle(self, _name: str) -> Self:
         return self
 
     def broadcast(self, method: str, argument: Any = None) -> Any:

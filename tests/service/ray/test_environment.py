@@ -1,7 +1,5 @@
 """What a run has for itself: its environment, where the operator's own stays, its ports, its directory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

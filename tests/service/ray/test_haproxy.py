@@ -1,7 +1,5 @@
 """service.ray.haproxy: what stands between the open and Ray Serve's HAProxy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

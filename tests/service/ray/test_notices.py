@@ -1,7 +1,5 @@
 """In a container, what a replica logs is lost with it unless `headroom serve` prints it."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who hears a stop signal, and that a process neither outlives the Ray it depends on nor hangs in a stop."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

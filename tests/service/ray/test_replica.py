@@ -1,7 +1,5 @@
 """service.ray.actor: what Serve's calls do to a replica, without Serve."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

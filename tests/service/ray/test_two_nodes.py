@@ -1,7 +1,5 @@
 """The service on a cluster of two nodes: it scales, is updated without a failed request, and loses a node."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

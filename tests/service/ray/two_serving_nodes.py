@@ -6,8 +6,6 @@ It is `serve deploy` without the REST server in between. Each node has a front a
 own, as on two machines. Both have the same address here, so neither front knows which replicas are its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -19,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import yaml
@@ -75,7 +73,7 @@ class Load:
         self._over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

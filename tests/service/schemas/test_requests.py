@@ -1,7 +1,5 @@
 """Requests as values: what is right is kept as it was meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.config.settings import Settings

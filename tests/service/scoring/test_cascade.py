@@ -1,7 +1,5 @@
 """The rules of a cascade: who goes on, and what the scores become so that sorting by them is its order."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

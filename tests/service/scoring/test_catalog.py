@@ -1,7 +1,5 @@
 """Which mask a request gets, layers and units included: a remembered one is the same as one read again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

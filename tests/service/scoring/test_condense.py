@@ -1,7 +1,5 @@
 """POST /v1/condense on a real (small) network."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

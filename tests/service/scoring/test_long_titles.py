@@ -1,7 +1,5 @@
 """Titles longer than the window, over HTTP: in chunks, the best of which counts."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

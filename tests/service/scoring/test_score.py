@@ -1,7 +1,5 @@
 """Scores, compares and attention of a real (small) network, asked for over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

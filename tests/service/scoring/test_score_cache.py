@@ -1,12 +1,10 @@
 """The score cache: it changes how much is computed, and nothing that a caller can see."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ class Counting:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def __enter__(self) -> Counting:
+    def __enter__(self) -> Self:
         self._before = self._read()
         return self
 

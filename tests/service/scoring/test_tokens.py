@@ -1,7 +1,5 @@
 """Long texts are tokenised in portions and in turns, which changes no answer; too much text is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

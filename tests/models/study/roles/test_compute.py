@@ -1,7 +1,5 @@
 """Heads built by hand for a role are found, all of them and no other; and only the needed one is missed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

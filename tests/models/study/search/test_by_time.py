@@ -1,7 +1,5 @@
 """A whole search by time: what it reports, the files that it leaves, and the checkpoint that it trains."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from itertools import count

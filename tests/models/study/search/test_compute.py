@@ -1,7 +1,5 @@
 """The search keeps the heads that matter, proves it on other queries, and hands over deployable files."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

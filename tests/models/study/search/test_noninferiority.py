@@ -1,7 +1,5 @@
 """A mask is called harmless only where the held-out queries show it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

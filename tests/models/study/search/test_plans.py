@@ -1,8 +1,6 @@
 """On a network whose useless parts are known, exactly those go first; what is removed costs least of all that
 fits, and of two parts that do the same work one is kept."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

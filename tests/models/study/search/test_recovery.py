@@ -1,7 +1,5 @@
 """A smaller network that is trained afterwards comes nearer to the intact one's answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from itertools import count

@@ -1,7 +1,5 @@
 """The checks of a model: one that fails them must be seen to fail."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

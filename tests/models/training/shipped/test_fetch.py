@@ -1,7 +1,5 @@
 """Fetching the training data: cut-off runs go on, and nothing wrong is ever trained on."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import threading

@@ -1,7 +1,5 @@
 """What the shipped model learns from: folds never leak, and made-up titles have the grades they should."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

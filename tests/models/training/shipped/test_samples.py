@@ -1,7 +1,5 @@
 """The committed samples, which the README's examples and the studies run on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

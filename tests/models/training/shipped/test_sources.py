@@ -1,7 +1,5 @@
 """The converters: a stranger's data must be, pair for pair, what the shipped model was trained on."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Calibration and the figures by which the shipped model was chosen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A cut vocabulary must not change how a text is read whose pieces it keeps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

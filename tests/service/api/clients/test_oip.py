@@ -1,7 +1,5 @@
 """The Open Inference Protocol as KServe's and Triton's clients speak it, in JSON and in bytes."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 from typing import Any

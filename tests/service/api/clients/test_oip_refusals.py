@@ -1,7 +1,5 @@
 """What the Open Inference Protocol refuses, and how it says so."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

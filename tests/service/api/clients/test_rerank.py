@@ -1,7 +1,5 @@
 """The rerank routes as other people's clients call them; those clients themselves are in tests/clients."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The templates for Elasticsearch and OpenSearch: what each sends is taken, and what each reads is there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Text-embeddings-inference's routes, on a real small network and on one that fails."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

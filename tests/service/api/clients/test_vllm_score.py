@@ -1,7 +1,5 @@
 """vLLM's score requests, at /score and beside our own at /v1/score."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which units get which arm, who is exposed, and what shadow work does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Experiments on a real `headroom serve`: replicas that are killed, and restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What operators and guardrails do to a running experiment, outcomes, and what the routes say."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path
