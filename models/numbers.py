@@ -17,6 +17,7 @@ def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
         return "0"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:{'+' if sign else ''},.{decimals}f}"
+    text = text.replace("-", "−")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

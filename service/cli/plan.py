@@ -149,7 +149,7 @@ def text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
     rows = [heads, row("one look at the end", plan.one_look), row("looking at any time", plan.any_time)]
     lines = [
         asked,
-        f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
+        f"power {percent(power)}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
         table(rows, numbers_from=1),
         "",

@@ -213,8 +213,13 @@ def recommend(
     reasons = [harm[arm.arm] or arm.metrics[0].text for arm in running]
     if all(harm[arm.arm] or arm.metrics[0].decision in ends for arm in running):
         return "stop", " ".join(reasons)
-    progress = f"{seen:,} of {config.planned_units:,} planned units are exposed."
-    return "wait", " ".join([*reasons, progress])
+    progress = f"{seen:,} of {config.planned_units:,} planned units are exposed"
+    then = (
+        ": wait for more, which narrow the interval further, or stop."
+        if seen >= config.planned_units
+        else "."
+    )
+    return "wait", " ".join([*reasons, progress + then])
 
 
 def _alpha(config: ExperimentConfig) -> float:

@@ -89,7 +89,7 @@ def change(metric: dict[str, Any]) -> tuple[str, str]:
 
 def _change(metric: dict[str, Any]) -> str:
     value, interval = change(metric)
-    return (value if interval == "–" else f"{value} ({interval})").replace("-", "−")
+    return value if interval == "–" else f"{value} ({interval})"
 
 
 def _course(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:

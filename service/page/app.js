@@ -4,7 +4,7 @@ import { render } from "./vendor/preact.js";
 import { followAddress, stateOf } from "./lib/address.js";
 import { column } from "./lib/columns.js";
 import { rememberStep } from "./lib/explain.js";
-import { loadFacts } from "./lib/facts.js";
+import { loadFacts, tellingHead } from "./lib/facts.js";
 import { html } from "./lib/html.js";
 import { allOn } from "./lib/mask.js";
 import { followState } from "./lib/scoring.js";
@@ -28,7 +28,7 @@ function beginColumns() {
   const { facts } = current();
   if (!facts) return;
   const found = stateOf(address, facts);
-  if (found.attention) update({ attention: found.attention });
+  update({ attention: found.attention ?? { ...current().attention, ...tellingHead(facts) } });
   if (found.columns) update({ columns: found.columns, active: found.active, baseline: found.baseline });
   else update({ columns: [column(allOn(facts.model)), column(allOn(facts.model))], active: 1, baseline: 0 });
 }

@@ -42,7 +42,7 @@ export function SmallHeads({ state, loaded }) {
               chosen=${row === layer && at === head} choose=${choose} />`)}
         </div>`)}
     </div>
-    <p class="soft">Rows: the token that looks. Columns: the token that is looked at. Pale: spread over many tokens.</p>`;
+    <p class="soft">Rows: the token that looks. Columns: the token that is looked at. Faint: spread over many tokens.</p>`;
 }
 
 /** @param {{state: State, loaded: Loaded | null, index: number, chosen: boolean, choose: (index: number) => void}} props */

@@ -16,6 +16,8 @@ const MEASURES = /** @type {Record<string, string>} */ ({
   seconds_delta: "time difference, seconds",
 });
 
+const UNBOUNDED = "seconds_delta"; // never has an interval
+
 /** @param {{one: Experiment, report: Report | null}} props */
 export function Arms({ one, report }) {
   const all = one.arms.reduce((sum, arm) => sum + arm.exposures, 0);
@@ -68,7 +70,7 @@ function ShadowOf({ arm, shadow }) {
         <thead><tr><th scope="col">measure</th><th scope="col">mean</th><th scope="col">interval</th><th scope="col">units</th><th scope="col">requests</th></tr></thead>
         <tbody>${Object.entries(shadow.measures).map(([name, one]) => html`
           <tr><th scope="row">${MEASURES[name] ?? name}</th><td>${short(one.mean)}</td>
-            <td>${one.low === null || one.high === null ? "too few yet" : `${short(one.low)} to ${short(one.high)}`}</td>
+            <td>${one.low === null || one.high === null ? (name === UNBOUNDED ? "–" : "too few yet") : `${short(one.low)} to ${short(one.high)}`}</td>
             <td>${count(one.units)}</td><td>${count(one.requests)}</td></tr>`)}</tbody>
       </table>
     </div>`;
@@ -106,6 +108,7 @@ export function Log({ history }) {
       <ol class="log">${[...history].reverse().map((action) => html`
         <li><span class="soft">${when(action.time)}</span> <b>${action.kind}</b> ${action.arm}
           ${action.traffic === null ? null : ` to ${exact(action.traffic)}`}
-          <span class="soft"> by ${action.actor}</span> ${action.reason} <span class="soft">${action.detail}</span></li>`)}</ol>
+          <span class="soft"> by ${action.actor}${[action.reason, action.detail].some(Boolean) ? ":" : ""}</span>
+          ${" "}${[action.reason, action.detail].filter(Boolean).join(", ")}</li>`)}</ol>
     </section>`;
 }

@@ -9,7 +9,7 @@
 import { allOn, offSpec, tidy } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { column, MAX_COLUMNS } from "./columns.js";
-import { storedMasks } from "./facts.js";
+import { storedMasks, tellingHead } from "./facts.js";
 import { current, subscribe } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -66,10 +66,11 @@ export function stateOf(hash, facts) {
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
     const last = facts?.model ?? { layers: Infinity, heads: Infinity };
+    const first = tellingHead(facts);
     found.attention = {
       title: indexOf(parameters.get("pair")) ?? 0,
-      layer: Math.min(Number(head?.[1] ?? 0), last.layers - 1),
-      head: Math.min(Number(head?.[2] ?? 0), last.heads - 1),
+      layer: Math.min(Number(head?.[1] ?? first.layer), last.layers - 1),
+      head: Math.min(Number(head?.[2] ?? first.head), last.heads - 1),
       special: !show.includes("plain"),
       words: show.includes("words"),
       masked: show.includes("masked"),

@@ -43,6 +43,14 @@ export function isOwn(facts, variant) {
   return variant.model === facts.model.name && !variant.cascade;
 }
 
+/** @param {Facts | null} facts @returns {{layer: number, head: number}} the head that matches terms most: it shows what a head does; 0.0 without a study */
+export function tellingHead(facts) {
+  if (!facts?.study) return { layer: 0, head: 0 };
+  const matched = facts.study.heads.map(({ roles }) => roles.term_match ?? 0);
+  const index = matched.indexOf(Math.max(...matched));
+  return { layer: Math.floor(index / facts.model.heads), head: index % facts.model.heads };
+}
+
 /** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */
 export function defaultVariant(facts) {
   return facts.variants.find((one) => one.default);

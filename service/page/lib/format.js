@@ -13,7 +13,7 @@ export function signed(value, digits) {
 /** @param {number | null | undefined} value a share @param {number} [digits] */
 export function percent(value, digits = 0) {
   if (!isKnown(value)) return MISSING;
-  return `${(100 * value).toFixed(digits)} %`;
+  return `${percentage(value).toFixed(digits)} %`;
 }
 
 /** @param {number} value a share that a person set, such as 0.995 @returns {string} with the digits that it has, five at most */

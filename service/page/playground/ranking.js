@@ -84,7 +84,7 @@ function Grades({ state }) {
   return html`
     <p class="grades soft">
       Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
-      <span>Number: the score, from 0 to 1. Below it: the change from the base.</span>
+      <span>Number: the score, from 0 to 1. In small type: the change from the base.</span>
     </p>`;
 }
 

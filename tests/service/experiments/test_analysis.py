@@ -114,6 +114,7 @@ TOO_BAD, OPEN, ALIKE, RARE = (0.6, 0.2), (0.6, 0.48), (0.003, 0.003), (0.001, 0.
             "worse",
             "the margin is 30 %, so it is not yet known whether that is too bad",
         ),
+        (OPEN, [CLICKS], "wait", "worse", "1,200 of 1,200 planned units are exposed: wait for more"),
         (OPEN, [UNGUARDED], "stop", "worse", "is worse, by"),
         (OPEN, [SPENT, CLICKS], "ship", "good_enough", "But: pruned on clicks is worse"),
         # An arm that harms a guarded metric by more than its margin does not ship.

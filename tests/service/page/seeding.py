@@ -36,7 +36,7 @@ PRUNE20: dict[str, Any] = {
     ],
     "slots": [0, 5000],
     "shadow": 0.05,
-    "planned_units": UNITS,
+    "planned_units": 10_600,
     "metrics": [{"name": "click", "kind": "proportion", "margin": 0.1}, {"name": "revenue", "margin": 0.2}],
 }
 DEEPER: dict[str, Any] = {

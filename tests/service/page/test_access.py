@@ -50,7 +50,7 @@ def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def address(view: str, masks: str = "&mask=none&mask=5-6.*&active=1&base=0") -> str:
     titles = "".join(f"&t={httpx.QueryParams({'t': title})}".replace("&t=t=", "&t=") for title in SHOWN)
-    return f"#{view}?q=wireless+mouse{titles}{masks}" + ("&pair=1&head=0.8" if view == "attention" else "")
+    return f"#{view}?q=wireless+mouse{titles}{masks}" + ("&pair=0&head=5.5" if view == "attention" else "")
 
 
 def ready(page: Page, view: str) -> None:
@@ -308,7 +308,7 @@ def test_models_of_other_shapes_and_with_one_label_are_shown(
         grades = page.one(".grades").text
         assert ("no grades" in grades) is (labels == 1)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth")
-        page.open(address("attention", "").replace("0.8", "99.99"))
+        page.open(address("attention", "").replace("5.5", "99.99"))
         page.one(".token")
         assert len(page.all(".small")) == layers * heads
         page.check_and_leave()
@@ -485,7 +485,7 @@ def test_a_key_with_a_low_rate_sees_the_attention_of_all_heads(chromium: Any, tm
 def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None:
     for scheme in ("light", "dark"):
         page.colours(scheme)
-        page.size(1440, 960)
+        page.size(1440, 720)
         for view in VIEWS:
             page.open(address(view))
             ready(page, view)
@@ -497,7 +497,7 @@ def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None
             name = view if view == "playground" else f"playground-{view}"
             image = IMAGES / f"{name}-{scheme}.png"
             image.unlink(missing_ok=True)
-            page.screenshot(image, whole=view == "experiments")
+            page.screenshot(image, whole=True)
             assert image.stat().st_size > 10_000, f"{image.name} shows nothing"
 
 
