@@ -56,7 +56,10 @@ def run(
         Path | None, Option(help="Texts to send: csv, tsv, jsonl or parquet of query,title.")
     ] = None,
     endpoint: Annotated[
-        Text, Option(help="score, compare, rerank, attention, condense, tei-rerank, or 'GET /path'.")
+        Text,
+        Option(
+            help="score, compare, rerank, attention, condense, tei-rerank, or 'GET /path'.  [default: score]"
+        ),
     ] = None,
     masks: Annotated[
         Text, Option(help="Masks by weight: none=3,random:0.2@1=1; separate by ; if a mask has a comma.")
@@ -93,7 +96,7 @@ def run(
     out: Annotated[Path | None, Option(help="Directory for reports.  [default: runs/load-TIME]")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the report without its time line.")] = False,
 ) -> None:
-    """Send requests on schedule, even if earlier ones are unanswered, and report latency and errors.
+    """Send requests on a schedule, and report latency and errors. A late answer delays no later request.
 
     Exit status 1: the objective of --slo was missed, or the server had problems in a run that watched it.
     3: the run is invalid, because the client was too slow. Ctrl-C ends it early and reports it.
@@ -146,7 +149,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare the percentiles of two runs, with intervals from stretches of each run.
+    """Compare the percentiles of two runs. Intervals come from stretches of each run.
 
     B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero. It
     leaves more unanswered if their share is larger by over 1 percentage point, and over a tenth of A's.

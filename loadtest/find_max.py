@@ -85,7 +85,9 @@ class Search:
                 break
             self._say(f"{rate:,.1f}/s: {spoiled[0]}")
         else:
-            raise LoadTestError(f"the client reached its limit before the server: {spoiled[0]}")
+            raise LoadTestError(
+                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
+            )
         recorder, latency = outcome.recorder, outcome.recorder.latency()
         missed = self._objective.missed(recorder, latency)
         p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
@@ -122,7 +124,9 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
         if achieved < KEEPING_UP * outcome.recorder.scheduled / outcome.seconds:
             return best
         if spoiled := invalid_because(outcome):
-            raise LoadTestError(f"the client reached its limit before the server: {spoiled[0]}")
+            raise LoadTestError(
+                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
+            )
         rate *= 2
     raise LoadTestError(f"{rate:g} requests/s do not saturate the server")
 

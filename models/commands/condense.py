@@ -41,14 +41,16 @@ def command(
     max_loss: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Largest loss; the shortest query within it is chosen.", show_default="0.1"
+            min=0,
+            max=1,
+            help="Largest loss; the shortest query within it is chosen.  [default: 0.1 without --words]",
         ),
     ] = None,
     method: HowChosen = "greedy",
     mask: Annotated[str | None, typer.Option(help=f"Mask: {FORMS}.")] = None,
     variant: Annotated[
         str | None,
-        typer.Option(help="Name of a variant in the config file. Without it, the config's default."),
+        typer.Option(help="Name of a variant in the config file.  [default: the config's default]"),
     ] = None,
     model: Model = None,
     config: Config = None,

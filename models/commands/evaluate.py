@@ -32,11 +32,18 @@ if TYPE_CHECKING:
 
 Models = Annotated[
     list[str] | None,
-    typer.Option(help="Checkpoint directory or hub id (NAME@REVISION); repeat it to compare models."),
+    typer.Option(
+        metavar="<str>",
+        help="Checkpoint directory or hub id (NAME@REVISION); repeat it to compare models."
+        "  [default: the shipped one]",
+    ),
 ]
 Masks = Annotated[
     list[str] | None,
-    typer.Option(help=f"Mask to compare with the unmasked model: {FORMS}; repeat it to compare several."),
+    typer.Option(
+        metavar="<str>",
+        help=f"Mask to compare with the unmasked model: {FORMS}; repeat it to compare several.",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html, with plots, and report.json.")]
 Variant = Annotated[

@@ -30,12 +30,15 @@ Delimiter = Annotated[
     str, typer.Option(callback=one_character, help="The character between the cells of csv files.")
 ]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
-Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).  [default: the shipped one]"),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
         help="Config file that declares variants and masks. Its model, device and dtype count, unless an "
-        "option names others."
+        "option names others.  [default: the shipped file, unless --model is given]"
     ),
 ]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]

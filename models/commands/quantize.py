@@ -49,7 +49,8 @@ Test = Annotated[
 def command(
     out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
 ) -> None:
-    """Write a copy with 8-bit weights and activations: smaller, and on most CPUs faster; it says how much.
+    """Write a copy with 8-bit weights and activations. It is smaller, and on most CPUs faster; the command
+    measures how much.
 
     Example: headroom quantize --out ./int8 && headroom serve --model ./int8
 

@@ -82,7 +82,12 @@ What = Annotated[
 ]
 Speedup = Annotated[
     float | None,
-    typer.Option(min=1.05, max=20, help="For `search`: how many times as fast the network is to be."),
+    typer.Option(
+        min=1.05,
+        max=20,
+        help="For `search` by time: how many times as fast the network is to be.  [default: as fast as the"
+        " margin allows]",
+    ),
 ]
 Recover = Annotated[
     float,
@@ -115,7 +120,7 @@ def command(
     quick: Quick = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find out which attention heads matter; every effect comes with its 95 % interval.
+    """Find out which attention heads matter. Every effect comes with its 95 % interval.
 
     If a study is stopped (Ctrl-C), the same command goes on where it stopped.
 

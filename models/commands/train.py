@@ -22,10 +22,17 @@ Validation = Annotated[
     typer.Option(help="Pairs of other queries to select and calibrate with.  [default: a tenth]"),
 ]
 Base = Annotated[
-    str | None, typer.Option(help="Checkpoint to start from, of any family: a directory or hub id.")
+    str | None,
+    typer.Option(
+        help="Checkpoint to start from, of any family: a directory or hub id.  [default: the shipped one]"
+    ),
 ]
 Labels = Annotated[
-    str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
+    str | None,
+    typer.Option(
+        help="Names of the grades, least relevant first, comma-separated.  [default:"
+        " irrelevant,related,partial,close,exact]"
+    ),
 ]
 Epochs = Annotated[
     int | None, typer.Option(min=1, max=1000, help="Epochs.  [default: 3, or enough for 150 steps]")

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 HERE = "http://127.0.0.1:8000"
 
 app = typer.Typer(
-    help="A/B tests of variants: plan one, then report, ramp, stop and ship it while it runs.",
+    help="Plan an A/B test of variants; report, ramp, stop and ship it.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -127,9 +128,15 @@ def call(
             message = str(json.loads(answer)["error"]["message"])
         except (ValueError, KeyError, TypeError):  # another program answered
             message = f"{error.url} answered {error.code} {error.reason}"
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            message = "the service wants an API key: give it by --key, or in HEADROOM_API_KEY"
         raise RuntimeError(message) from None
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
-        raise RuntimeError(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
+        reason = getattr(error, "reason", error)
+        reason = getattr(reason, "strerror", None) or reason  # without "[Errno 111]"
+        raise RuntimeError(
+            f"no answer from {url}: {reason}; does it run there? --url names another"
+        ) from None
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:

@@ -50,7 +50,7 @@ def program(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """A BERT relevance server whose attention heads are run-time switches."""
+    """A relevance server whose attention heads are run-time switches."""
 
 
 def _resolve(network: Network) -> Any:

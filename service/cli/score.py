@@ -25,13 +25,14 @@ PORTION = 1024
 
 Masks = Annotated[
     list[str] | None,
-    typer.Option(help=f"Mask: {FORMS}. With --input, repeat it for more columns."),
+    typer.Option(metavar="<str>", help=f"Mask: {FORMS}. With --input, repeat it for more columns."),
 ]
 Variants = Annotated[
     list[str] | None,
     typer.Option(
-        help="Name of a variant in the config file; with --input, repeat it for more columns. Without it, "
-        "the config's default."
+        metavar="<str>",
+        help="Name of a variant in the config file; with --input, repeat it for more columns."
+        "  [default: the config's default]",
     ),
 ]
 Overflow = Annotated[

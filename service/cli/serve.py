@@ -62,13 +62,23 @@ def command(
         ),
     ] = None,
     config: Annotated[Path, typer.Option(help="Ray Serve config file; watched for edits.")] = DEFAULT_CONFIG,
-    replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Number of replicas.  [default: the file's, or one per GPU, or one per core, at most 8]",
+        ),
+    ] = None,
     device: Annotated[
-        str | None, typer.Option(callback=_device, help="Device: auto, cpu, cuda or cuda:N.")
+        str | None,
+        typer.Option(
+            callback=_device, help="Device: auto, cpu, cuda or cuda:N.  [default: the file's, or auto]"
+        ),
     ] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"] | None,
-        typer.Option(help="Number format of the weights."),
+        typer.Option(help="Number format of the weights.  [default: the file's, or auto]"),
     ] = None,
 ) -> None:
     """Start the service. Ctrl-C or SIGTERM stops it after every accepted request is answered.

@@ -164,7 +164,7 @@ class ExperimentAdmin:
         config = self._ledger.config(name)
         if config is None:
             names = ", ".join(config.name for config in self._ledger.configs) or "none"
-            raise NotFound(f"There is no experiment of this name in the live config; there are: {names}.")
+            raise NotFound(f"There is no experiment {name!r} in the live config, which has {names}.")
         return config
 
     async def _report(self, config: ExperimentConfig) -> Report | None:

@@ -82,7 +82,7 @@ def test_answers_that_come_after_the_last_send_do_not_make_a_rate_look_higher():
 
 
 def test_a_client_that_gives_out_first_is_not_mistaken_for_the_server():
-    with pytest.raises(LoadTestError, match="the client reached its limit before the server: "):
+    with pytest.raises(LoadTestError, match="the client reached its limit before the server"):
         search(queue(capacity=10_000, client_limit=300))
 
 

@@ -62,11 +62,9 @@ class Service(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.asked.append((self.command, self.path, headers, body))
         status, answer = 200, self.detail
-        if "unknown" in self.path:
-            status, answer = (
-                404,
-                {"error": {"type": "not_found", "message": "no such experiment", "param": None}},
-            )
+        for name, refusal in {"unknown": 404, "locked": 401}.items():
+            if name in self.path:
+                status, answer = refusal, {"error": {"message": "no such experiment", "param": None}}
         content = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(content)))
@@ -171,8 +169,11 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
     url, _ = service
     unknown = run("experiment", "report", "unknown", "--url", url)
     assert (unknown.status, unknown.err) == (1, "headroom: no such experiment\n")
+    locked = run("experiment", "stop", "locked", "--url", url)
+    assert (locked.status, "give it by --key, or in HEADROOM_API_KEY" in locked.err) == (1, True)
     nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1")
     assert nobody.status == 1
-    assert nobody.err.startswith("headroom: no answer from http://127.0.0.1:1: ")
+    refused = "no answer from http://127.0.0.1:1: Connection refused; does it run there? --url names another"
+    assert nobody.err == f"headroom: {refused}\n"
     assert run("experiment", "stop", "prune20", "--url", "localhost:8000").status == 2
     assert run("experiment", "ramp", "prune20", "--traffic", "1.5").status == 2
