@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
 
@@ -49,6 +51,7 @@ from service.scoring.treatment import Treatment
 logger = logging.getLogger("headroom.replica")
 
 AGAIN_SECONDS = 1.0  # before a background task that failed begins again
+ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
 MAX_AGE_S = 0.5  # from which on a request is old; old ones get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
@@ -77,9 +80,9 @@ class Replica:
         self._condenser = Condenser(self._scorer, self._encoder)
         shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
-        live.start()
         self._serving = asyncio.create_task(self.scheduler.run())
-        beside = (self._report, shadow.run, give_back_for_ever)
+        # Tasks of their own: a database that hangs must not keep the guardrails from being watched.
+        beside = (self._report, shadow.run, live.ledger.follow, live.guard.run, give_back_for_ever)
         self._beside = [asyncio.create_task(_keep_up(work)) for work in beside]
         base = catalog.base
         metrics.build_info(
@@ -187,7 +190,8 @@ class Replica:
             return "the device failed"
         if self.engine.hangs:
             return "a forward pass hangs"
-        return "the scheduler stopped" if self._serving.done() else self.live.failure
+        is_over = any(task.done() for task in (self._serving, *self._beside))
+        return "the scheduler or a background task stopped" if is_over else None
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
         with self._taken_in_hand():
@@ -259,11 +263,14 @@ class Replica:
 
 async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
     """Run a background task for ever: if it fails, log why and begin again. Requests do not depend on it."""
+    next_log = -math.inf
     while True:
         try:
             await work()
         except Exception:
-            logger.exception("a background task failed; it begins again in %g s", AGAIN_SECONDS)
+            if time.monotonic() >= next_log:
+                next_log = time.monotonic() + ERROR_SECONDS
+                logger.exception("a background task failed; it begins again in %g s", AGAIN_SECONDS)
         await asyncio.sleep(AGAIN_SECONDS)
 
 

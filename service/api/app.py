@@ -39,8 +39,8 @@ from service.errors import (
     ShedReason,
     as_service_error,
 )
+from service.observe.access_log import Record, Telemetry
 from service.observe.metrics import Metrics
-from service.observe.record import Record, Telemetry
 
 API_VERSION = "1"
 
@@ -62,8 +62,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     """The service's HTTP side, without a model.
 
     Set `app.state.backend` to a `Replica` when it is up, and back to None when it no longer is; meanwhile
-    requests get 503 with Retry-After. The app has no lifespan of its own. At the end, close
-    `app.state.telemetry`; that may block for seconds.
+    requests get 503 with Retry-After. The app has no lifespan of its own.
     """
     app = _App(
         title="headroom",
@@ -79,7 +78,6 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.metrics = metrics
     app.state.backend = None
     app.state.keys = KeyRing(settings.api_keys) if settings.api_keys else None
-    app.state.telemetry = Telemetry(settings.access_log, log_queries=settings.log_queries)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
@@ -91,7 +89,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
         keys=app.state.keys,
         posts=post_routes(app),
         metrics=metrics,
-        telemetry=app.state.telemetry,
+        telemetry=Telemetry(settings.access_log, log_queries=settings.log_queries),
     )
     if settings.cors_origins:
         app.add_middleware(  # outside the other one

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import Response
-from pydantic import Field
 
 from service.errors import (
     EmptyRequest,
@@ -26,6 +25,7 @@ from service.errors import (
     shown,
     to_response,
 )
+from service.experiments.fields import says
 from service.schemas.responses import Error, ErrorDetail, to_json
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
@@ -48,19 +48,19 @@ class ErrorShape(NamedTuple):
 class RerankError:
     """An error of a rerank route: the same sentence wherever a client looks for it."""
 
-    message: Annotated[str, Field(description="One sentence; for Cohere's client.")]
-    detail: Annotated[str, Field(description="The same; for LlamaIndex, Haystack and Voyage's client.")]
-    error: Annotated[ErrorDetail, Field(description="As in the errors of /v1.")]
+    message: Annotated[str, says("One sentence; for Cohere's client.")]
+    detail: Annotated[str, says("The same; for LlamaIndex, Haystack and Voyage's client.")]
+    error: Annotated[ErrorDetail, says("As in the errors of /v1.")]
 
 
 @dataclass(slots=True)
 class TeiError:
     """An error of text-embeddings-inference."""
 
-    error: Annotated[str, Field(description="One sentence; for people.")]
+    error: Annotated[str, says("One sentence; for people.")]
     error_type: Annotated[
         Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"],
-        Field(description="For programs."),
+        says("For programs."),
     ]
 
 
@@ -68,7 +68,7 @@ class TeiError:
 class OipError:
     """Every answer of the Open Inference Protocol that is not a success."""
 
-    error: Annotated[str, Field(description="One sentence.")]
+    error: Annotated[str, says("One sentence.")]
 
 
 def _rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:

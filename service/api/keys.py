@@ -19,7 +19,7 @@ from starlette.types import Scope
 from service.api import pages
 from service.config.keys import KeyRing
 from service.errors import Forbidden
-from service.observe.record import current
+from service.observe.access_log import current
 
 OPEN_PATHS = pages.PATHS | {
     "/health",

@@ -30,7 +30,7 @@ from service.errors import (
     NotReady,
     Starting,
 )
-from service.observe.record import current
+from service.observe.access_log import current
 from service.schemas.responses import Timing, to_json
 
 if TYPE_CHECKING:
@@ -123,11 +123,10 @@ class PostRoute(APIRoute):
                 raise InvalidRequest(limit, param="deadline_ms")
             timeout_s = deadline_ms / 1000
         request.deadline = Deadline(time.monotonic(), scope["state"]["arrived"] + timeout_s)
-        parameters = self._parameters(request) if request.path_params else {}
         # Read now: nothing waits between this and the call in which the replica takes its config.
         request.backend = backend_of(request)
         config_version = request.backend.config_version
-        work = shape.endpoint(request, body=body, **parameters)
+        work = shape.endpoint(request, body=body, **request.path_params)
         value = await answer(work, receive, timeout_s=request.deadline.remaining())
         response = _response(value, request, config_version)
         await response(scope, receive, send)
@@ -136,16 +135,6 @@ class PostRoute(APIRoute):
         """Return the JSON value of the body. Raises ServiceError."""
         content = await read(receive, request.headers, request.settings)
         return parse(content, max_parts=request.settings.max_json_parts)
-
-    def _parameters(self, request: Request) -> dict[str, Any]:
-        """Return the path's parameters, checked as FastAPI documents them."""
-        values = {}
-        for field in self.dependant.path_params:
-            value, errors = field.validate(request.path_params[field.alias], loc=(field.alias,))
-            if errors:
-                raise explain(errors)
-            values[field.name] = value
-        return values
 
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:

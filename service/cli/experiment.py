@@ -179,7 +179,7 @@ def _heading(experiment: dict[str, Any]) -> str:
 def _exposures(report: dict[str, Any]) -> str:
     counts = ", ".join(f"{arm} {count:,}" for arm, count in report["exposures"].items())
     ratio = report["sample_ratio"]
-    if not ratio["epochs"]:
+    if not ratio["units"]:
         return f"Exposed units: {counts or 'none'}. Sample ratio: not checked. {ratio['text']}"
     return f"Exposed units: {counts}. Sample ratio: p = {ratio['sequential_p']:.3g} over all looks."
 

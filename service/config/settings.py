@@ -106,12 +106,6 @@ class Settings(BaseSettings):
         description="Maximum rows that one request may have scored: the pairs times the columns of a "
         "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
     )
-    max_request_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Maximum tokens of one request, all columns of a compare included; more gets 422. Unset: "
-        "only the limits on pairs and rows apply.",
-    )
     max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
     body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
     request_timeout_s: _Positive = Field(
@@ -200,7 +194,7 @@ class Settings(BaseSettings):
 
     def request_tokens(self, window: int) -> int:
         """Return the maximum tokens of one request, for a model that reads `window` tokens of a pair."""
-        return self.max_request_tokens or max(self.max_pairs, self.max_compare_rows) * window
+        return max(self.max_pairs, self.max_compare_rows) * window
 
     def queue_tokens(self, device_type: str) -> int:
         """Return the number of queued tokens from which a request gets 429."""

@@ -7,12 +7,14 @@ a guardrail, cannot act on a state that is no longer there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
-from service.experiments.analysis import analyse, course, look_times
+from service.experiments.analysis import analyse, look_times, past_look
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
@@ -93,7 +95,7 @@ class ExperimentAdmin:
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
         self._reports: dict[str, tuple[float, Report]] = {}
-        self._looks: dict[tuple[str, str], dict[float, Look]] = {}
+        self._looks: dict[str, tuple[tuple[str, int], dict[float, Look]]] = {}
         self._analysing = asyncio.Lock()
         self._recording = 0
 
@@ -137,17 +139,19 @@ class ExperimentAdmin:
         Past looks are kept as long as the config and the log stay, so outcomes that come late are in later
         looks only.
         """
-        config = self._config(name)
-        history = self._ledger.history(name)
-        key = (name, f"{self._ledger.config_version} {len(history)}")
+        config, history = self._config(name), self._ledger.history(name)
+        basis = (self._ledger.config_version, len(history))
         async with self._analysing:
-            if key not in self._looks:
-                self._looks = {known: looks for known, looks in self._looks.items() if known[0] != name}
-            looks = self._looks.setdefault(key, {})
+            if self._looks.get(name, (None,))[0] != basis:
+                self._looks[name] = basis, {}
+            looks, until = self._looks[name][1], time.monotonic() + COURSE_SECONDS
             times = look_times(config, history, self._ledger.clock())
-            return await self._in_thread(
-                lambda: course(self._ledger.store, config, history, times, looks, seconds=COURSE_SECONDS)
-            )
+            for moment in times:
+                if moment not in looks and time.monotonic() < until:
+                    call = partial(past_look, self._ledger.store, config, history, moment)
+                    looks[moment] = await self._in_thread(call)
+        found = [looks[moment] for moment in times if moment in looks]
+        return Course(name, found, len(found) == len(times))
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
         """Do what an operator asks for: `ramp`, `stop` or `ship`."""
@@ -181,7 +185,6 @@ class ExperimentAdmin:
         ledger = self._ledger
         standing = ledger.standing(config.name)
         exposures = ledger.exposures(config.name)
-        ratio = ledger.sample_ratio(config)
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -195,7 +198,7 @@ class ExperimentAdmin:
             ],
             rolled_back=sorted(standing.rolled_back),
             shipped=standing.shipped,
-            sample_ratio_p=None if ratio is None else ratio.sequential_p,
+            sample_ratio_p=ledger.sample_ratio_p(config),
             guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
         )
 

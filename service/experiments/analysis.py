@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from service.experiments.definition import ExperimentConfig, Metric
@@ -13,7 +12,6 @@ from service.experiments.events import Action, values_of
 from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
     ArmReport,
-    Course,
     Look,
     MetricReport,
     Recommendation,
@@ -38,23 +36,19 @@ def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], n
 
     actions: the experiment's log. now: seconds since the epoch. Raises DatabaseUnavailable.
     """
-    counts = store.epoch_counts([config.name])[config.name]
-    exposures: dict[str, int] = {arm.name: 0 for arm in config.arms}
-    for of_epoch in counts.values():
-        for arm, units in of_epoch.items():
-            exposures[arm] = exposures.get(arm, 0) + units
+    exposures = {arm.name: 0 for arm in config.arms} | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
     recommendation: Recommendation = "invalid"
     standing = fold(config, actions)
     if standing.status == "changed":
-        ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", [])
+        ratio = SampleRatio(1.0, False, "The config does not say which units each arm should have.", {})
         text = (
             f"{config.name!r} began with other arms or another salt than this config has, so its units "
             "cannot be analysed with it. Give the changed experiment another name and salt."
         )
     else:
         rolled_back = standing.rolled_back
-        ratio = check(config, counts, rolled_back)
+        ratio = check(config, exposures, rolled_back)
         compared = compare_all(store, config, actions, now)
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
@@ -114,31 +108,8 @@ def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) 
     return [start + step * number for number in range(1, int(seconds / step) + 1)]
 
 
-def course(
-    store: Store,
-    config: ExperimentConfig,
-    actions: Sequence[Action],
-    times: Sequence[float],
-    known: dict[float, Look],
-    *,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> Course:
-    """Return the looks at these times. known: those computed before, which new ones are added to.
-
-    It stops after some seconds with what it has. Raises DatabaseUnavailable.
-    """
-    until = clock() + seconds
-    for moment in times:
-        if moment not in known:
-            if clock() > until:
-                break
-            known[moment] = _look(store, config, actions, moment)
-    looks = [known[moment] for moment in times if moment in known]
-    return Course(config.name, looks, len(looks) == len(times))
-
-
-def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
+def past_look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
+    """Return what a report at a past time said of the metrics. Raises DatabaseUnavailable."""
     so_far = actions[: bisect_right(logged_at(actions), moment)]
     reports = compare_all(store, config, so_far, moment, until=moment)
     return Look(moment, [report for of_arm in reports.values() for report in of_arm])

@@ -18,7 +18,6 @@ class Assigned:
     """The arm of one request.
 
     fallback: the control's variant, which answers if this arm fails; None if this is the control.
-    epoch: the epoch of the standing under which the unit was assigned.
     """
 
     experiment: str
@@ -26,7 +25,6 @@ class Assigned:
     variant: str
     bucket: int
     fallback: str | None
-    epoch: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Assigner:
         ):
             return None
         fallback = None if arm.name == config.control else config.variant_of(config.control)
-        return Assigned(config.name, arm.name, arm.variant, position, fallback, standing.epoch)
+        return Assigned(config.name, arm.name, arm.variant, position, fallback)
 
     def shipped(self, standings: Mapping[str, Standing]) -> str | None:
         """Return the variant of the first shipped experiment, if any."""

@@ -9,12 +9,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, model_validator
 
 from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
-from service.experiments.fields import ConfigName, Duration, Salt, Share, seconds
+from service.experiments.fields import ConfigName, Salt, Share
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
 
-MAX_UNEVEN = 0.02
+MAX_UNEVEN = 0.005
 """How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
 
 MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
@@ -84,22 +84,15 @@ class Guardrails(_Config):
     p99_ms: limit of the 99th percentile of the time from admission to result.
     score_shift: population stability index of the arm's scores against the control's.
     srm: p-value of the sample-ratio check; below it the whole experiment goes back to control.
-    window: the time that is looked at. min_requests: a replica with fewer requests of an arm decides nothing,
-        and with fewer units of it nothing about scores.
+    min_requests: a replica with fewer requests of an arm in the last minute decides nothing, and with fewer
+        units of it nothing about scores.
     """
 
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
     p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     srm: Annotated[float, Field(gt=0, le=0.05)] | None = 0.001
-    window: Duration = "60s"
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not 5 <= seconds(self.window) <= 3600:
-            raise ValueError("window: must be 5s to 1h")
-        return self
 
 
 class ExperimentConfig(_Config):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from service.experiments.fields import says
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -17,11 +17,6 @@ MAX_VALUE = 1e15
 ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
 
 
-def says(description: str) -> Any:
-    """Return the description of a field in the OpenAPI document."""
-    return Field(description=description)
-
-
 def values_of(record: Any) -> dict[str, Any]:
     """Return the fields of a record, which are the columns of its table."""
     return {name: getattr(record, name) for name in record.__slots__}
@@ -29,7 +24,7 @@ def values_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit met its arm. epoch: the label of the buckets that were exposed then (`state.Epoch`)."""
+    """A unit met its arm."""
 
     experiment: str
     unit: str
@@ -37,7 +32,6 @@ class Exposure:
     bucket: int
     time: float
     config_version: str
-    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

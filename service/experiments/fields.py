@@ -1,31 +1,13 @@
-"""The types of an experiment's fields: names, units, shares and durations."""
+"""The types of an experiment's fields: names, units and shares."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
+from pydantic import Field, GetPydanticSchema, StringConstraints
 from pydantic_core import PydanticCustomError, core_schema
 
 MAX_UNIT_CHARS = 256
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def seconds(duration: str) -> float:
-    """Return the seconds of a duration such as `30s`, `15m`, `1.5h` or `7d`. Raises ValueError."""
-    match = _DURATION.fullmatch(duration)
-    if match is None:
-        raise ValueError(f"{duration!r} is no duration; write a number and s, m, h or d, such as 30s or 1.5h")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def _duration(text: str) -> str:
-    if not seconds(text) > 0:
-        raise ValueError("must be longer than 0s")
-    return text
 
 
 def _storable(text: str) -> str:
@@ -47,4 +29,8 @@ ConfigName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
 Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Duration = Annotated[str, AfterValidator(_duration)]
+
+
+def says(description: str) -> Any:
+    """Return the description of a field in the OpenAPI document."""
+    return Field(description=description)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from service.experiments.definition import ExperimentConfig, Guardrails
 from service.experiments.events import Action
-from service.experiments.ledger import Ledger, Supervisor
+from service.experiments.ledger import Ledger
 from service.experiments.windows import ArmWindows, Counts
 
 logger = logging.getLogger("headroom.experiments")
@@ -58,26 +58,29 @@ class Guard:
         self._ledger = ledger
         self._windows = windows
         self._metrics = ledger.metrics
-        self._supervisor = Supervisor(ledger.monotonic)
         self._running: set[str] = set()  # the experiments that the last look found running
 
     async def run(self) -> None:
-        """Watch until cancelled. An error is logged, and the next round comes a second later."""
+        """Watch until cancelled."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            with self._supervisor.supervise("the guardrails"):
-                self.watch()
+            self.watch()
 
     def watch(self) -> None:
-        """Look at every experiment once. An error in one does not keep the others from being watched."""
+        """Look at every experiment once, also if one raises an error; raise the last one at the end."""
         before, self._running = self._running, set()
+        failure = None
         for config in self._ledger.configs:
-            with self._supervisor.supervise(f"the guardrails of {config.name}"):
+            try:
                 self._watch(config)
+            except Exception as error:
+                failure = error
         for started in self._running - before:
             self._metrics.watched(started)
         for stopped in before - self._running:
             self._metrics.sample_ratio.labels(stopped).set(math.nan)
+        if failure is not None:
+            raise failure
 
     def roll_back(self, experiment: str, breaches: Sequence[Breach]) -> None:
         """Take arms back to control: here at once, elsewhere with the next refresh of each replica."""
@@ -111,18 +114,12 @@ class Guard:
 
     def _sample_ratio_breaches(self, config: ExperimentConfig, arms: Sequence[str]) -> list[Breach]:
         """Return a breach of each of these arms if the arms do not have the units they should."""
-        ratio = self._ledger.sample_ratio(config)
-        shown = math.nan if ratio is None else ratio.sequential_p
-        self._metrics.sample_ratio.labels(config.name).set(shown)
-        if ratio is None:
+        p, limit = self._ledger.sample_ratio_p(config), config.guardrails.srm
+        self._metrics.sample_ratio.labels(config.name).set(math.nan if p is None else p)
+        if p is None or limit is None or p >= limit:
             return []
-        p, limit = ratio.sequential_p, config.guardrails.srm
-        if limit is None or p >= limit:
-            return []
-        detail = (
-            f"units {dict(ratio.units)} do not fit the exposed buckets "
-            f"{config.exposed(ratio.traffic)} (p = {p:.2g}; the limit is {limit:g})"
-        )
+        units = dict(self._ledger.exposures(config.name))
+        detail = f"units {units} do not fit the arms' weights (p = {p:.2g}; the limit is {limit:g})"
         return [Breach(arm, "srm", detail) for arm in arms]
 
 

@@ -11,15 +11,14 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from service.errors import DatabaseUnavailable
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.metrics import ExperimentMetrics
-from service.experiments.report import EpochRatio
-from service.experiments.sample_ratio import epoch_ratio
+from service.experiments.sample_ratio import check
 from service.experiments.state import IDLE, Standing, fold, identity
 from service.experiments.store import Store
 
@@ -28,31 +27,6 @@ logger = logging.getLogger("headroom.experiments")
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
-
-ERROR_SECONDS = 600.0
-"""An error of one kind that comes every second is logged once in this time."""
-
-
-class Supervisor:
-    """Logs the errors of a loop's rounds that nobody foresaw, so that the loop goes on.
-
-    monotonic: returns seconds that never go back.
-    """
-
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._next_log: dict[tuple[str, type[Exception]], float] = {}
-
-    @contextmanager
-    def supervise(self, task: str) -> Iterator[None]:
-        """Log an error of the block instead of raising it."""
-        try:
-            yield
-        except Exception as error:
-            kind, now = (task, type(error)), self._monotonic()
-            if now >= self._next_log.get(kind, now):
-                self._next_log[kind] = now + ERROR_SECONDS
-                logger.exception("%s cannot be kept up; tried again every second: %s", task, error)
 
 
 class Ledger:
@@ -78,13 +52,12 @@ class Ledger:
         self.config_version = ""
         self.standings: Mapping[str, Standing] = {}
         self.state_version = 0
-        self._supervisor = Supervisor(monotonic)
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._log: Mapping[str, Sequence[Action]] = {}
         self._unrecorded: list[Action] = []
         self._has_unrecorded = asyncio.Event()
-        self._epoch_counts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+        self._unit_counts: Mapping[str, Counter[str]] = {}
         self._refreshes = 0
         self._database_failed = False
 
@@ -118,8 +91,7 @@ class Ledger:
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._has_unrecorded.wait()
             self._has_unrecorded.clear()
-            with self._supervisor.supervise("the state of the experiments"):
-                await asyncio.to_thread(self.refresh)
+            await asyncio.to_thread(self.refresh)
 
     def flush(self) -> None:
         """Record the unrecorded actions, so that other replicas learn of a roll-back of the last second."""
@@ -162,16 +134,13 @@ class Ledger:
 
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
-        total: Counter[str] = Counter()
-        for of_epoch in self._epoch_counts.get(name, {}).values():
-            total.update(of_epoch)
-        return total
+        return self._unit_counts.get(name, Counter())
 
-    def sample_ratio(self, config: ExperimentConfig) -> EpochRatio | None:
-        """Return the sample ratio at the present traffic; None without units to compare."""
+    def sample_ratio_p(self, config: ExperimentConfig) -> float | None:
+        """Return the p-value of a running experiment's sample ratio; None without units to compare."""
         standing = self.standing(config.name)
-        counts = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
-        return epoch_ratio(config, standing.epoch, counts) if standing.is_running else None
+        ratio = check(config, self.exposures(config.name), standing.rolled_back)
+        return ratio.sequential_p if standing.is_running and ratio.units else None
 
     def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
         """Exchange what is new with the database. starting: those of the configs that start now if new."""
@@ -194,7 +163,7 @@ class Ledger:
             self.store.record_action(action)
             self._read(names, recorded=action)
         if self._refreshes % COUNTS_EVERY == 0:
-            self._epoch_counts = self.store.epoch_counts(names)
+            self._unit_counts = self.store.unit_counts(names)
         self._refreshes += 1
         for config in starting:
             if not any(action.kind == "start" for action in self._log[config.name]):

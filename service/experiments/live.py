@@ -75,8 +75,8 @@ UNROUTED = Route()
 class LiveExperiments:
     """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
-    ledger: knows where the experiments stand. guard: watches the guardrails. writer: stores exposures.
-
+    ledger: knows where the experiments stand; somebody runs its `follow`. guard: watches the guardrails;
+        somebody runs its `run`. writer: stores exposures.
     store: opened with the first config that has an experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
@@ -98,7 +98,6 @@ class LiveExperiments:
         self._seen = RecentlySeen()
         self._next_warning: dict[tuple[str, str], float] = {}
         self._writes = False
-        self._tasks: list[asyncio.Task[None]] = []
 
     def check(self, assigner: Assigner) -> None:
         """Raise ValueError if a config would move the units of an experiment that has begun."""
@@ -120,21 +119,8 @@ class LiveExperiments:
             self.writer.start()
             self._writes = True
 
-    def start(self) -> None:
-        """Begin to follow the database and to watch the guardrails, on the running event loop."""
-        # Two tasks: a database that hangs must not keep the guardrails from being watched.
-        self._tasks = [asyncio.create_task(work) for work in (self.ledger.follow(), self.guard.run())]
-
-    @property
-    def failure(self) -> str | None:
-        """Why the experiments cannot go on; None while they do."""
-        return "the experiments' guardrails stopped" if any(task.done() for task in self._tasks) else None
-
     async def close(self, timeout_s: float) -> None:
-        """Stop, and store the buffered records within the timeout."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Store the buffered records within the timeout, and end."""
         await asyncio.to_thread(self.ledger.flush)
         if self._writes:
             await asyncio.to_thread(self.writer.close, timeout_s)
@@ -204,7 +190,6 @@ class LiveExperiments:
             bucket=assigned.bucket,
             time=route.time,
             config_version=self.ledger.config_version,
-            epoch=assigned.epoch,
         )
         if not self.writer.put(exposure):
             self._seen.forget(member)  # the unit's next request tries again

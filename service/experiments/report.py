@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from service.experiments.events import Action, says
+from service.experiments.events import Action
+from service.experiments.fields import says
 from service.experiments.state import Status
 
 Decision = Literal[
@@ -21,23 +22,13 @@ Recommendation = Literal["ship", "stop", "wait", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRatio:
-    """The new units of one epoch: the times with the same traffic and the same arms rolled back."""
-
-    traffic: Annotated[float, says("The share of traffic in this epoch.")]
-    units: Annotated[Mapping[str, int], says("Units by arm that came for the first time.")]
-    expected: Annotated[Mapping[str, float], says("Each arm's share of the exposed buckets.")]
-    sequential_p: Annotated[float, says("p-value that is valid for any number of looks.")]
-
-
-@dataclass(frozen=True, slots=True)
 class SampleRatio:
     """The check that the arms have the shares of units that they should have."""
 
-    sequential_p: Annotated[float, says("p-value of the epoch that raises the alarm, or of the last one.")]
+    sequential_p: Annotated[float, says("p-value that is valid for any number of looks.")]
     alarm: Annotated[bool, says("Whether `sequential_p` is so small that no result can be trusted.")]
     text: Annotated[str, says("The result as a sentence.")]
-    epochs: Annotated[Sequence[EpochRatio], says("In order of time, without the arms rolled back now.")]
+    units: Annotated[Mapping[str, int], says("Units of the arms compared: those not rolled back.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +179,7 @@ class ExperimentView:
     shipped: Annotated[str | None, says("The arm that everybody gets.")]
     sample_ratio_p: Annotated[
         float | None,
-        says("Anytime-valid p of the sample-ratio check at the present traffic; null without an exposure."),
+        says("Anytime-valid p of the sample-ratio check; null without an exposure."),
     ]
     guardrails: Annotated[list[GuardrailView], says("The windows on the answering replica, by arm.")]
 

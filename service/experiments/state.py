@@ -27,7 +27,6 @@ class Standing:
     rolled_back: arms whose units get the default, and are not exposed.
     shipped: the arm that everybody gets.
     started: Unix seconds.
-    epoch: the label of the buckets that are exposed, while the experiment runs (`Epoch`).
     """
 
     status: Status = "pending"
@@ -35,7 +34,6 @@ class Standing:
     rolled_back: frozenset[str] = frozenset()
     shipped: str | None = None
     started: float | None = None
-    epoch: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -44,29 +42,6 @@ class Standing:
 
 
 IDLE = Standing()
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """The exposed buckets of an experiment: the share of traffic, without the arms that are rolled back.
-
-    A unit is counted in the epoch in which it first comes, before its arm can have had any effect on it.
-    Whether it comes back is an effect of its arm, so a unit that returns is not counted again.
-    """
-
-    traffic: float = 1.0
-    rolled_back: frozenset[str] = frozenset()
-
-    @classmethod
-    def parse(cls, label: str) -> Epoch:
-        """Return the epoch of a label. The empty label of exposures without epoch stands for all traffic."""
-        traffic, _, rolled_back = label.partition(" ")
-        return cls(float(traffic or 1.0), frozenset(rolled_back.split(",")) - {""})
-
-    @property
-    def label(self) -> str:
-        """The text that stands for this epoch in the database."""
-        return f"{self.traffic!r} {','.join(sorted(self.rolled_back))}"
 
 
 def identity(config: ExperimentConfig) -> str:
@@ -108,8 +83,7 @@ def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
         return replace(ended, status="stopped")
     if rolled_back.issuperset(config.treatments):
         return replace(ended, status="rolled_back")
-    epoch = Epoch(traffic, ended.rolled_back).label
-    return replace(ended, status="running", traffic=traffic, epoch=epoch)
+    return replace(ended, status="running", traffic=traffic)
 
 
 @dataclass(frozen=True, slots=True)

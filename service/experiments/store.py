@@ -8,6 +8,7 @@ as soon as it is back.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, insert, select
 
 from service.errors import DatabaseUnavailable
-from service.experiments import database, outcomes, tables
+from service.experiments import database, tables
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import (
     Action,
@@ -23,12 +24,16 @@ from service.experiments.events import (
     Outcome,
     OutcomeReceipt,
     ShadowResult,
+    UnknownOutcome,
     values_of,
 )
-from service.experiments.tables import actions, epoch_counts, exposures, shadow_results
+from service.experiments.tables import actions, exposures, shadow_results, unit_counts
 
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
+
+MAX_LISTED = 10
+"""Names of metrics in a message, at most."""
 
 _LOG_LOCK = 0x6163746E
 
@@ -67,12 +72,11 @@ class Store:
     def add_exposures(self, rows: Sequence[Exposure]) -> int:
         """Store the exposures of units that are new. Return how many are.
 
-        Replicas write in no order, so a stored unit gets the time of an exposure that is earlier. It stays
-        in the epoch in which it was counted.
+        Replicas write in no order, so a stored unit gets the time of an exposure that is earlier.
         """
         # Sorted, so that two replicas lock rows in the same order and cannot deadlock.
         values = sorted(map(values_of, rows), key=lambda row: (row["experiment"], row["unit"], row["time"]))
-        times: dict[tuple[str, str, str], list[float]] = {}
+        new: Counter[tuple[str, str]] = Counter()
         known: list[dict[str, Any]] = []
         with self._write() as db:
             add = tables.insert_new(db, exposures).returning(*exposures.c)
@@ -80,7 +84,7 @@ class Store:
                 added = set()
                 for row in db.execute(add, chunk):
                     added.add((row.experiment, row.unit))
-                    times.setdefault((row.experiment, row.epoch, row.arm), []).append(row.time)
+                    new[row.experiment, row.arm] += 1
                 known += [row for row in chunk if (row["experiment"], row["unit"]) not in added]
             earlier = tables.insert(db, exposures)
             earlier = earlier.on_conflict_do_update(
@@ -90,13 +94,10 @@ class Store:
             )
             for chunk in _chunks(known):  # after all inserts, for the same reason
                 db.execute(earlier, chunk)
-            counts = [
-                {"experiment": e, "epoch": label, "arm": a, "units": len(since), "since": min(since)}
-                for (e, label, a), since in sorted(times.items())
-            ]
-            for chunk in _chunks(counts):
-                db.execute(tables.add_units(db), chunk)
-        return sum(map(len, times.values()))
+            if new:
+                counts = [{"experiment": e, "arm": arm, "units": n} for (e, arm), n in sorted(new.items())]
+                db.execute(tables.add_units(db), counts)
+        return new.total()
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Store shadow results."""
@@ -112,7 +113,7 @@ class Store:
         configs: the experiments of the live config. An outcome of another experiment, or of a metric that its
         experiment does not declare, is unknown and not stored.
         """
-        kept, unknown = outcomes.sort_out(rows, configs)
+        kept, unknown = _sort_out(rows, configs)
         stored = 0
         for chunk in _chunks(kept):
             values = {(row.experiment, row.id): values_of(row) for row in reversed(chunk)}  # the first counts
@@ -148,20 +149,13 @@ class Store:
         with self.read() as db:
             return _read_log(db, experiments)
 
-    def epoch_counts(self, experiments: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
-        """Return the units by experiment, epoch in which they first came (in order of time), and arm.
-
-        The cost does not grow with the units.
-        """
-        counts: dict[str, dict[str, dict[str, int]]] = {experiment: {} for experiment in experiments}
-        query = (
-            select(epoch_counts)
-            .where(epoch_counts.c.experiment.in_(list(experiments)))
-            .order_by(epoch_counts.c.since)
-        )
+    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
+        """Return the exposed units by experiment and arm. The cost does not grow with the units."""
+        counts = {experiment: Counter[str]() for experiment in experiments}
+        query = select(unit_counts).where(unit_counts.c.experiment.in_(list(experiments)))
         with self.read() as db:
             for row in db.execute(query):
-                counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
+                counts[row.experiment][row.arm] = int(row.units)
         return counts
 
     def read(self, *, seconds: int = database.STATEMENT_S) -> AbstractContextManager[Connection]:
@@ -195,3 +189,29 @@ def _read_log(db: Connection, experiments: Collection[str]) -> list[tuple[int, A
         (int(row["number"]), Action(**{name: row[name] for name in Action.__slots__}))
         for row in db.execute(query).mappings()
     ]
+
+
+def _sort_out(
+    rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
+) -> tuple[list[Outcome], list[UnknownOutcome]]:
+    """Return the outcomes of known experiments and metrics, and those of unknown ones.
+
+    configs: the known experiments; one without metrics takes any.
+    """
+    known: list[Outcome] = []
+    unknown: list[UnknownOutcome] = []
+    sources = {
+        config.name: {source for metric in config.metrics for source in metric.sources} for config in configs
+    }
+    for index, row in enumerate(rows):
+        declared = sources.get(row.experiment)
+        if declared is None:
+            message = f"there is no experiment {row.experiment!r}"
+            unknown.append(UnknownOutcome(index, row.id, "experiment", message))
+        elif declared and row.metric not in declared:
+            names = ", ".join(sorted(declared)[:MAX_LISTED]) + (", …" if len(declared) > MAX_LISTED else "")
+            message = f"{row.experiment!r} has no metric {row.metric!r}; it has {names}"
+            unknown.append(UnknownOutcome(index, row.id, "metric", message))
+        else:
+            known.append(row)
+    return known, unknown

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import postgresql, sqlite
 
-VERSION = 3
+VERSION = 4
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
@@ -38,20 +38,19 @@ exposures = Table(
     "exposures",
     metadata,
     *_keys("experiment", "unit"),
-    *_columns(Text, "arm", "config_version", "epoch"),
+    *_columns(Text, "arm", "config_version"),
     *_columns(Integer, "bucket"),
     *_columns(Double, "time"),
     sqlite_with_rowid=False,
 )
 
-epoch_counts = Table(
-    "epoch_counts",
+unit_counts = Table(
+    "unit_counts",
     metadata,
-    *_keys("experiment", "epoch", "arm"),
+    *_keys("experiment", "arm"),
     *_columns(BigInteger, "units"),
-    *_columns(Double, "since"),
     sqlite_with_rowid=False,
-    comment="Units by the epoch in which they first came. since: the first one's time.",
+    comment="How many units of `exposures` each arm has.",
 )
 
 outcomes = Table(
@@ -99,9 +98,9 @@ def insert_new(db: Connection, table: Table) -> Any:
 
 
 def add_units(db: Connection) -> Any:
-    """Return an INSERT into the counts of epochs that adds its units to those of the same epoch and arm."""
-    statement = insert(db, epoch_counts)
+    """Return an INSERT into the counts that adds its units to those of the same arm."""
+    statement = insert(db, unit_counts)
     return statement.on_conflict_do_update(
-        index_elements=list(epoch_counts.primary_key),
-        set_={"units": epoch_counts.c.units + statement.excluded.units},
+        index_elements=list(unit_counts.primary_key),
+        set_={"units": unit_counts.c.units + statement.excluded.units},
     )

@@ -1,4 +1,4 @@
-"""Sliding windows over the requests of each arm: what this replica saw in the last seconds."""
+"""Sliding windows over the requests of each arm: what this replica saw in the last minute."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.experiments.definition import ExperimentConfig, Guardrails
-from service.experiments.fields import seconds
 from service.experiments.ledger import Ledger
 
 Scores = NDArray[np.float32]
 
+SLOT_SECONDS = 2.0
 SLOTS = 30
-"""A window advances by a thirtieth of its length at a time."""
+"""A window is a minute long, and advances by a slot at a time."""
 
 SCORE_BINS = 100
 
@@ -63,14 +63,13 @@ class _Slot:
 
 
 class SlidingWindow:
-    """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop.
+    """Counts the requests of the last minute. Not thread-safe: it belongs to the event loop.
 
     A unit's scores are those of its first request. They count until that request leaves the window; then the
     unit's next request counts.
     """
 
     def __init__(self, limits: Guardrails) -> None:
-        self._slot_s = seconds(limits.window) / SLOTS
         self._slow_s = math.inf if limits.p99_ms is None else limits.p99_ms / 1000
         self._counts_scores = limits.score_shift is not None
         self._slots: deque[_Slot] = deque()
@@ -89,7 +88,7 @@ class SlidingWindow:
 
         scores: returns (pairs,) in [0, 1]. It is called only if a guardrail needs them.
         """
-        number = int(now / self._slot_s)
+        number = int(now / SLOT_SECONDS)
         if not self._slots or self._slots[-1].number != number:
             self._expire(number)
             self._slots.append(_Slot(number))
@@ -112,7 +111,7 @@ class SlidingWindow:
 
     def total(self, now: float) -> Counts:
         """Return the counts of the window that ends now."""
-        self._expire(int(now / self._slot_s))
+        self._expire(int(now / SLOT_SECONDS))
         total = Counts()
         for slot in self._slots:
             total.add(slot.counts)

@@ -1,8 +1,10 @@
-"""The access log: one line per request, written by a thread.
+"""The access log: a record of each request, and its line, which is written at once.
 
-A request costs its event loop one entry in a queue. The thread wakes up at most ten times a second, so that
-it takes the interpreter from the event loop rarely. If nobody takes the lines, they are counted and dropped:
-the log holds up no request and fills no memory.
+`Telemetry` begins and ends the records of a process; who learns something about a request adds it to
+`current`.
+
+A line goes into the pipe to `headroom serve` whole, or not at all: if nobody takes it, it is counted and
+dropped. So the log holds up no request and fills no memory.
 
 Every line is printable ASCII, whatever the request holds, so no request can forge a line or move a cursor.
 """
@@ -11,25 +13,101 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections import deque
-from collections.abc import Callable
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from service.observe.record import Record
-
 PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 """Variable that names the pipe to `headroom serve`. Without it, lines go to the replica's standard output."""
 
-GATHER_S = 0.1
-MAX_WAITING_LINES = 20_000
 CHUNK_BYTES = 4096
 """Bytes that a pipe takes at once; more could be torn apart by another replica's lines."""
 
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
+MAX_QUERY_CHARS = 200
+"""How many characters of a query are written."""
+
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+
+
+@dataclass(slots=True)
+class Record:
+    """Facts of one request, as far as they are known.
+
+    path: as the client sent it, in percent encoding, without its query string. keeps_query: whether the
+    operator wants queries written. came: seconds since 1970. key: the name of its API key. trace_id: 32 hex
+    digits, of the caller's `traceparent` header. pairs: 0 if it was refused before they were counted.
+    variant, mask: a name and an id, or up to four of each, joined by commas. queue_ms, inference_ms: as in
+    the answer. shed: why it got no result, in the words of the metric.
+    """
+
+    request_id: str
+    method: str
+    path: bytes
+    keeps_query: bool = False
+    came: float = field(default_factory=time.time)
+    key: str | None = None
+    trace_id: str | None = None
+    pairs: int = 0
+    variant: str | None = None
+    mask: str | None = None
+    query: str | None = None
+    queue_ms: float | None = None
+    inference_ms: float | None = None
+    shed: str | None = None
+    status: int = 0
+    seconds: float = 0.0
+
+    def asks_for(self, columns: Sequence[tuple[str, str]], pairs: int, query: str) -> None:
+        """Note what is to be scored: the variant's name and the mask's id of each column."""
+        self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
+        self.pairs = pairs
+        if self.keeps_query:
+            self.query = query[:MAX_QUERY_CHARS]
+
+    def responds(self, queue_ms: float, inference_ms: float) -> None:
+        """Note that the result is there."""
+        self.queue_ms = round(queue_ms, 3)
+        self.inference_ms = round(inference_ms, 3)
+
+
+_current: ContextVar[Record] = ContextVar("record")
+
+
+def current() -> Record:
+    """Return the record of the request that this task answers; outside of any, one that nobody reads."""
+    return _current.get(None) or Record("", "", b"")
+
+
+class Telemetry:
+    """The access log of one process, if it is asked for. access_log, log_queries: the settings."""
+
+    def __init__(self, access_log: Literal["off", "console", "json"], *, log_queries: bool) -> None:
+        self._access_log: AccessLog | None = None
+        self._keeps_query = log_queries
+        if access_log != "off":
+            self._access_log = AccessLog(access_log)
+
+    def begin(self, scope: Mapping[str, Any], request_id: str) -> Record:
+        """Begin the record of the request that this task answers."""
+        path = scope.get("raw_path") or quote(scope["path"]).encode()
+        record = Record(request_id, scope["method"], path, self._keeps_query)
+        if self._access_log is not None:
+            record.trace_id = _trace_of_caller(scope)
+        _current.set(record)
+        return record
+
+    def end(self, record: Record, *, status: int, seconds: float) -> None:
+        """Write the line of a request that is answered, or given up."""
+        if self._access_log is not None:
+            record.status, record.seconds = status, seconds
+            self._access_log.write(record)
 
 
 class AccessLog:
@@ -38,55 +116,19 @@ class AccessLog:
     def __init__(self, form: Literal["console", "json"]) -> None:
         self._line: Callable[[Record], str] = json_line if form == "json" else console_line
         self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
-        self._waiting: deque[Record] = deque()
         self._lost = 0
-        self._lost_told = 0
-        self._wake = threading.Event()
-        self._closing = threading.Event()
         pipe = os.environ.get(PIPE)
-        self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY)
-        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
-        self._thread.start()
+        self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
 
     def write(self, request: Record) -> None:
-        """Queue a request's line. Never blocks."""
-        if len(self._waiting) >= MAX_WAITING_LINES:
-            self._lost += 1
-            return
-        self._waiting.append(request)
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def close(self, timeout_s: float) -> None:
-        """Write what waits, within the timeout."""
-        self._closing.set()
-        self._wake.set()
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
+        """Write a request's line, or count it if nobody takes it."""
         try:
-            while not self._closing.is_set():
-                self._wake.wait()
-                self._closing.wait(GATHER_S)
-                self._wake.clear()
-                self._write_waiting()
-            self._write_waiting()  # what came during the last write, before `close`
-        except OSError:  # the reader is gone; from now on the queue fills up once, and lines are dropped
-            return
-
-    def _write_waiting(self) -> None:
-        chunk = b""
-        while self._waiting:
-            line = self._line(self._waiting.popleft()).encode("ascii")
-            if len(chunk) + len(line) > CHUNK_BYTES:
-                write_all(self._out, chunk)
-                chunk = b""
-            chunk += line
-        if (lost := self._lost) > self._lost_told:
-            chunk += self._lost_line.format(lost - self._lost_told).encode("ascii")
-            self._lost_told = lost
-        if chunk:
-            write_all(self._out, chunk)
+            if self._lost:
+                os.write(self._out, self._lost_line.format(self._lost).encode("ascii"))
+                self._lost = 0
+            os.write(self._out, self._line(request).encode("ascii"))
+        except OSError:  # the pipe is full, or its reader is gone
+            self._lost += 1
 
 
 def json_line(request: Record) -> str:
@@ -105,9 +147,9 @@ def console_line(request: Record) -> str:
 
 
 def _members(request: Record) -> dict[str, Any]:
-    time = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
+    moment = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
     members = {
-        "time": time.replace("+00:00", "Z"),
+        "time": moment.replace("+00:00", "Z"),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
         "key": request.key,
@@ -132,7 +174,13 @@ def _plain(text: bytes) -> str:
     return quote(text[:MAX_PATH_BYTES], safe=_PRINTABLE)
 
 
-def write_all(out: int, data: bytes) -> None:
-    """Write all bytes to an open file. Raises OSError if nobody takes them."""
-    while data:
-        data = data[os.write(out, data) :]
+def _trace_of_caller(scope: Mapping[str, Any]) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"traceparent" and (match := _TRACEPARENT.fullmatch(value)):
+            return str(match[1], "ascii")
+    return None
+
+
+def _joined(names: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return ",".join(distinct if len(distinct) <= 4 else [*distinct[:4], "..."])

@@ -1,8 +1,9 @@
 """The Prometheus metrics of the service: names, labels, buckets, and the methods that update them.
 
-If `PROMETHEUS_MULTIPROC_DIR` is set when the process starts, all replicas of a node share that directory and
-each of them answers a scrape for all. Counters and histograms are summed over live and dead processes; gauges
-come from live processes only (`service.observe.node_metrics`).
+If `PROMETHEUS_MULTIPROC_DIR` is set when the process starts, all replicas of a node share that directory, and
+each of them answers a scrape for all by prometheus-client's multiprocess mode. Each process writes its values
+into files named after its process id, and whoever answers adds all files up. The counters and histograms of a
+process that ended still count, but its gauges must go: nobody tells prometheus-client that it was killed.
 
 Label values come from the config and from fixed words, never from a request.
 """
@@ -18,9 +19,12 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -30,10 +34,10 @@ from prometheus_client import (
     generate_latest,
     values,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from service.errors import ShedReason
 from service.experiments.metrics import ExperimentMetrics
-from service.observe import node_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
@@ -262,7 +266,7 @@ class Metrics:
         """Return the metrics of this process, or of every replica that shares the multi-process directory."""
         if self._directory is None:
             return generate_latest(self._registry)
-        return node_metrics.render(self._directory)
+        return render_node(self._directory)
 
 
 def node_directory() -> Path | None:
@@ -283,3 +287,23 @@ def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float
     """
     histogram._sum.inc(round(value * times * steps) / steps)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)
+
+
+def render_node(directory: Path) -> bytes:
+    """Return the metrics of all processes that share the directory, but no gauges of those that ended."""
+    opened_by = cache(_opened_by)
+    for file in directory.resolve().glob("gauge_live*.db"):
+        with suppress(psutil.AccessDenied):  # another user's process
+            if str(file) not in opened_by(int(file.stem.rpartition("_")[2])):
+                file.unlink(missing_ok=True)  # a scrape beside this one may be faster
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(directory))  # type: ignore[no-untyped-call]
+    return generate_latest(registry)
+
+
+def _opened_by(pid: int) -> set[str]:
+    """Return the files that a process has open. In a container, process ids come again after a restart."""
+    try:
+        return {opened.path for opened in psutil.Process(pid).open_files()}
+    except psutil.NoSuchProcess:
+        return set()

@@ -157,7 +157,6 @@ class Relevance:
     async def _drain(self) -> None:
         if self._replica is not None:
             await self._replica.drain()
-            await asyncio.to_thread(self._app.state.telemetry.close)
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)

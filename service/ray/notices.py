@@ -10,15 +10,17 @@ standard output, the pipe fills up, and the replicas count the lines that they d
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from service.observe.access_log import PIPE, write_all
+from service.observe.access_log import PIPE
 
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""
@@ -32,6 +34,7 @@ WINDOW_S = 60.0
 MAX_LINES = 60
 
 STOP_SECONDS = 2.0
+PIPE_BYTES = 1 << 20  # some 3,000 lines
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
 
@@ -104,7 +107,7 @@ def show_to_operator() -> None:
 class Copier:
     """Makes the pipe of a run, and names it to the processes that this one starts from now on.
 
-    It copies the lines of the pipe from `start` to `stop`. Until then, the pipe holds 64 KiB of them.
+    It copies the lines of the pipe from `start` to `stop`. The pipe holds PIPE_BYTES of them.
     """
 
     def __init__(self, run: Path) -> None:
@@ -114,6 +117,8 @@ class Copier:
         # Opened for reading and writing, the pipe has no end while replicas come and go.
         self._pipe = os.open(pipe, os.O_RDWR)
         self._end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        if sys.platform == "linux":
+            fcntl.fcntl(self._end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._thread = threading.Thread(target=self._copy, name="access-log", daemon=True)
 
     def start(self) -> None:
@@ -132,7 +137,8 @@ class Copier:
         while not data.endswith(b"\0"):
             data = os.read(self._pipe, 65_536)
             try:
-                if is_read:
-                    write_all(_OUT, data.removesuffix(b"\0"))
+                rest = data.removesuffix(b"\0") if is_read else b""
+                while rest:
+                    rest = rest[os.write(_OUT, rest) :]
             except OSError:  # nobody reads standard output any more
                 is_read = False

@@ -11,6 +11,7 @@ from models.condense.search import Method, largest_cost
 from models.condense.words import count_words
 from service.config.settings import Settings
 from service.errors import InvalidRequest
+from service.experiments.fields import says
 from service.schemas.requests import (
     ChosenNetwork,
     Query,
@@ -93,14 +94,12 @@ class CondenseRequest(ChosenNetwork, Request):
 class WordOfQuery:
     """A word of the query, and whether the condensed query has it."""
 
-    word: Annotated[str, Field(description="As it was typed.")]
-    form: Annotated[
-        str, Field(description="As a shorter query has it: without punctuation around it and particle.")
-    ]
-    kept: Annotated[bool, Field(description="Whether the condensed query has it.")]
+    word: Annotated[str, says("As it was typed.")]
+    form: Annotated[str, says("As a shorter query has it: without punctuation around it and particle.")]
+    kept: Annotated[bool, says("Whether the condensed query has it.")]
     importance: Annotated[
         float,
-        Field(description="The loss of the query without this word alone; 1 for the only word."),
+        says("The loss of the query without this word alone; 1 for the only word."),
     ]
 
 
@@ -108,17 +107,17 @@ class WordOfQuery:
 class QueryOfLength:
     """The query of one length on the way from all words to one."""
 
-    words: Annotated[int, Field(description="How many words it has.")]
-    query: Annotated[str, Field(description="The query of that length.")]
+    words: Annotated[int, says("How many words it has.")]
+    query: Annotated[str, says("The query of that length.")]
     left_out: Annotated[
         int | None,
-        Field(description="The index in `words` of the word that this length leaves out."),
+        says("The index in `words` of the word that this length leaves out."),
     ]
-    loss: Annotated[float, Field(description="What it loses.")]
+    loss: Annotated[float, says("What it loses.")]
     measured: Annotated[
         bool,
-        Field(
-            description="False: the loss is estimated from the deletions of single words, which "
+        says(
+            "False: the loss is estimated from the deletions of single words, which "
             "`leave_one_out` does for lengths that no bound on the loss made it measure."
         ),
     ]
@@ -131,21 +130,21 @@ class CondenseResponse:
     model: AnsweringModel
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
-    method: Annotated[Method, Field(description="How the words were chosen.")]
-    condensed: Annotated[str, Field(description="The shorter query.")]
+    method: Annotated[Method, says("How the words were chosen.")]
+    condensed: Annotated[str, says("The shorter query.")]
     loss: Annotated[
         float,
-        Field(
-            description="Of the condensed query: the mean Jensen–Shannon distance (base 2) between the "
+        says(
+            "Of the condensed query: the mean Jensen–Shannon distance (base 2) between the "
             "titles' grade distributions under the whole and the shorter query, from 0 to 1."
         ),
     ]
-    words: Annotated[list[WordOfQuery], Field(description="In the query's order.")]
-    path: Annotated[list[QueryOfLength], Field(description="From all words to one.")]
+    words: Annotated[list[WordOfQuery], says("In the query's order.")]
+    path: Annotated[list[QueryOfLength], says("From all words to one.")]
     note: Annotated[
         str | None,
-        Field(
-            description="What to know about the result: why the query is not shorter, or that "
+        says(
+            "What to know about the result: why the query is not shorter, or that "
             "the model cannot read all of it."
         ),
     ]

@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from models.checkpoint.chunks import LongTitles, Overflow
 from service.config.settings import Settings
 from service.errors import InvalidRequest
-from service.experiments.fields import Unit
+from service.experiments.fields import Unit, says
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
@@ -71,23 +71,21 @@ MaskField = Annotated[
 ]
 Text = Annotated[
     str,
-    Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
+    says("Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-    Field(
-        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
-    ),
+    says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 
 
 Instruction = Annotated[
     str | None,
-    Field(
-        description="What makes a title relevant, for models whose prompt has an instruction, such as "
+    says(
+        "What makes a title relevant, for models whose prompt has an instruction, such as "
         "Qwen3-Reranker; default: the model's own. Other models ignore it."
     ),
 ]

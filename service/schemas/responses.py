@@ -14,6 +14,8 @@ import orjson
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.experiments.fields import says
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -26,8 +28,8 @@ else:
     Numbers = list[float]
     Matrix = list[list[float]]
 
-AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
-AnsweringVariant = Annotated[str, Field(description="The variant that scores.")]
+AnsweringModel = Annotated[str, says("The checkpoint that scores.")]
+AnsweringVariant = Annotated[str, says("The variant that scores.")]
 
 
 def to_json(value: Any) -> bytes:
@@ -39,40 +41,34 @@ def to_json(value: Any) -> bytes:
 class HeadMaskInfo:
     """A mask: its id, its spec, and how much of the network it leaves on."""
 
-    id: Annotated[
-        str, Field(description="First 12 hex digits of the SHA-256 of weights, skipped layers and units off.")
-    ]
-    spec: Annotated[
-        str, Field(description="The canonical spec: heads that are off, layers that are skipped.")
-    ]
-    heads_on: Annotated[int, Field(description="Heads with a weight above 0 in layers that are computed.")]
-    heads: Annotated[int, Field(description="Heads in all: layers × heads per layer.")]
-    units_on: Annotated[int, Field(description="Feed-forward units that are on in layers that are computed.")]
-    units: Annotated[int, Field(description="Feed-forward units of all layers.")]
-    layers_on: Annotated[int, Field(description="Layers that are computed.")]
-    layers: Annotated[int, Field(description="Layers in all.")]
+    id: Annotated[str, says("First 12 hex digits of the SHA-256 of weights, skipped layers and units off.")]
+    spec: Annotated[str, says("The canonical spec: heads that are off, layers that are skipped.")]
+    heads_on: Annotated[int, says("Heads with a weight above 0 in layers that are computed.")]
+    heads: Annotated[int, says("Heads in all: layers × heads per layer.")]
+    units_on: Annotated[int, says("Feed-forward units that are on in layers that are computed.")]
+    units: Annotated[int, says("Feed-forward units of all layers.")]
+    layers_on: Annotated[int, says("Layers that are computed.")]
+    layers: Annotated[int, says("Layers in all.")]
 
 
 @dataclass(slots=True)
 class Assignment:
     """The experiment's arm that a unit was assigned to."""
 
-    experiment: Annotated[str, Field(description="The experiment's name in the config.")]
-    arm: Annotated[str, Field(description="The arm, whose variant scored.")]
-    bucket: Annotated[int, Field(description="The unit's bucket, from 0 to 9,999.")]
-    fallback: Annotated[
-        bool, Field(description="Whether the arm's variant failed, so that the control's scored.")
-    ] = False
+    experiment: Annotated[str, says("The experiment's name in the config.")]
+    arm: Annotated[str, says("The arm, whose variant scored.")]
+    bucket: Annotated[int, says("The unit's bucket, from 0 to 9,999.")]
+    fallback: Annotated[bool, says("Whether the arm's variant failed, so that the control's scored.")] = False
 
 
 @dataclass(slots=True)
 class Chunk:
     """Which part of a long title its scores are of: title[start:end], counted in Unicode code points."""
 
-    index: Annotated[int, Field(description="The best chunk's number, from 0; the first of equal ones.")]
-    chunks: Annotated[int, Field(description="Chunks that the title was cut into.")]
-    start: Annotated[int, Field(description="Its first character's position in the title.")]
-    end: Annotated[int, Field(description="The position after its last character.")]
+    index: Annotated[int, says("The best chunk's number, from 0; the first of equal ones.")]
+    chunks: Annotated[int, says("Chunks that the title was cut into.")]
+    start: Annotated[int, says("Its first character's position in the title.")]
+    end: Annotated[int, says("The position after its last character.")]
 
 
 @dataclass(slots=True)
@@ -81,55 +77,55 @@ class StageInfo:
 
     variant: AnsweringVariant
     model: AnsweringModel
-    head_mask: Annotated[HeadMaskInfo, Field(description="The mask that was applied in this stage.")]
-    pairs: Annotated[int, Field(description="Pairs that this stage scored; 0 if it was not needed.")]
+    head_mask: Annotated[HeadMaskInfo, says("The mask that was applied in this stage.")]
+    pairs: Annotated[int, says("Pairs that this stage scored; 0 if it was not needed.")]
 
 
-Stages = Annotated[list[StageInfo] | None, Field(description="Of a cascade, its stages in order; else null.")]
+Stages = Annotated[list[StageInfo] | None, says("Of a cascade, its stages in order; else null.")]
 
 
 @dataclass  # without slots: orjson then writes it three times as fast
 class ScoreResult:
     """One pair's relevance. The grade fields are null for models that give one score and no grades."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    grade: Annotated[int | None, Field(description="The likeliest grade, from 0 (least relevant).")]
-    label: Annotated[str | None, Field(description="The grade's name.")]
-    expected_grade: Annotated[Number | None, Field(description="The grades' mean under the probabilities.")]
+    index: Annotated[int, says("Position in the request.")]
+    grade: Annotated[int | None, says("The likeliest grade, from 0 (least relevant).")]
+    label: Annotated[str | None, says("The grade's name.")]
+    expected_grade: Annotated[Number | None, says("The grades' mean under the probabilities.")]
     score: Annotated[
         Number,
-        Field(
-            description="expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its "
+        says(
+            "expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its "
             "sigmoid, or its raw logit, any number, if the model's `score_activation` is identity. A cascade "
             "lowers it for titles that a stage left behind, as far as needed to stay below those it kept."
         ),
     ]
-    probabilities: Annotated[Numbers | None, Field(description="One per grade.")]
-    tokens: Annotated[int, Field(description="Tokens scored, the special ones and all chunks included.")]
-    unknown_tokens: Annotated[int, Field(description="Those of them that the vocabulary could not read.")]
-    truncated: Annotated[bool, Field(description="Whether some of the text was cut off and not scored.")]
+    probabilities: Annotated[Numbers | None, says("One per grade.")]
+    tokens: Annotated[int, says("Tokens scored, the special ones and all chunks included.")]
+    unknown_tokens: Annotated[int, says("Those of them that the vocabulary could not read.")]
+    truncated: Annotated[bool, says("Whether some of the text was cut off and not scored.")]
     raw_score: Annotated[
         Number,
-        Field(
-            description="What ranks the titles: log(score / (1 − score)), computed from the logits, so it "
+        says(
+            "What ranks the titles: log(score / (1 − score)), computed from the logits, so it "
             "tells titles apart whose score rounds to 1 or 0. Of a model that gives one score, its logit."
         ),
     ] = 0.0
     empty: Annotated[
         bool,
-        Field(
-            description="Whether the title holds nothing that the model can read. It then has the lowest "
+        says(
+            "Whether the title holds nothing that the model can read. It then has the lowest "
             "grade and score, whatever the model would say, and ranks last."
         ),
     ] = False
     chunk: Annotated[
         Chunk | None,
-        Field(description="With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
+        says("With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
     ] = None
     stage: Annotated[
         str | None,
-        Field(
-            description="Of a cascade, the variant whose stage scored the title last; grades and "
+        says(
+            "Of a cascade, the variant whose stage scored the title last; grades and "
             "probabilities are that variant's. Else null."
         ),
     ] = None
@@ -145,18 +141,18 @@ class ScoreResult:
 class Usage:
     """How much was scored; a pair counts once for each mask, and once for each stage, that scored it."""
 
-    pairs: Annotated[int, Field(description="Pairs scored.")]
-    tokens: Annotated[int, Field(description="Tokens scored.")]
+    pairs: Annotated[int, says("Pairs scored.")]
+    tokens: Annotated[int, says("Tokens scored.")]
 
 
 @dataclass(slots=True)
 class Timing:
     """Milliseconds spent in each stage; also sent as the `Server-Timing` header."""
 
-    tokenize: Annotated[float, Field(description="Reading the texts into tokens.")]
-    queue: Annotated[float, Field(description="Waiting to be part of a batch.")]
-    inference: Annotated[float, Field(description="In the model.")]
-    total: Annotated[float, Field(description="From the arrival of the body to the answer.")]
+    tokenize: Annotated[float, says("Reading the texts into tokens.")]
+    queue: Annotated[float, says("Waiting to be part of a batch.")]
+    inference: Annotated[float, says("In the model.")]
+    total: Annotated[float, says("From the arrival of the body to the answer.")]
 
     def server_timing(self) -> str:
         """Return the value of the `Server-Timing` header."""
@@ -177,20 +173,18 @@ class ScoreResponse:
     variant: AnsweringVariant
     head_mask: Annotated[
         HeadMaskInfo,
-        Field(
-            description="The mask that was applied, the variant's included; of a cascade, the last stage's."
-        ),
+        says("The mask that was applied, the variant's included; of a cascade, the last stage's."),
     ]
-    assignment: Annotated[Assignment | None, Field(description="Null if no experiment decided the variant.")]
+    assignment: Annotated[Assignment | None, says("Null if no experiment decided the variant.")]
     degraded: Annotated[
         bool,
-        Field(
-            description="Whether the load has made the answer worse: `variant` stands in for the default "
+        says(
+            "Whether the load has made the answer worse: `variant` stands in for the default "
             "while the queue is long (`degrade` in the config), or a cascade left out its later stages, as "
             "they would have missed the deadline."
         ),
     ]
-    results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
+    results: Annotated[list[ScoreResult], says("In the request's order.")]
     usage: Usage
     timing_ms: Timing
     stages: Stages = None
@@ -208,10 +202,10 @@ class Column:
 
     head_mask: HeadMaskInfo
     variant: AnsweringVariant
-    results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
+    results: Annotated[list[ScoreResult], says("In the request's order.")]
     stages: Stages = None
     degraded: Annotated[
-        bool, Field(description="Whether a cascade left out its later stages; see `degraded` of /v1/score.")
+        bool, says("Whether a cascade left out its later stages; see `degraded` of /v1/score.")
     ] = False
 
 
@@ -220,7 +214,7 @@ class CompareResponse:
     """The same pairs' relevance under each mask and variant."""
 
     model: AnsweringModel
-    columns: Annotated[list[Column], Field(description="In the order asked, masks first.")]
+    columns: Annotated[list[Column], says("In the order asked, masks first.")]
     usage: Usage
     timing_ms: Timing
 
@@ -229,9 +223,9 @@ class CompareResponse:
 class HeadAttention:
     """One head's attention probabilities."""
 
-    layer: Annotated[int, Field(description="From 0.")]
-    head: Annotated[int, Field(description="Within the layer, from 0.")]
-    probabilities: Annotated[Matrix, Field(description="n × n: row i says where token i looks.")]
+    layer: Annotated[int, says("From 0.")]
+    head: Annotated[int, says("Within the layer, from 0.")]
+    probabilities: Annotated[Matrix, says("n × n: row i says where token i looks.")]
 
 
 @dataclass(slots=True)
@@ -241,9 +235,9 @@ class AttentionResponse:
     model: AnsweringModel
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
-    tokens: Annotated[list[str], Field(description="The n tokens, special ones included.")]
-    segments: Annotated[list[int], Field(description="0 for the query's tokens, 1 for the title's.")]
-    heads: Annotated[list[HeadAttention], Field(description="The chosen heads, by layer and number.")]
+    tokens: Annotated[list[str], says("The n tokens, special ones included.")]
+    segments: Annotated[list[int], says("0 for the query's tokens, 1 for the title's.")]
+    heads: Annotated[list[HeadAttention], says("The chosen heads, by layer and number.")]
     timing_ms: Timing
 
 
@@ -251,8 +245,8 @@ class AttentionResponse:
 class ErrorDetail:
     """One error."""
 
-    type: Annotated[str, Field(description="Stable; for programs.")]
-    message: Annotated[str, Field(description="One sentence; for people.")]
+    type: Annotated[str, says("Stable; for programs.")]
+    message: Annotated[str, says("One sentence; for people.")]
     param: Annotated[str | None, Field(description="The field at fault.", examples=["titles[3]"])]
 
 

@@ -13,7 +13,7 @@ the last stage scored, best first, then those that the stage before it left behi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,15 +96,6 @@ class Course:
         for stage, pairs in self._reached:
             due.setdefault(stage, []).extend(pairs)
         return [Due(stage, sorted(due[stage])) for stage in sorted(due)]
-
-    def later(self) -> Iterator[tuple[int, list[int], int]]:
-        """Yield what comes after what is due: a stage, and how many of which pairs it will score."""
-        for stage, pairs in self._reached:
-            count = len(pairs)
-            while stage < len(self._keeps):
-                count = count_kept(self._keeps[stage], count)
-                stage = next_stage(count, self._keeps, stage + 1)
-                yield stage, pairs, count
 
 
 def floor_of(score_activation: str) -> float:

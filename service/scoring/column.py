@@ -22,11 +22,9 @@ class Column:
     shared: whether the mask of a sliced variant is multiplied, so that its rows share other columns' batches.
     due: the rows to compute next; then call `advance`, until nothing is due.
     seconds: what it took so far.
-    later_tokens: tokens, at most, of the rows that will be due later.
     is_cut_short: whether later stages of a cascade were left out. stages: those of a cascade.
     """
 
-    later_tokens = 0
     is_cut_short = False
     stages: list[StageInfo] | None = None
 
@@ -127,15 +125,6 @@ class CascadeColumn:
     def is_cut_short(self) -> bool:
         """Whether later stages were left out."""
         return bool(self.due)
-
-    @property
-    def later_tokens(self) -> int:
-        """Tokens, at most, of the stages after the first: those of the longest titles."""
-        tokens = 0
-        for stage, indices, count in self._course.later():
-            lengths = [len(self._pairs[stage][index]) for index in indices]
-            tokens += sum(sorted(lengths, reverse=True)[:count])
-        return tokens
 
     def advance(self) -> None:
         """Take the results of the rows that were due, and choose the rows of the next round."""

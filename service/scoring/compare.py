@@ -12,7 +12,7 @@ from service.config.variants import MaskForm
 from service.engine.request import Deadline
 from service.engine.threads import Lane, PairRow
 from service.errors import InvalidRequest
-from service.observe.record import current
+from service.observe.access_log import current
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
@@ -64,7 +64,6 @@ async def attention(
             f"one answer holds {MAX_ATTENTION_VALUES}",
             param="heads",
         )
-    scorer.check_tokens(len(pair), request)
     row = PairRow(len(pair), Lane(classifier, kind="attention"), pair, variant.mask, heads)
     await scorer.run([row], deadline, computed)
     return AttentionResponse(

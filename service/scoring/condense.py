@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -16,11 +15,10 @@ from models.condense.local import Titles, with_unknown
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
 from models.condense.words import read_words
-from service.config.settings import Settings
 from service.engine.request import Deadline
 from service.engine.threads import PairRow, share
 from service.errors import InvalidRequest
-from service.observe.record import current
+from service.observe.access_log import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
 from service.scoring.catalog import Catalog, Variant
@@ -119,7 +117,8 @@ class _Run:
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
         if lane.classifier.shares_beginnings:
             share(rows)
-        for portion in _portions(rows, scorer.settings):
+        max_rows = scorer.settings.max_compare_rows
+        for portion in (rows[start : start + max_rows] for start in range(0, len(rows), max_rows)):
             computed = Computed()
             await scorer.run(portion, self.deadline, computed)
             self.total.queue_s += computed.queue_s
@@ -131,25 +130,6 @@ class _Run:
         logits = np.array([row.result.logits for row in rows])
         judged = distributions(self.variant.classifier.scores(logits))
         return self.titles.spread(judged, len(queries))
-
-
-def _portions(rows: Sequence[PairRow], settings: Settings) -> Iterator[Sequence[PairRow]]:
-    """Cut a step into portions, each with at most the rows and tokens that one request may have.
-
-    Raises InvalidRequest if one pair alone has more tokens than a request may.
-    """
-    max_rows, max_tokens = settings.max_compare_rows, settings.max_request_tokens or inf
-    start = tokens = 0
-    for end, row in enumerate(rows):
-        if row.tokens > max_tokens:
-            raise InvalidRequest(
-                f"{row.tokens} tokens are more than the {max_tokens} of one request", param="titles"
-            )
-        if end - start == max_rows or tokens + row.tokens > max_tokens:
-            yield rows[start:end]
-            start, tokens = end, 0
-        tokens += row.tokens
-    yield rows[start:]
 
 
 def _advance(steps: Steps, judged: Floats | None) -> list[str] | Condensed:

@@ -19,8 +19,8 @@ from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest
 from service.experiments.assignment import Assigned
+from service.observe.access_log import current
 from service.observe.metrics import Metrics
-from service.observe.record import current
 from service.schemas.requests import AttentionRequest, CompareRequest, DocumentsRequest, ScoreRequest
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
 from service.scoring.cache import ScoreCache
@@ -135,8 +135,7 @@ class Scorer:
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_cache: whether results may come from the score cache.
-        Raises the first error among the results, or InvalidRequest if the request has too many rows or
-        tokens.
+        Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         texts, computed = request.texts(), Computed()
         names = [(variant.name, variant.mask.id) for variant in variants]
@@ -163,8 +162,6 @@ class Scorer:
                 f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
                 param=request.texts_field,
             )
-        later = sum(column.later_tokens for column in columns)
-        self.check_tokens(sum(added_tokens(rows)) + later, request)
         while rows:
             if computed.is_admitted and not self._scheduler.is_in_time(
                 sum(added_tokens(rows)), deadline.expires
@@ -239,14 +236,6 @@ class Scorer:
         for row in rows:
             if isinstance(row.result, Exception):
                 raise row.result
-
-    def check_tokens(self, tokens: int, request: AnyRequest) -> None:
-        """Raise InvalidRequest if a request has more tokens than one may have."""
-        limit = self.settings.max_request_tokens
-        if limit is not None and tokens > limit:
-            raise InvalidRequest(
-                f"{tokens} tokens are more than the {limit} of one request", param=request.texts_field
-            )
 
     def count(
         self,

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from service.api.errors import RERANK, ErrorShape
 from service.api.post import Post, Timed, validated
 from service.errors import InvalidRequest, shown
+from service.experiments.fields import says
 from service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
 from service.schemas.responses import (
     Assignment,
@@ -134,14 +135,10 @@ def relevance(result: ScoreResult, *, raw: bool) -> Any:
 class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
-    model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
-    head_mask: Annotated[
-        HeadMaskInfo, Field(description="Ours: the mask that was applied, the variant's included.")
-    ]
-    assignment: Annotated[
-        Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
-    ]
-    degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
+    model: Annotated[str, says("What scored, as `model` takes it: `NAME@VARIANT`.")]
+    head_mask: Annotated[HeadMaskInfo, says("Ours: the mask that was applied, the variant's included.")]
+    assignment: Annotated[Assignment | None, says("Ours: null where no experiment decided the variant.")]
+    degraded: Annotated[bool, says("Ours: as in /v1/score, whether the load made it worse.")]
 
 
 def scored_by(response: ScoreResponse) -> ScoredBy:
@@ -162,8 +159,8 @@ def model_name(response: ScoreResponse) -> str:
 class TokenUsage(TypedDict):
     """How much was read, for the clients of Jina and vLLM."""
 
-    prompt_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
-    total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
+    prompt_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, says("The same: nothing is generated.")]
 
 
 def usage_of(response: ScoreResponse) -> TokenUsage:

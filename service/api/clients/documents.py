@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from service.errors import InvalidRequest
+from service.experiments.fields import says
 from service.schemas.requests import accepted
 from service.schemas.responses import ScoreResponse, to_json
 
@@ -21,27 +22,21 @@ Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
 
 TokensPerDoc = Annotated[
     Annotated[int, Field(ge=0, le=2**53 - 1)] | None,
-    Field(
-        description="How many tokens of each document to read, in chunks if they are more than the model's "
+    says(
+        "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
     Annotated[int, Field(ge=-1, le=2**53 - 1)] | None,
-    Field(
-        description="How many tokens of each document to read at most; no more than the window holds. "
+    says(
+        "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
     ),
 ]
-TokensPerQuery = Annotated[
-    Literal[0] | None, Field(description="vLLM's: 0, no limit. Other limits are not supported.")
-]
-TopN = Annotated[
-    Count | None, Field(description="How many results to return, the most relevant ones; default: all.")
-]
-ReturnDocuments = Annotated[
-    bool | None, Field(description="Whether each result brings its document; default: no.")
-]
+TokensPerQuery = Annotated[Literal[0] | None, says("vLLM's: 0, no limit. Other limits are not supported.")]
+TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
+ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
 
 

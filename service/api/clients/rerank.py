@@ -36,6 +36,7 @@ from service.api.clients.documents import (
     texts,
     warnings_of,
 )
+from service.experiments.fields import says
 from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
 
@@ -48,19 +49,19 @@ _VLLMS_OWN = {"max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tok
 class Tokens(TypedDict):
     """How much was read."""
 
-    input_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+    input_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
 
 
 class Meta(TypedDict):
     """The part of an answer besides its results, for Cohere's clients."""
 
-    api_version: Annotated[dict[str, str], Field(description="`version`, 1 or 2: Cohere's that it follows.")]
+    api_version: Annotated[dict[str, str], says("`version`, 1 or 2: Cohere's that it follows.")]
     billed_units: Annotated[
         dict[str, int],
-        Field(description="`search_units`: one for each 100 documents, the last ones rounded up."),
+        says("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
     tokens: Tokens
-    warnings: Annotated[list[str], Field(description="Which documents were truncated, or are empty.")]
+    warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
 
 
 class ReturnedDocument(TypedDict):
@@ -68,19 +69,19 @@ class ReturnedDocument(TypedDict):
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
-    text: NotRequired[Annotated[str, Field(description="The text.")]]
+    text: NotRequired[Annotated[str, says("The text.")]]
 
 
 class RankedResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    relevance_score: Annotated[Number, Field(description="`score` of /v1/score; else a logit.")]
+    index: Annotated[int, says("Position in the request.")]
+    relevance_score: Annotated[Number, says("`score` of /v1/score; else a logit.")]
     document: NotRequired[
         Annotated[
             str | ReturnedDocument,
-            Field(
-                description="With `return_documents`, the document: an object; at /rerank its text, "
+            says(
+                "With `return_documents`, the document: an object; at /rerank its text, "
                 "unless the request has one of vLLM's own fields."
             ),
         ]
@@ -90,10 +91,10 @@ class RankedResult(TypedDict):
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, Field(description="New for each answer.")]
-    object: Annotated[Literal["rerank"], Field(description="What this is.")]
-    created: Annotated[int, Field(description="Unix seconds.")]
-    results: Annotated[list[RankedResult], Field(description="The most relevant first.")]
+    id: Annotated[str, says("New for each answer.")]
+    object: Annotated[Literal["rerank"], says("What this is.")]
+    created: Annotated[int, says("Unix seconds.")]
+    results: Annotated[list[RankedResult], says("The most relevant first.")]
     meta: Meta
     usage: TokenUsage
 

@@ -19,6 +19,7 @@ from service.api.errors import TEI, json_response
 from service.api.openapi import errors
 from service.api.post import backend_of, check_ready
 from service.errors import EmptyRequest
+from service.experiments.fields import says
 from service.schemas.requests import ScoreRequest, accepted, example
 from service.schemas.responses import Number, ScoreResponse
 
@@ -50,23 +51,23 @@ Inputs = Annotated[
 class TeiRank:
     """One text's relevance."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    score: Annotated[Number, Field(description="`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
+    index: Annotated[int, says("Position in the request.")]
+    score: Annotated[Number, says("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
 
 
 @dataclass(slots=True)
 class TeiTextRank(TeiRank):
     """One text's relevance, and the text."""
 
-    text: Annotated[str, Field(description="As it was sent.")]
+    text: Annotated[str, says("As it was sent.")]
 
 
 @dataclass(slots=True)
 class TeiPrediction:
     """One label's share."""
 
-    score: Annotated[Number, Field(description="Probability; with `raw_scores`, the logit.")]
-    label: Annotated[str, Field(description="The label's name in the checkpoint.")]
+    score: Annotated[Number, says("Probability; with `raw_scores`, the logit.")]
+    label: Annotated[str, says("The label's name in the checkpoint.")]
 
 
 class TeiRequest(CompatRequest):

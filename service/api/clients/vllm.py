@@ -22,6 +22,7 @@ from service.api.clients.documents import (
     reading,
 )
 from service.api.errors import OURS
+from service.experiments.fields import says
 from service.schemas.requests import ScoreRequest, accepted, example
 from service.schemas.responses import Number, ScoreResponse
 
@@ -41,20 +42,20 @@ Texts = Annotated[
 class VllmScore:
     """One pair's score."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    object: Annotated[Literal["score"], Field(description="What this is.")]
-    score: Annotated[Number, Field(description="`score` of /v1/score; else a logit, not in [0, 1].")]
+    index: Annotated[int, says("Position in the request.")]
+    object: Annotated[Literal["score"], says("What this is.")]
+    score: Annotated[Number, says("`score` of /v1/score; else a logit, not in [0, 1].")]
 
 
 @dataclass(slots=True)
 class VllmScores:
     """The scores, in the order of the request."""
 
-    id: Annotated[str, Field(description="New for each answer.")]
-    object: Annotated[Literal["list"], Field(description="What this is.")]
-    created: Annotated[int, Field(description="Seconds since 1970.")]
-    model: Annotated[str, Field(description="What scored: `NAME@VARIANT`.")]
-    data: Annotated[list[VllmScore], Field(description="One per pair.")]
+    id: Annotated[str, says("New for each answer.")]
+    object: Annotated[Literal["list"], says("What this is.")]
+    created: Annotated[int, says("Seconds since 1970.")]
+    model: Annotated[str, says("What scored: `NAME@VARIANT`.")]
+    data: Annotated[list[VllmScore], says("One per pair.")]
     usage: TokenUsage
 
 

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
 from service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
+from service.experiments.fields import says
 from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
 
@@ -16,24 +17,24 @@ from service.schemas.responses import Number, ScoreResponse
 class VoyageUsage(TypedDict):
     """How much was scored."""
 
-    total_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
 
 
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, Field(description="Position in the request.")]
-    relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
-    document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
+    index: Annotated[int, says("Position in the request.")]
+    relevance_score: Annotated[Number, says("`score` of /v1/score.")]
+    document: NotRequired[Annotated[str, says("The text, with `return_documents`.")]]
 
 
 class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    object: Annotated[Literal["list"], Field(description="What this is.")]
-    data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
+    object: Annotated[Literal["list"], says("What this is.")]
+    data: Annotated[list[VoyageResult], says("The most relevant first.")]
     usage: VoyageUsage
-    warnings: Annotated[list[str], Field(description="Which documents were truncated, or are empty.")]
+    warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
 
 
 class VoyageRequest(CompatRequest):

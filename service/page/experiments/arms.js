@@ -42,7 +42,7 @@ export function Arms({ one, report }) {
         </table>
       </div>
       <p class=${ratio?.alarm ? "wrong" : "soft"}>
-        ${ratio ? ratio.text : one.sample_ratio_p === null ? "Sample ratio: no unit since the last change."
+        ${ratio ? ratio.text : one.sample_ratio_p === null ? "Sample ratio: no unit yet."
           : `Sample ratio: anytime-valid p ${short(one.sample_ratio_p, 2)}.`}
       </p>
     </section>`;

@@ -153,8 +153,7 @@
  * @property {number} time
  * @property {string} control
  * @property {number} planned_units
- * @property {{sequential_p: number, alarm: boolean, text: string,
- *   epochs: {traffic: number, units: Record<string, number>, expected: Record<string, number>, sequential_p: number}[]}} sample_ratio
+ * @property {{sequential_p: number, alarm: boolean, text: string, units: Record<string, number>}} sample_ratio
  * @property {{arm: string, metrics: Metric[], shadow: Shadow | null}[]} arms
  * @property {string} recommendation
  * @property {string} text

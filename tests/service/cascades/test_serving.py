@@ -93,16 +93,6 @@ async def test_a_column_that_was_done_before_a_compare_is_cut_short_is_not_degra
         assert service.metric("headroom_degraded_total") == 1
 
 
-async def test_the_token_limit_of_a_request_counts_all_stages(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, CONFIG) as service:
-        tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES))["usage"]["tokens"]
-    async with serve(tiny_checkpoint, CONFIG, max_request_tokens=tokens) as service:
-        await service.post("/v1/score", query=QUERY, titles=TITLES)
-        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, variant="cascade")
-        assert error["param"] == "titles"
-        assert f"are more than the {tokens} of one request" in error["message"]
-
-
 async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'experiments.db'}"
     variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0-1.*"}, VARIANTS[0]]

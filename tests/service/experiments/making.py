@@ -1,6 +1,5 @@
 """Makes what the tests of experiments start from: configs, logs, metrics, moments."""
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -47,14 +46,6 @@ def shadowed(
 def live_of(store: Store, **more: Any) -> LiveExperiments:
     """A replica's share in the experiments."""
     return LiveExperiments(store, ExperimentMetrics(CollectorRegistry()), **more)
-
-
-def units(store: Store, *experiments: str) -> dict[str, dict[str, int]]:
-    """Return the units exposed so far, by experiment and arm."""
-    return {
-        name: dict(sum((Counter(of_epoch) for of_epoch in epochs.values()), Counter[str]()))
-        for name, epochs in store.epoch_counts(experiments).items()
-    }
 
 
 def moments_of(value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayLike = 0.0) -> Moments:

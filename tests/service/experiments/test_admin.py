@@ -13,7 +13,7 @@ from service.experiments.admin import Decide, ExperimentAdmin, ramp, ship, stop
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach
-from service.experiments.state import Epoch, fold, identity
+from service.experiments.state import fold, identity
 from service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
@@ -97,7 +97,7 @@ class LosesAnAnswer(Store):
 
 
 async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> None:
-    """It was in the log and in the list of unrecorded ones: an epoch that no other replica knows."""
+    """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(url))
     live.apply(ASSIGNER, "v")
     live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
@@ -169,11 +169,3 @@ def test_an_experiment_whose_arms_changed_while_it_was_away_does_not_run() -> No
         assert (standing.status, standing.traffic) == ("changed", 0)
     reslotted = ExperimentConfig.model_validate(CONFIG.model_dump() | {"slots": (0, 10)})
     assert fold(reslotted, [STARTED]).is_running
-
-
-def test_an_epoch_is_the_same_in_every_replica_and_says_what_is_exposed() -> None:
-    log = [STARTED, BACK["b"], action("ramp", traffic=0.2), BACK["a"], action("ramp", traffic=0.5)]
-    labels = [fold(CONFIG, log[:count]).epoch for count in range(1, 6)]
-    assert labels == ["0.5 ", "0.5 b", "0.2 b", "", ""]  # at last no treatment arm is left
-    for epoch in (Epoch(0.01, frozenset("b")), Epoch(0.1 + 0.2, frozenset("ba")), Epoch()):
-        assert Epoch.parse(epoch.label) == epoch

@@ -1,14 +1,16 @@
 """What an experiment says, from the rows in the database to the sentence."""
 
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 
-from service.experiments.analysis import MAX_LOOKS, analyse, compare, course, look_times
+from service.experiments import admin
+from service.experiments.admin import ExperimentAdmin
+from service.experiments.analysis import MAX_LOOKS, analyse, compare, look_times, past_look
+from service.experiments.assignment import Assigner
 from service.experiments.definition import Metric
 from service.experiments.estimates import Moments
 from service.experiments.events import Action, Exposure, Outcome
@@ -17,7 +19,7 @@ from service.experiments.report import Report
 from service.experiments.shadow_report import shadow_reports
 from service.experiments.store import Store
 from service.experiments.verdicts import judge
-from tests.service.experiments.making import experiment, moments_of, shadowed, start
+from tests.service.experiments.making import experiment, live_of, moments_of, shadowed, start
 
 ARMS = ("control", "pruned")
 NOW = 1e6
@@ -308,14 +310,14 @@ def test_a_past_look_is_what_the_report_said_then(
 ) -> None:
     fill_hours(store, until=BEGAN + 20 * HOUR)
     moment = BEGAN + 5 * HOUR
-    looks = course(store, COURSE, [BEGIN], [moment], {}, seconds=60).looks
+    past = past_look(store, COURSE, [BEGIN], moment)
     then = Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")
     try:
         fill_hours(then, until=moment)
         said = analyse(then, COURSE, [BEGIN], moment).arms[0].metrics
     finally:
         then.close()
-    for look, report in zip(looks[0].metrics, said, strict=True):
+    for look, report in zip(past.metrics, said, strict=True):
         assert (look.metric, look.units) == (report.metric, report.units)
         ours, theirs = (
             [one.difference, one.low, one.high, one.relative_low, one.relative_high] for one in (look, report)
@@ -335,14 +337,19 @@ def test_looks_are_even_stay_where_they_are_and_end_with_the_experiment() -> Non
     assert look_times(COURSE, [], BEGAN) == []
 
 
-def test_a_slow_database_gives_some_looks_now_and_the_rest_later(store: Store) -> None:
+async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill_hours(store, until=BEGAN + 20 * HOUR)
-    times = look_times(COURSE, [BEGIN], BEGAN + 10 * HOUR)
-    known: dict[float, object] = {}
-    clock = count().__next__
-    first = course(store, COURSE, [BEGIN], times, known, seconds=3, clock=clock)  # type: ignore[arg-type]
+    live = live_of(store, clock=lambda: BEGAN + 10 * HOUR)
+    live.apply(Assigner((COURSE,)), "v")
+    experiments = ExperimentAdmin(live)
+    with monkeypatch.context() as slow:
+        slow.setattr(admin, "COURSE_SECONDS", 0.0)
+        first = await experiments.course("prune20")
+    second = await experiments.course("prune20")
     assert not first.complete
-    assert 0 < len(first.looks) < len(times)
-    second = course(store, COURSE, [BEGIN], times, known, seconds=60)  # type: ignore[arg-type]
     assert second.complete
-    assert second.looks[: len(first.looks)] == first.looks
+    assert len(second.looks) >= MAX_LOOKS / 2
+    experiments.close()
+    await live.close(1)

@@ -30,7 +30,7 @@ def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -
         calls: list[Callable[[], object]] = [
             store.prepare,
             lambda s=store: s.add_exposures([exposure("a")]),  # type: ignore[misc]
-            lambda s=store: s.epoch_counts(["prune20"]),  # type: ignore[misc]
+            lambda s=store: s.unit_counts(["prune20"]),  # type: ignore[misc]
         ]
         for call in calls:
             with pytest.raises(DatabaseUnavailable) as caught:

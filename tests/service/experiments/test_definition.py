@@ -10,7 +10,6 @@ from service.config.file import first_problem
 from service.config.settings import LiveConfig
 from service.experiments.buckets import BUCKETS
 from service.experiments.definition import ExperimentConfig
-from service.experiments.fields import seconds
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {
@@ -66,9 +65,6 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
          r"pruned; 0\.02 is the next that exposes the same share of each"),
         ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
          "arms: 'pruned' gets none of the 10,000 buckets"),
-        ({"guardrails": {"window": "soon"}}, "'soon' is no duration"),
-        ({"guardrails": {"window": "0s"}}, "longer than 0s"),
-        ({"guardrails": {"window": "1s"}}, "5s to 1h"),
         ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
         ({"metrics": [{"name": "a", "kind": "ratio"}]}, "a ratio needs one"),
         ({"metrics": [{"name": "a", "denominator": "b"}]}, "belongs to kind: ratio"),
@@ -102,7 +98,7 @@ def test_every_traffic_that_is_not_refused_keeps_the_arms_shares(weights: tuple[
             continue
         exposed = config.exposed(traffic)
         for arm, width in config.exposed(1.0).items():
-            assert exposed[arm] / sum(exposed.values()) == pytest.approx(width / BUCKETS, rel=0.02)
+            assert exposed[arm] / sum(exposed.values()) == pytest.approx(width / BUCKETS, rel=0.005)
     assert all(config.uneven(traffic) is None for traffic in (0, 0.1, 0.25, 0.5, 0.75, 1.0))
 
 
@@ -134,7 +130,3 @@ def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:
     assert (config.control, config.treatments) == ("control", ("b", "a"))
     arms = [{"name": name, "variant": "full"} for name in ("b", "a")]
     assert ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms}).control == "b"
-
-
-def test_durations_are_read_in_their_units() -> None:
-    assert [seconds(text) for text in ("30s", "1.5m", "2h", "7d")] == [30, 90, 7200, 604_800]

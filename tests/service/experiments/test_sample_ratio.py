@@ -1,4 +1,4 @@
-"""The sample ratio by epoch: arms go, traffic changes, users return, and only real losses alarm.
+"""The sample ratio: arms go, traffic changes, users return, and only real losses alarm.
 
 Users who have met their arm return as often as it makes them: that is an effect, and no loss.
 """
@@ -14,8 +14,8 @@ from service.experiments.assignment import Assigner
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure
 from service.experiments.ledger import COUNTS_EVERY
-from service.experiments.sample_ratio import ALARM, epoch_ratio
-from service.experiments.state import Epoch, fold
+from service.experiments.sample_ratio import check
+from service.experiments.state import fold
 from service.experiments.store import Store
 from tests.service.experiments.making import experiment, live_of, start
 
@@ -49,9 +49,7 @@ class World:
             found = self.assigner.assign(f"user-{user}", self.live.ledger.standings)
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
-            rows.append(
-                Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v", found.epoch)
-            )
+            rows.append(Exposure("prune20", f"user-{user}", found.arm, found.bucket, self.now, "v"))
         self.store.add_exposures(rows)
 
     def watch(self) -> frozenset[str]:
@@ -88,8 +86,8 @@ def test_an_arm_that_left_is_no_mismatch_and_later_losses_are_found(worlds: Any)
     assert world.watch() == {"c"}
     ratio = world.report()
     assert not ratio.alarm
-    assert [list(epoch.units) for epoch in ratio.epochs] == [["control", "b"], ["control", "b"]]
-    assert sum(ratio.epochs[-1].units.values()) == pytest.approx(2 / 3 * 2400, rel=0.05)
+    assert list(ratio.units) == ["control", "b"]
+    assert sum(ratio.units.values()) == pytest.approx(2 / 3 * 4800, rel=0.05)
     world.act("ramp", traffic=0.5)
     world.come(range(4800, 12_000), lost="b", share=0.4)
     assert world.watch() == {"b", "c"}
@@ -108,29 +106,6 @@ def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
         world.come(user for user in range(8000) if rng.random() < returning[arms[user]])
         assert world.watch() == set()
     assert not world.report().alarm
-
-
-def test_a_report_lists_the_epochs_in_order_of_time_and_alarms_for_the_worst(store: Store) -> None:
-    config = experiment()
-
-    def came(traffic: float, time: float, arm: str, units: range) -> None:
-        label = Epoch(traffic).label
-        store.add_exposures([Exposure("prune20", f"{arm}{i}", arm, 1, time, "v", label) for i in units])
-
-    for arm in config.arms:
-        came(0.05, 10, arm.name, range(300))
-        came(1.0, 40, arm.name, range(500, 1500))
-    ratio = analyse(store, config, [start(config)], 1e6).sample_ratio
-    assert [(epoch.traffic, dict(epoch.units)) for epoch in ratio.epochs] == [
-        (0.05, {"control": 300, "pruned": 300}),
-        (1.0, {"control": 1000, "pruned": 1000}),
-    ]
-    assert "in each of 2 epochs (now: control 1,000, pruned 1,000)" in ratio.text
-    came(0.05, 20, "control", range(2000, 2300))
-    ratio = analyse(store, config, [start(config)], 1e6).sample_ratio
-    assert ratio.alarm
-    assert "(control 600, pruned 300 at traffic 0.05): find out why" in ratio.text
-    assert "What was exposed has changed since" in ratio.text
 
 
 LOG: list[tuple[str, dict[str, Any]]] = [
@@ -168,7 +143,7 @@ def alarms(
         bucket, rate = rng.integers(0, 10_000, users), rng.gamma(0.5, 2.0, users)
         arm = np.searchsorted(ends, bucket, side="right")
         known = np.zeros(users, bool)
-        counts: dict[str, np.ndarray] = {}
+        counts = np.zeros(len(arms), int)
         for number, run in enumerate(ran):
             exposed = config.exposed(run.traffic, run.rolled_back)
             limits = np.array([config.spans[name][0] + exposed.get(name, -10_000) for name in arms])
@@ -176,13 +151,11 @@ def alarms(
             gone, share = lost.get(number, ("", 0.0))
             is_lost = (rng.random(users) < share) & (arm == (arms.index(gone) if gone else -1))
             is_new = (bucket < limits[arm]) & (times < 1) & ~is_lost & ~known
-            so_far = counts.get(run.epoch, np.zeros(len(arms), int))
             alarmed = False
             for look in np.linspace(0.1, 1, 10):
-                units = so_far + np.bincount(arm[is_new & (times < look)], minlength=len(arms))
-                ratio = epoch_ratio(config, run.epoch, dict(zip(arms, units.tolist(), strict=True)))
-                alarmed |= ratio is not None and ratio.sequential_p < ALARM
-            counts[run.epoch] = units
+                units = counts + np.bincount(arm[is_new & (times < look)], minlength=len(arms))
+                alarmed |= check(config, dict(zip(arms, units.tolist(), strict=True)), run.rolled_back).alarm
+            counts = units
             known |= is_new
             found[number] += alarmed
     return found

@@ -16,17 +16,14 @@ from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
 from service.experiments.measure import measure
 from service.experiments.store import Store
 from service.experiments.tables import exposures, metadata
-from tests.service.experiments.making import ALWAYS, experiment, units
+from tests.service.experiments.making import ALWAYS, experiment
 
-ONE, TWO, NINE = "0.1 ", "0.2 ", "0.9 "
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
 
 
-def exposure(
-    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0, epoch: str = ""
-) -> Exposure:
-    return Exposure(experiment, unit, arm, bucket=7, time=time, config_version="abc", epoch=epoch)
+def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:
+    return Exposure("prune20", unit, arm, bucket=7, time=time, config_version="abc")
 
 
 def outcome(
@@ -71,19 +68,14 @@ def stores(url: str) -> Iterator[list[Store]]:
         store.close()
 
 
-def test_a_unit_counts_once_in_the_epoch_in_which_it_first_comes(store: Store) -> None:
+def test_a_unit_counts_once_when_it_first_comes(store: Store) -> None:
     """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
-    first = [exposure("a", epoch=ONE), exposure("a", "pruned", epoch=ONE, time=101), exposure("b", epoch=ONE)]
+    first = [exposure("a"), exposure("a", "pruned", time=101), exposure("b")]
     assert store.add_exposures(first) == 2
-    second = [exposure("a", epoch=TWO, time=300), exposure("c", "pruned", epoch=TWO, time=200)]
-    both = [exposure("d", epoch=ONE, time=150), exposure("d", epoch=TWO)]
-    assert store.add_exposures([*second, *both]) == 2
+    second = [exposure("a", time=300), exposure("c", "pruned", time=200), exposure("d", time=150)]
+    assert store.add_exposures(second) == 2
     assert store.add_exposures([*first, *second]) == 0
-    assert store.epoch_counts(["prune20", "other"]) == {
-        "prune20": {ONE: {"control": 2}, TWO: {"control": 1, "pruned": 1}},
-        "other": {},
-    }
-    assert units(store, "prune20") == {"prune20": {"control": 3, "pruned": 1}}
+    assert store.unit_counts(["prune20", "other"]) == {"prune20": {"control": 3, "pruned": 1}, "other": {}}
     with store.read() as db:
         arms = {row.unit: row.arm for row in db.execute(select(exposures))}
     assert arms == {"a": "control", "b": "control", "c": "pruned", "d": "control"}
@@ -112,22 +104,22 @@ def test_replicas_that_see_the_same_units_at_once_count_each_once(stores: list[S
     at_once(
         *(lambda s=s, k=k: s.add_exposures(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores))
     )
-    assert units(stores[0], "prune20") == {"prune20": {"control": 600, "pruned": 600}}
+    assert stores[0].unit_counts(["prune20"]) == {"prune20": {"control": 600, "pruned": 600}}
 
 
 def test_replicas_that_write_earlier_exposures_of_the_same_units_do_not_block_each_other(
     stores: list[Store],
 ) -> None:
     names = [f"unit{number}" for number in range(300)]
-    stores[0].add_exposures([exposure(unit, time=1000, epoch=NINE) for unit in names])
+    stores[0].add_exposures([exposure(unit, time=1000) for unit in names])
 
     def earlier(k: int) -> list[Exposure]:
         turned = names[k * 20 :] + names[: k * 20]
-        return [exposure(unit, time=100 * k + i % 7, epoch=ONE) for i, unit in enumerate(turned)]
+        return [exposure(unit, time=100 * k + i % 7) for i, unit in enumerate(turned)]
 
     at_once(*(lambda s=s, k=k: s.add_exposures(earlier(k)) for k, s in enumerate(stores, 1)))
     assert {int(at) // 100 for at in times(stores[0]).values()} == {1}
-    assert stores[0].epoch_counts(["prune20"])["prune20"] == {NINE: {"control": 300}}
+    assert stores[0].unit_counts(["prune20"])["prune20"] == {"control": 300}
 
 
 def test_replicas_that_start_at_once_make_the_schema_once(stores: list[Store]) -> None:
@@ -190,7 +182,7 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
 
     store.add_exposures([exposure(f"u{i}") for i in range(3)])
     store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], OPEN)
-    store.add_exposures([exposure(f"u{i}", time=50.0, epoch=TWO) for i in range(3)])
+    store.add_exposures([exposure(f"u{i}", time=50.0) for i in range(3)])
     for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
         measure(store, "prune20", metric, 1e6, ALWAYS)
     store.close()

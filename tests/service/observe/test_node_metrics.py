@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
-from service.observe.node_metrics import render
+from service.observe.metrics import render_node
 from tests.service.metering import check, samples
 
 REPLICA = """
@@ -127,6 +127,6 @@ def test_a_process_with_the_id_of_a_dead_one_is_not_taken_for_it(tmp_path: Path)
         with closing(MmapedDict(str(tmp_path / f"{kind}_{os.getpid()}.db"))) as file:
             file.write_value(key, 10.0, 0.0)
     with closing(MmapedDict(str(tmp_path / f"gauge_livemax_{os.getpid()}.db"))):
-        assert samples(render(tmp_path)) == {"headroom_x": 10.0}
+        assert samples(render_node(tmp_path)) == {"headroom_x": 10.0}
         left = {path.name for path in tmp_path.glob("*.db")}
         assert left == {f"counter_{os.getpid()}.db", f"gauge_livemax_{os.getpid()}.db"}

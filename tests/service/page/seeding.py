@@ -16,7 +16,6 @@ from service.api import create_app
 from service.config.settings import LiveConfig, Settings
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure, Outcome, ShadowResult
-from service.experiments.state import Epoch
 from service.experiments.store import Store
 from service.observe.metrics import Metrics
 from service.replica import Replica
@@ -126,9 +125,8 @@ def _fill(
     exposures, outcomes = [], []
     for number, moment in enumerate(np.sort(rng.uniform(began + 60, began + seconds - 900, UNITS))):
         which, unit, at = int(rng.integers(2)), f"u{number}", float(moment)
-        epoch = Epoch().label
         outcomes.append(Outcome(name, f"l{number}", unit, "latency_ms", float(rng.gamma(40, 1.2)), at))
-        exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v", epoch))
+        exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v"))
         if rng.random() < rates[which]:
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
             outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))

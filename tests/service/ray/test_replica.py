@@ -110,9 +110,7 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
 async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncIterator[None]:
     """Load a model by the first config; at the end drain, and restore what changed in Python."""
     replica._replica = None
-    replica._app = SimpleNamespace(
-        state=SimpleNamespace(backend=None, telemetry=SimpleNamespace(close=lambda: None))
-    )
+    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None))
     database = f"sqlite:///{directory}/experiments.db"
     replica._settings = Settings(model=str(checkpoint), device="cpu", database_url=database)
     thresholds = gc.get_threshold()

@@ -135,10 +135,6 @@ async def test_chunks_count_as_rows_and_tokens_of_a_request(tiny_checkpoint: Pat
         )
         assert error["param"] == "pairs"
         assert service.metric("headroom_batch_pairs_sum") == chunks + chunks + 5
-    async with serve(tiny_checkpoint, max_request_tokens=100) as service:
-        await service.post("/v1/score", query=QUERY, titles=LONG[1:2])
-        error = await service.refused("/v1/score", 422, query=QUERY, titles=LONG[1:2], overflow="chunks")
-        assert "tokens are more than the 100" in error["message"]
 
 
 @in_session

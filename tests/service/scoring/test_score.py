@@ -172,31 +172,6 @@ async def test_any_text_is_scored(shared: Service, title: str) -> None:
     assert answer["results"][1]["score"] == pytest.approx(alone["results"][0]["score"], abs=1e-5)
 
 
-async def test_a_request_of_more_tokens_than_one_may_have_is_refused_before_it_is_queued(
-    tiny_checkpoint: Path,
-) -> None:
-    async with serve(tiny_checkpoint, max_request_tokens=100) as service:
-        tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES[:1]))["usage"]["tokens"]
-        fits, many = 100 // tokens, 100 // tokens + 1
-        await service.post("/v1/score", query=QUERY, titles=TITLES[:1] * fits)
-        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES[:1] * many)
-        assert error["type"] == "invalid_request"
-        assert error["param"] == "titles"
-        assert error["message"] == f"titles: {many * tokens} tokens are more than the 100 of one request"
-        error = await service.refused("/v1/score", 422, pairs=[[QUERY, TITLES[0]]] * many)
-        assert error["param"] == "pairs"
-        # Each column of a compare is work of its own.
-        await service.post("/v1/compare", query=QUERY, titles=TITLES[:1], masks=["none"] * fits)
-        error = await service.refused(
-            "/v1/compare", 422, query=QUERY, titles=TITLES[:1], masks=["none"] * many
-        )
-        assert error["param"] == "titles"
-        assert service.metric("headroom_batch_pairs_sum") == 1 + fits + fits
-    async with serve(tiny_checkpoint, max_request_tokens=5) as service:
-        error = await service.refused("/v1/attention", 422, query=QUERY, title=TITLES[0], heads="0.0")
-        assert error["param"] == "title"
-
-
 async def test_metrics_count_pairs_grades_and_batches_exactly(service: Service) -> None:
     await service.post("/v1/score", query=QUERY, titles=TITLES, variant="masked")
     await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="0.0")

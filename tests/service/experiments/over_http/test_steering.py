@@ -10,7 +10,6 @@ import pytest
 
 from service.config.settings import InvalidConfig, LiveConfig
 from service.experiments.events import Action
-from service.experiments.state import Epoch
 from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, USER, config, eventually, score, write_broken_checkpoint
@@ -200,9 +199,8 @@ async def test_units_of_one_arm_that_get_lost_end_the_experiment(
 ) -> None:
     """The sample ratio: the database has 300 units of control for 100 of the other arm."""
     store = Store(file_url)
-    epoch = Epoch(traffic=1.0).label
-    rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
-    rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
+    rows = [exposure(f"c{number}") for number in range(300)]
+    rows += [exposure(f"p{number}", "pruned") for number in range(100)]
     await asyncio.to_thread(store.add_exposures, rows)
     store.close()
     async with serve(tiny_checkpoint, config(), database_url=file_url) as service:
