@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
+
+from models import Classifier
+from models.compress.quantize import quantize
 
 GRADES = ("irrelevant", "related", "partial", "substitute", "exact")
 WORDS = """
@@ -67,6 +71,26 @@ def random_model(seed: int = 0, **overrides: Any) -> PreTrainedModel:
 def write_checkpoint(directory: Path, seed: int = 0, **overrides: Any) -> Path:
     random_model(seed, **overrides).save_pretrained(directory)
     write_vocabulary(directory)
+    return directory
+
+
+def load(directory: Path, dtype: str = "float32", **options: Any) -> Classifier:
+    """Load a checkpoint on the CPU. options: of `Classifier.load`."""
+    return Classifier.load(directory, "cpu", dtype, **options)
+
+
+def random_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Queries of one to three words and titles of two to thirteen."""
+    rng = np.random.default_rng(seed)
+    return [
+        (" ".join(rng.choice(WORDS, rng.integers(1, 4))), " ".join(rng.choice(WORDS, rng.integers(2, 14))))
+        for _ in range(count)
+    ]
+
+
+def write_int8(source: Path, directory: Path, pairs: int = 150) -> Path:
+    """Quantize a checkpoint, calibrated with random pairs."""
+    quantize(source, directory, load(source).tokenizer.encode(random_pairs(pairs)))
     return directory
 
 

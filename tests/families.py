@@ -9,6 +9,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedModel
 
+from tests import decoders as causal
 from tests import modernberts
 from tests.checkpoints import SHAPE, WITHOUT_DROPOUT, WORDS, random_classifier, write_vocabulary
 
@@ -41,6 +42,10 @@ def model_of(family: str, seed: int = 0, **shape: Any) -> PreTrainedModel:
 
     shape: of BERT's config, in BERT's names; max_position_embeddings is the window.
     """
+    if family == "modernbert":
+        return modernberts.random_modernbert(seed, **shape)
+    if family in causal.FAMILIES:
+        return causal.model_of(family, seed, **shape)
     options = {"vocab_size": 400, **SHAPE, **WITHOUT_DROPOUT, **shape}
     if family in ROBERTAS:
         options = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5} | options

@@ -1,11 +1,13 @@
-"""The `headroom` program in this process, and what a test of it gets back."""
+"""The `headroom` program in this process, what a test of it gets back, and the files that it is given."""
 
 import io
 import sys
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from service.cli import main
 
@@ -35,3 +37,23 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Output(int(status or 0), out, err)
 
     return call
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    """The options that name a small network."""
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+def with_config(directory: Path, live: str, **settings: Any) -> list[str]:
+    """Write a config file with this `user_config`, and return the option that names it."""
+    deployment = {"name": "Relevance", "user_config": yaml.safe_load(live)}
+    file = directory / "serve.yaml"
+    file.write_text(yaml.safe_dump({"applications": [{"args": settings, "deployments": [deployment]}]}))
+    return ["--config", str(file)]
+
+
+def write_labelled(file: Path, rows: Iterable[tuple[str, str, int]]) -> Path:
+    """Write queries, titles and grades that hold no comma."""
+    file.write_text("query,title,grade\n" + "".join(f"{q},{t},{g}\n" for q, t, g in rows))
+    return file

@@ -21,10 +21,10 @@ CPU = torch.device("cpu")
 
 
 def random_pair(rng: np.random.Generator, length: int, vocab_size: int) -> EncodedPair:
-    """A pair of `length` random tokens, cut into its two segments somewhere."""
-    query = int(rng.integers(0, max(1, length - 2)))
+    """A pair of `length` random tokens, cut into its two segments somewhere; none of them pads."""
+    query = int(rng.integers(0, max(1, length - 3)))
     return EncodedPair(
-        ids=rng.integers(0, vocab_size, length).astype(np.int32),
+        ids=rng.integers(4, vocab_size, length).astype(np.int32),
         query_tokens=query,
         unknown_tokens=0,
         truncated=False,

@@ -7,17 +7,17 @@ from typing import Any, Self
 import pytest
 import torch
 
-from models import Classifier
 from models import cores as module
 from models.checkpoint.config import read_config
 from models.checkpoint.tensors import read_tensors
-from models.compress.quantize import quantize
 from models.cores import cores, cpu_limit
 from models.device import is_device_failure, is_out_of_memory, limit_memory, resolve_device, resolve_dtype
 from models.errors import ModelError
+from models.network import Network
 from models.networks import build
 from models.ops.torch import TorchOps
 from service.engine import threads as engine
+from tests.checkpoints import write_int8
 from tests.models.reference import CPU
 
 H200, T4, PASCAL = (9, 0), (7, 5), (6, 1)
@@ -116,21 +116,15 @@ def test_a_replica_that_shares_a_gpu_keeps_to_its_part_of_the_memory(monkeypatch
 def test_an_int8_checkpoint_on_a_gpu_is_half_precision_and_says_so(
     tiny_checkpoint: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
-    pairs = clf.tokenizer.encode([("angle bracket", "steel angle"), ("usb cable", "a red lamp")])
-    quantize(tiny_checkpoint, tmp_path / "int8", pairs)
-    config, whole = read_config(tmp_path / "int8"), read_config(tiny_checkpoint)
-    tensors = read_tensors(tmp_path / "int8", config)
     meta = torch.device("meta")  # a device that is no CPU
+    ops = TorchOps(meta, torch.bfloat16)
 
-    network = build(config, tensors, device=meta, dtype=torch.bfloat16, ops=TorchOps(meta, torch.bfloat16))
-    same = build(
-        whole,
-        read_tensors(tiny_checkpoint, whole),
-        device=meta,
-        dtype=torch.bfloat16,
-        ops=TorchOps(meta, torch.bfloat16),
-    )
+    def built(directory: Path) -> Network:
+        config = read_config(directory)
+        return build(config, read_tensors(directory, config), device=meta, dtype=torch.bfloat16, ops=ops)
+
+    network = built(write_int8(tiny_checkpoint, tmp_path / "int8", pairs=2))
+    same = built(tiny_checkpoint)
     assert network.number_format == "bfloat16"
     assert network.nbytes == same.nbytes
     assert network.parameters == same.parameters

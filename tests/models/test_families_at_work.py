@@ -1,6 +1,7 @@
 """What a user does with a checkpoint works for every family: quantize, train, study, look at attention."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -9,15 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import Classifier, HeadMask
+from models import HeadMask
 from models.compress.prune import prune
-from models.compress.quantize import quantize
 from models.study import kinds
 from models.study.gradients import DifferentiableNetwork
 from models.training import tuning
 from models.training.tuning import tune
-from tests import own_code
-from tests.checkpoints import WORDS
+from tests import decoders, own_code
+from tests.checkpoints import load, random_pairs, write_int8
 from tests.families import write_family
 from tests.models.study.data import judged, study
 from tests.models.training.test_tuning import short_run, write_pairs
@@ -28,30 +28,30 @@ FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "deberta-v2", "mo
 MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module")
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    write = own_code.write_own_code if request.param in own_code.FAMILIES else write_family
-    directory = write(tmp_path_factory.mktemp("family") / request.param, request.param, seed=1)
+    family: str = request.param
+    write, directory = write_family, tmp_path_factory.mktemp("family") / family
+    if family in own_code.FAMILIES:
+        write = own_code.write_own_code
+    if family in decoders.FAMILIES:
+        write = partial(decoders.write_decoder, causal=False, template=decoders.SHORT, num_labels=5)
+    write(directory, family, seed=1)
     usual = load(directory).score(random_pairs(50)).logits.mean(0)
     tensors = load_file(directory / "model.safetensors")
-    bias = "classifier.bias" if "classifier.bias" in tensors else "classifier.out_proj.bias"
-    tensors[bias] -= torch.from_numpy(usual)  # so that every grade is given to some pairs
+    for bias in tensors.keys() & {"classifier.bias", "classifier.out_proj.bias"}:
+        tensors[bias] -= torch.from_numpy(usual)  # so that every grade is given to some pairs
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     return directory
 
 
-def load(directory: Path) -> Classifier:
-    return Classifier.load(directory, "cpu", "float32")
+encoders = pytest.mark.parametrize("checkpoint", FAMILIES, indirect=True)
 
 
-def random_pairs(count: int) -> list[tuple[str, str]]:
-    rng = np.random.default_rng(0)
-    return [(" ".join(rng.choice(WORDS, 2)), " ".join(rng.choice(WORDS, 6))) for _ in range(count)]
-
-
+@encoders
 def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: Path, tmp_path: Path) -> None:
     source, pairs = load(checkpoint), random_pairs(100)
-    quantize(checkpoint, tmp_path / "int8", source.tokenizer.encode(pairs))
+    write_int8(checkpoint, tmp_path / "int8")
     prune(tmp_path / "int8", tmp_path / "pruned", MASK)
 
     for clf, mask in (
@@ -65,6 +65,7 @@ def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: P
         assert np.sqrt(np.square(difference).mean()) < 0.25 * exact.logits.std(0).mean()  # BERT: 0.14
 
 
+@encoders
 def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
     assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
 
 
+@pytest.mark.parametrize("checkpoint", [*FAMILIES, *decoders.FAMILIES], indirect=True)
 def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None:
     clf = load(checkpoint)
     result = kinds.run("roles", study(clf, tmp_path, judged(queries=10)))

@@ -10,15 +10,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from models import Classifier
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks, by_structure
 from models.network import Network
 from models.ops.torch import TorchOps
-from tests.checkpoints import WORDS, random_model, write_checkpoint
+from tests.checkpoints import load, random_model, random_pairs, write_checkpoint, write_int8
 from tests.models.reference import CPU, inputs_of, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert
 
@@ -187,16 +185,13 @@ def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) ->
     rng = np.random.default_rng(8)
     write = write_checkpoint if family == "bert" else write_modernbert
     source = write(tmp_path / "float", num_hidden_layers=LAYERS, initializer_range=0.2)
-    texts = [(" ".join(rng.choice(WORDS, 3)), " ".join(rng.choice(WORDS, 8))) for _ in range(150)]
-    exact = Classifier.load(source, "cpu", "float32")
-    quantize(source, tmp_path / "int8", exact.tokenizer.encode(texts))
-    int8 = Classifier.load(tmp_path / "int8", "cpu", "float32")
+    exact, int8, texts = load(source), load(write_int8(source, tmp_path / "int8")), random_pairs(20)
     ones, off = np.ones((LAYERS, HEADS), np.float32), rng.random((LAYERS, UNITS[family])) < 0.3
     mask, other = HeadMask(ones, (2,), off), HeadMask.parse("0.1", layers=LAYERS, heads=HEADS)
 
-    expected = exact.score(texts[:20], mask).logits
-    mixed = int8.score(texts[:20] * 2, [mask] * 20 + [other] * 20).logits[:20]
-    multiplied, cut = (int8.score(texts[:20], mask).logits for _ in range(2))
+    expected = exact.score(texts, mask).logits
+    mixed = int8.score(texts * 2, [mask] * 20 + [other] * 20).logits[:20]
+    multiplied, cut = (int8.score(texts, mask).logits for _ in range(2))
 
     assert int8.network.selector.cache.nbytes > 0
     for found in (mixed, multiplied, cut):

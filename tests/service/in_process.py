@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import yaml
 from fastapi import FastAPI
 
 from service.api import create_app
+from service.config import file as config_file
+from service.config.file import ConfigFile
 from service.config.settings import LiveConfig, Settings
 from service.observe.metrics import Metrics
 from service.replica import Replica
@@ -77,6 +80,13 @@ async def serve(
             yield Service(app, replica, http, metrics)
     finally:
         await replica.drain()
+
+
+def read_config(live: dict[str, Any], **arguments: Any) -> ConfigFile:
+    """Read a config file with this `user_config` and these arguments, as `headroom serve` does."""
+    application = {"args": arguments, "deployments": [{"name": "Relevance", "user_config": live}]}
+    text = yaml.safe_dump({"applications": [application]})
+    return config_file.read(text.encode(), Path("serve.yaml"), config_file.Overrides())
 
 
 def check_scores(results: Sequence[Mapping[str, Any]], expected: Any) -> None:

@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from models import Classifier, HeadMask
-from service.config import file as config_file
-from service.config.file import ConfigFileError, Overrides
+from service.config.file import ConfigFileError
 from service.config.settings import InvalidConfig, LiveConfig
 from service.ray import preflight
 from tests.checkpoints import write_checkpoint
@@ -23,6 +21,7 @@ from tests.service.in_process import (
     TITLES,
     long_queue,
     pairs,
+    read_config,
     serve,
 )
 
@@ -129,42 +128,17 @@ async def test_a_cascade_stands_in_and_an_edit_ends_it(tiny_checkpoint: Path) ->
         assert service.metric("headroom_degraded_total") == 1
 
 
-def read(path: Path, degrade: Any, *variants: dict[str, Any], **arguments: Any) -> config_file.ConfigFile:
-    live = {"variants": [{"name": "full"}, *variants], "degrade": degrade}
-    application = {"args": arguments, "deployments": [{"name": "Relevance", "user_config": live}]}
-    return config_file.read(yaml.safe_dump({"applications": [application]}).encode(), path, Overrides())
-
-
 CUT = {"name": "cut", "head_mask": "0.*"}
 
 
-@pytest.mark.parametrize(
-    ("degrade", "message"),
-    [
-        ({"variant": "no"}, "degrade.variant: there is no variant 'no'; there are full, cut"),
-        ({"variant": "full"}, "degrade.variant: 'full' is the default already"),
-        ({"above_queue_tokens": 0}, "degrade.above_queue_tokens: Input should be greater than or"),
-        ({"above_queue_tokens": "9"}, "degrade.above_queue_tokens: Input should be a valid integer"),
-        ({"below": 1}, "degrade.below: there is no such field"),
-    ],
-    ids=["unknown", "default", "zero", "text", "unknown field"],
-)
-def test_a_wrong_brownout_is_refused_where_it_is_wrong(degrade: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigFileError) as refused:
-        read(tmp_path / "serve.yaml", {"above_queue_tokens": 9, "variant": "cut"} | degrade, CUT)
-    assert message in str(refused.value)
-    assert "user_config" in str(refused.value)
-
-
 def test_a_brownout_that_the_service_could_not_do_is_refused_before_the_start(
-    tiny_checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path,
 ) -> None:
-    path = tmp_path / "serve.yaml"
-    where = {"model": str(tiny_checkpoint), "device": "cpu"}
-
     def check(tokens: int, variant: dict[str, Any], **arguments: Any) -> None:
         degrade = {"above_queue_tokens": tokens, "variant": "cut"}
-        preflight.check(path, read(path, degrade, variant, **where, **arguments), print)
+        live = {"variants": [{"name": "full"}, variant], "degrade": degrade}
+        config = read_config(live, model=str(tiny_checkpoint), device="cpu", **arguments)
+        preflight.check(Path("serve.yaml"), config, print)
 
     check(65_535, CUT)
     check(499, CUT, max_queue_tokens=500)

@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from models import Classifier, HeadMask, UnsupportedCheckpoint
+from models import Classifier, UnsupportedCheckpoint
 from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
-from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
-from models.compress.prune import prune
 from models.networks import build
 from models.ops import kernel_library
 from tests import own_code
+from tests.checkpoints import load
 from tests.families import edit_config
 from tests.models.reference import CPU, random_pair, random_weights
 from tests.own_code import config_of, tensors_of, write_own_code
@@ -98,28 +97,14 @@ def test_kernels_and_plain_torch_give_the_same_scores(family: str, monkeypatch: 
 
 
 @every_family
-def test_a_directory_loads_truncates_and_is_written_back_as_it_was(tmp_path: Path, family: str) -> None:
-    source = write_own_code(tmp_path / "source", family)
-    clf = Classifier.load(source, "cpu", "float32")
-    config = json.loads((source / "config.json").read_text())
-    whole = load_file(source / "model.safetensors")
-    long = [*PAIRS, ("angle " * 80, "bracket " * 80)]
-    encoded = clf.tokenizer.encode(long)
-    assert clf.max_tokens == len(encoded[-1]) == 64
-    exact = [own_code.logits_of(family, config, whole, pair, np.ones((3, 4))) for pair in encoded]
-    np.testing.assert_allclose(clf.score(long).logits, exact, atol=2e-5)
-
-    write_tensors(tmp_path / "written.safetensors", read_tensors(source, clf.config), clf.config)
-    written = load_file(tmp_path / "written.safetensors")
-    assert written.keys() == whole.keys()
-    for name, tensor in whole.items():
-        skipped = clf.config.skipped_positions if "position_embeddings" in name else 0
-        torch.testing.assert_close(written[name][skipped:], tensor[skipped:], rtol=0, atol=0)
-
-    mask = HeadMask.parse("0.1,1.*", layers=3, heads=4)
-    prune(source, tmp_path / "pruned", mask)
-    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32").score(PAIRS).logits
-    np.testing.assert_allclose(pruned, clf.score(PAIRS, mask).logits, atol=1e-5)
+def test_a_directory_scores_as_its_files_say(checkpoints: dict[str, Path], family: str) -> None:
+    clf = load(checkpoints[family])
+    config = json.loads((checkpoints[family] / "config.json").read_text())
+    tensors = load_file(checkpoints[family] / "model.safetensors")
+    pairs = [*PAIRS, ("angle " * 80, "bracket " * 80)]
+    encoded = clf.tokenizer.encode(pairs)
+    exact = [own_code.logits_of(family, config, tensors, pair, np.ones((3, 4))) for pair in encoded]
+    np.testing.assert_allclose(clf.score(pairs).logits, exact, atol=2e-5)
 
 
 @pytest.mark.parametrize(

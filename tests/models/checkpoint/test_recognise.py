@@ -1,5 +1,10 @@
-"""Which family a config.json is of, what is refused by name, and what makes a score of one label."""
+"""Which family a config.json is of, what is refused by name, and what makes a score of one label.
 
+published.json holds the fields that matter of rerankers as they are published, and where each was read.
+"""
+
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,18 +15,15 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.activations import ACT2CLS, ACT2FN
 
-from models import Classifier, UnsupportedCheckpoint
+from models import UnsupportedCheckpoint
 from models.checkpoint.config import parse_config
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import ACTIVATIONS
 from models.ops.torch import FUNCTIONS
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import load, write_checkpoint
 from tests.families import edit_config, model_of, write_family
 
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
-
-
-def load(directory: Path) -> Classifier:
-    return Classifier.load(directory, "cpu", "float32")
 
 
 @pytest.mark.parametrize("model_type", ["deberta", "mpnet", "albert", "xlnet", "llama", "t5", 7])
@@ -35,20 +37,35 @@ def test_other_architectures_are_refused_by_name(model_type: object) -> None:
     assert "supported: bert" in str(caught.value)
 
 
+DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parameters": None}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("family", "changes", "message"),
     [
-        ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
-        ({"auto_map": {"AutoModel": "modeling.JinaBertModel"}}, "auto_map"),
-        ({"model_type": None, "architectures": ["AlbertForSequenceClassification"]}, "Albert"),
-        ({"model_type": None, "architectures": "BertModel"}, "architectures is 'BertModel'"),
-        ({"model_type": "roberta", "pad_token_id": -1}, "pad_token_id is -1"),
-        ({"model_type": "roberta", "pad_token_id": 64}, "max_position_embeddings is 64"),
+        ("bert", {"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
+        ("bert", {"auto_map": {"AutoModel": "modeling.JinaBertModel"}}, "auto_map"),
+        ("bert", {"model_type": None, "architectures": ["AlbertForSequenceClassification"]}, "Albert"),
+        ("bert", {"model_type": None, "architectures": "BertModel"}, "architectures is 'BertModel'"),
+        ("bert", {"model_type": "roberta", "pad_token_id": -1}, "pad_token_id is -1"),
+        ("bert", {"model_type": "roberta", "pad_token_id": 64}, "max_position_embeddings is 64"),
+        ("deberta-v2", {"conv_kernel_size": 3}, "convolution"),
+        ("deberta-v2", {"pos_att_type": ["c2p", "p2p"]}, "pos_att_type is"),
+        ("deberta-v2", {"position_buckets": 2}, "position_buckets is 2"),
+        ("deberta-v2", {"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd is"),
+        ("deberta-v2", {"pooler_hidden_size": 7}, "pooler_hidden_size is 7"),
+        ("deberta-v2", {"type_vocab_size": 1}, "type_vocab_size is 1"),
+        ("qwen3", {"architectures": ["JinaForRanking"]}, "listwise"),
+        ("qwen3", {"architectures": ["Qwen3Model"]}, "architectures is"),
+        ("qwen3", {"use_sliding_window": True}, "sliding windows"),
+        ("qwen3", DYNAMIC, "rope_scaling is"),
+        ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads is 3"),
+        ("qwen3", {"headroom": {"score_tokens": [-1]}}, "score_tokens is"),
     ],
 )
-def test_what_only_looks_like_a_family_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_only_looks_like_a_family_is_refused(family: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=message):
-        parse_config(model_of("bert").config.to_dict() | changes)
+        parse_config(model_of(family).config.to_dict() | changes)
 
 
 @pytest.mark.parametrize("architectures", [None, ["BertModel"], ["BertForSequenceClassification"]])
@@ -164,7 +181,37 @@ def test_num_labels_counts_where_the_names_say_otherwise(tmp_path: Path, fields:
     theirs = AutoModelForSequenceClassification.from_pretrained(directory).eval()
     inputs = AutoTokenizer.from_pretrained(directory)("angle bracket", "steel angle", return_tensors="pt")
 
-    scores = Classifier.load(directory, "cpu", "float32").score([("angle bracket", "steel angle")])
+    scores = load(directory).score([("angle bracket", "steel angle")])
 
     with torch.no_grad():
         np.testing.assert_allclose(scores.logits, theirs(**inputs).logits, atol=2e-5)
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+MODELS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("published.json").read_text())
+
+
+def row(repository: str) -> list[str]:
+    """The cells of a model's row in the table of docs/models.md."""
+    (line,) = re.findall(rf"^\| `{re.escape(repository)}`.*$", PAGE, re.MULTILINE)
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("repository", MODELS)
+def test_a_published_model_loads_or_is_refused_as_the_page_says(repository: str) -> None:
+    expected, config = (MODELS[repository][part] for part in ("expected", "config"))
+    _, _, loads, evidence = row(repository)
+    assert evidence == "config.json"
+    assert loads.startswith("no: " if "refused" in expected else "yes")
+    if "refused" in expected:
+        with pytest.raises(UnsupportedCheckpoint, match=expected["refused"]):
+            parse_config(config)
+        return
+    if expected["family"] not in FAMILIES:  # a family that is on its way
+        with pytest.raises(UnsupportedCheckpoint, match="model_type"):
+            parse_config(config)
+        return
+    shape = parse_config(config)
+    assert (shape.family, shape.labels) == (expected["family"], ("LABEL_0",))
+    assert (shape.num_layers, shape.num_heads) == (config["num_hidden_layers"], config["num_attention_heads"])
+    assert shape.score_activation == expected.get("activation", "sigmoid")

@@ -13,9 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import Classifier, UnsupportedCheckpoint
+from models import UnsupportedCheckpoint
 from models.checkpoint.config import read_config
 from models.checkpoint.files import bytes_of_weights, digest_of
+from tests.checkpoints import load
 from tests.families import edit_config
 from tests.modernberts import write_ettin
 
@@ -25,10 +26,6 @@ PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "w
 @pytest.fixture
 def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
-
-
-def load(directory: Path) -> Classifier:
-    return Classifier.load(directory, "cpu", "float32")
 
 
 def test_a_pickled_checkpoint_with_old_names_scores_the_same(checkpoint: Path) -> None:
@@ -215,7 +212,7 @@ def test_labels_can_be_put_in_order(checkpoint: Path) -> None:
     plain = load(checkpoint)
     order = list(reversed(plain.grades))
 
-    turned = Classifier.load(checkpoint, "cpu", "float32", label_order=order)
+    turned = load(checkpoint, label_order=order)
 
     assert turned.grades == tuple(order)
     np.testing.assert_array_equal(turned.score(PAIRS).logits, plain.score(PAIRS).logits[:, ::-1])

@@ -16,11 +16,6 @@ QUERY = "where is a steel angle bracket?"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "lamp"]
 
 
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
-
-
 def test_the_short_query_and_the_loss_at_every_length(
     run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from sklearn.metrics import confusion_matrix
 from models import Classifier, HeadMask
 from models.quality.evaluation import Evaluation
 from tests.checkpoints import write_checkpoint
-from tests.prompt import Run
+from tests.prompt import Run, with_config, write_labelled
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
 DEVICE = ("--device", "cpu", "--dtype", "float32")
@@ -21,14 +21,9 @@ ROWS = [
 ]
 
 
-def write(file: Path, rows: list[tuple[str, str, int]]) -> Path:
-    file.write_text("query,title,grade\n" + "".join(f"{q},{t},{g}\n" for q, t, g in rows))
-    return file
-
-
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    return write(tmp_path / "pairs.csv", ROWS)
+    return write_labelled(tmp_path / "pairs.csv", ROWS)
 
 
 def test_metrics_of_model_and_mask_with_the_paired_change(
@@ -60,7 +55,7 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
 
 def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    file = write(tmp_path / "pairs.csv", [(f"towel {n}", "red towel", n % 5) for n in range(20)])
+    file = write_labelled(tmp_path / "pairs.csv", [(f"towel {n}", "red towel", n % 5) for n in range(20)])
     options = ("--data", str(file), "--resamples", "100", "--out", str(out))
     output = run("evaluate", "--model", str(tiny_checkpoint), *options)
     assert output.status == 0, output.err
@@ -71,7 +66,7 @@ def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Pa
 
 
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    write(tmp_path / "wrong.csv", [("a", "b", 9)])
+    write_labelled(tmp_path / "wrong.csv", [("a", "b", 9)])
     wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"))
     assert wrong.status == 1
     assert "line 2: grade '9'" in wrong.err
@@ -129,17 +124,11 @@ def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_pa
     """NDCG is that of the cascade's scores: with one title kept of two, the kept one comes first."""
     rng = np.random.default_rng(1)
     rows = [(f"lamp {n // 4}", " ".join(rng.choice(WORDS, 5)), n % 5) for n in range(48)]
-    labelled = write(tmp_path / "pairs.csv", rows)
-    config = tmp_path / "serve.yaml"
-    config.write_text(
-        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: full}, "
-        '{name: small, head_mask: "0-1.*"}, '
-        "{name: both, cascade: [{variant: small, keep: 0.25}, {variant: full}]}]}}]}]"
-    )
-    arguments = [
-        *("evaluate", "--data", str(labelled), "--config", str(config), "--model", str(tiny_checkpoint)),
-        *(*DEVICE, "--resamples", "200"),
-    ]
+    labelled = write_labelled(tmp_path / "pairs.csv", rows)
+    live = """{variants: [{name: full}, {name: small, head_mask: "0-1.*"},
+        {name: both, cascade: [{variant: small, keep: 0.25}, {variant: full}]}]}"""
+    arguments = [*("evaluate", "--data", str(labelled), "--model", str(tiny_checkpoint), *DEVICE)]
+    arguments += [*with_config(tmp_path, live), "--resamples", "200"]
     report = orjson.loads(run(*arguments, "--variant", "both", "--json").out)
     metrics = {side["name"]: side["metrics"] for side in report["sides"]}
     assert list(metrics) == ["full", "both"]
@@ -173,13 +162,11 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     home = write_checkpoint(tmp_path / "model")
     write_checkpoint(home / "networks" / "fast", seed=1, num_hidden_layers=1)
     rows = [(f"lamp {n // 4}", WORDS[n % len(WORDS)], n % 5) for n in range(48)]
-    labelled = write(tmp_path / "pairs.csv", rows)
-    config = tmp_path / "serve.yaml"
-    config.write_text(
-        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: all}, "
-        '{name: quick, checkpoint: "@fast", optional: true}]}}]}]'
+    labelled = write_labelled(tmp_path / "pairs.csv", rows)
+    config = with_config(
+        tmp_path, '{variants: [{name: all}, {name: quick, checkpoint: "@fast", optional: true}]}'
     )
-    arguments = ("--data", str(labelled), "--config", str(config), "--model", str(home), *DEVICE, "--json")
+    arguments = ("--data", str(labelled), *config, "--model", str(home), *DEVICE, "--json")
     report = orjson.loads(run("evaluate", *arguments, "--variant", "quick").out)
     assert [side["name"] for side in report["sides"]] == ["model", "fast"]
     found = [side["metrics"]["qwk"]["value"] for side in report["sides"]]

@@ -7,16 +7,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.prompt import Run
+from tests.prompt import Run, write_labelled
 
 QUERY, TITLES = "steel angle bracket", ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
 FORM = {"off": [[0, 0], [0, 1], [0, 2], [0, 3], [1, 2]]}
 SPEC = "0.*,1.2"
-
-
-@pytest.fixture
-def options(tiny_checkpoint: Path) -> list[str]:
-    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
 
 
 @pytest.fixture(params=["form", "form in a file", "a study's file", "spec in a file"])
@@ -52,15 +47,15 @@ def test_all_forms_score_files(run: Run, options: list[str], mask: str, tmp_path
 def test_all_forms_are_condensed_evaluated_and_pruned_with(
     run: Run, options: list[str], mask: str, tmp_path: Path
 ) -> None:
-    titles, pairs = tmp_path / "titles.txt", tmp_path / "pairs.csv"
+    titles = tmp_path / "titles.txt"
     titles.write_text("\n".join(TITLES))
     command = ["condense", QUERY, "--titles", str(titles), "--words", "1", *options]
     expected = run(*command, "--mask", SPEC)
     assert expected.status == 0, expected.err
     assert run(*command, "--mask", mask) == expected
 
-    lines = [f"query {number // 4},{TITLES[number % 2]} {number},{number % 5}" for number in range(16)]
-    pairs.write_text("query,title,grade\n" + "\n".join(lines))
+    rows = [(f"query {number // 4}", f"{TITLES[number % 2]} {number}", number % 5) for number in range(16)]
+    pairs = write_labelled(tmp_path / "pairs.csv", rows)
     command = ["evaluate", "--data", str(pairs), "--resamples", "100", "--json", *options, "--mask"]
     sides = [orjson.loads(run(*command, value).out)["sides"][1] for value in (SPEC, mask)]
     assert sides[0]["head_mask"] == sides[1]["head_mask"] == SPEC

@@ -1,6 +1,11 @@
 """`headroom study`, as typed at a prompt."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -125,3 +130,24 @@ def test_a_directory_with_another_kind_of_report_is_refused_at_once(
         f"headroom: {out} holds the report of `headroom study search`; name another directory, such as --out "
         f"{out}-single\n"
     )
+
+
+def test_a_stopped_study_leaves_whole_parts_and_says_how_to_go_on(tmp_path: Path) -> None:
+    """Ctrl-C ends it with one line."""
+    data = write(tmp_path / "d.jsonl", 12)
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", "from service.cli import main; main()", "study", "layers"]
+    command += ["--data", str(data), "--out", str(out), "--dtype", "float32"]
+    pipe, environment = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "2"}
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    while not list((out / "cache").glob("*.npy")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    lines = err.strip().splitlines()
+    assert lines[-1] == "headroom: stopped; the same command goes on from what is done"
+    assert not (out / "report.json").exists()
+    parts = list((out / "cache").glob("*.npy"))
+    assert parts
+    assert all(np.load(part).size for part in parts)

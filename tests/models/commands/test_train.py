@@ -13,15 +13,13 @@ import pytest
 from models import Classifier
 from models.commands.train import what_is_kept
 from tests.checkpoints import unusual_modes
-from tests.prompt import Run
+from tests.prompt import Run, write_labelled
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    file = tmp_path / "pairs.csv"
-    rows = [f"lamp {i},{title},{grade}" for i in range(40) for title, grade in (("a lamp", 1), ("wood", 0))]
-    file.write_text("query,title,grade\n" + "\n".join(rows) + "\n")
-    return file
+    rows = [(f"lamp {i}", title, grade) for i in range(40) for title, grade in (("a lamp", 1), ("wood", 0))]
+    return write_labelled(tmp_path / "pairs.csv", rows)
 
 
 def test_train_then_score_with_what_came_out(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.compress.quantized import make_int8
+from tests.checkpoints import write_int8
 
 
 @pytest.fixture(scope="session")
 def int8_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_int8(tiny_checkpoint, tmp_path_factory.mktemp("quantized") / "int8")
+    return write_int8(tiny_checkpoint, tmp_path_factory.mktemp("quantized") / "int8")
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask, ModelError
+from models import HeadMask, ModelError
 from models.compress.prune import prune
+from tests.checkpoints import load
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -26,11 +27,11 @@ MASKS: list[Any] = [
 
 @pytest.mark.parametrize("value", MASKS, ids=str)
 def test_prune_then_score_is_mask_then_score(tiny_checkpoint: Path, tmp_path: Path, value: Any) -> None:
-    whole = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    whole = load(tiny_checkpoint)
     mask = HeadMask.parse(value, layers=3, heads=4, units=64)
 
     prune(tiny_checkpoint, tmp_path / "pruned", mask)
-    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    pruned = load(tmp_path / "pruned")
 
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
     assert pruned.num_layers == 3 - len(mask.skipped)
@@ -44,13 +45,13 @@ def test_a_pruned_checkpoint_takes_masks_in_the_old_numbering_and_can_be_pruned_
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     first, second = (HeadMask.parse(spec, layers=3, heads=4) for spec in ("0.0-1,1.3", "0.1-2,2.*"))
-    whole = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    whole = load(tiny_checkpoint)
     prune(tiny_checkpoint, tmp_path / "once", first)
     prune(tmp_path / "once", tmp_path / "twice", second)
 
     expected = whole.score(PAIRS, first * second).logits
-    once = Classifier.load(tmp_path / "once", "cpu", "float32")
-    twice = Classifier.load(tmp_path / "twice", "cpu", "float32")
+    once = load(tmp_path / "once")
+    twice = load(tmp_path / "twice")
 
     np.testing.assert_allclose(once.score(PAIRS, second).logits, expected, atol=1e-5)
     np.testing.assert_allclose(twice.score(PAIRS).logits, expected, atol=1e-5)

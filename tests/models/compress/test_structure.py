@@ -8,11 +8,10 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
+from models import HeadMask, ModelError, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
 from models.compress.prune import prune, transformers_refusal
-from models.compress.quantize import quantize
-from tests.checkpoints import WORDS
+from tests.checkpoints import WORDS, load, write_int8
 from tests.modernberts import write_modernbert
 
 PAIRS = [
@@ -27,14 +26,14 @@ def mask_of(form: dict[str, object], layers: int = 3, units: int = 64) -> HeadMa
 
 def test_modernbert_without_a_layer_keeps_the_windows_of_the_others(tmp_path: Path) -> None:
     source = write_modernbert(tmp_path / "whole", classifier_pooling="mean")
-    whole = Classifier.load(source, "cpu", "float32")
+    whole = load(source)
     units = whole.config.intermediate_size
     mask = mask_of({"off": [[1, 0]], "skip": [2], "units": "0.0-7,1.16-23,3.0-15"}, 4, units)
     pairs = [*PAIRS, ("red towel", " ".join(WORDS))]
 
     prune(source, tmp_path / "pruned", mask)
 
-    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    pruned = load(tmp_path / "pruned")
     np.testing.assert_allclose(pruned.score(pairs).logits, whole.score(pairs, mask).logits, atol=3e-5)
     with pytest.raises(ModelError, match="layer 0 of a modernbert cannot be removed"):
         prune(source, tmp_path / "other", mask_of({"skip": [0]}, 4, units))
@@ -45,15 +44,13 @@ def test_int8_checkpoints_lose_units_and_layers_too(
     tiny_checkpoint: Path, tmp_path: Path, *, gated: bool
 ) -> None:
     source = write_modernbert(tmp_path / "float", initializer_range=0.2) if gated else tiny_checkpoint
-    texts = [(" ".join(WORDS[i : i + 2]), " ".join(WORDS[i + 2 : i + 9])) for i in range(20)] * 3
-    quantize(source, tmp_path / "int8", Classifier.load(source, "cpu", "float32").tokenizer.encode(texts))
-    whole = Classifier.load(tmp_path / "int8", "cpu", "float32")
+    whole = load(write_int8(source, tmp_path / "int8"))
     layers, units = whole.num_layers, whole.config.intermediate_size
     mask = mask_of({"off": [[0, 1]], "skip": [1], "units": f"0.0-7,{layers - 1}.16-23"}, layers, units)
 
     prune(tmp_path / "int8", tmp_path / "pruned", mask)
 
-    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    pruned = load(tmp_path / "pruned")
     # 8 bits with a midpoint hold no exact 0, and that is what a run-time mask may write for a unit of these.
     tolerance = 3e-2 if gated else 2e-3
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=tolerance)
@@ -61,12 +58,10 @@ def test_int8_checkpoints_lose_units_and_layers_too(
 
 def test_a_network_of_different_widths_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
     prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"skip": [1], "units": "0.0-31"}))
-    whole = Classifier.load(tmp_path / "pruned", "cpu", "float32")
-    texts = [(" ".join(WORDS[i : i + 2]), " ".join(WORDS[i + 2 : i + 9])) for i in range(20)] * 3
+    whole = load(tmp_path / "pruned")
 
-    quantize(tmp_path / "pruned", tmp_path / "int8", whole.tokenizer.encode(texts))
+    int8 = load(write_int8(tmp_path / "pruned", tmp_path / "int8"))
 
-    int8 = Classifier.load(tmp_path / "int8", "cpu", "float32")
     assert int8.config.widths == (32, 64)
     np.testing.assert_allclose(int8.score(PAIRS).logits, whole.score(PAIRS).logits, atol=0.15)
 
@@ -77,7 +72,7 @@ def test_transformers_loads_what_has_fewer_layers_and_equal_widths(
     config = prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"skip": [1], "units": "0.0-31,2.32-63"}))
 
     theirs = BertForSequenceClassification.from_pretrained(tmp_path / "pruned").eval()
-    ours = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    ours = load(tmp_path / "pruned")
     encoded = ours.tokenizer.encode(PAIRS)[0]
     segments = [0] * encoded.first_segment + [1] * (len(encoded) - encoded.first_segment)
     with torch.no_grad():

@@ -2,15 +2,18 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from service.config.file import ConfigFileError
 from service.config.settings import InvalidConfig, LiveConfig
+from service.ray import preflight
 from tests.service.cascades.conftest import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed, shadow_of
-from tests.service.in_process import QUERY, Service, serve
+from tests.service.in_process import QUERY, Service, read_config, serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
 
@@ -63,6 +66,31 @@ async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(ti
         await asyncio.to_thread(service.replica.apply, edited)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
         assert [stage["pairs"] for stage in answer["stages"]] == [20, 2]
+
+
+async def test_the_start_says_which_cascade_is_left_out_and_refuses_one_that_is_needed(
+    tiny_checkpoint: Path,
+) -> None:
+    said: list[str] = []
+    full = {"name": "full"}
+    tuned = {"name": "tuned", "head_mask": "@tuned", "optional": True}
+    small = {"name": "small", "checkpoint": "@small", "optional": True}
+    cascade = {"name": "c", "cascade": [{"variant": "tuned", "keep": 5}, {"variant": "full"}]}
+
+    def check(*variants: dict[str, Any]) -> None:
+        config = read_config({"variants": list(variants)}, model=str(tiny_checkpoint))
+        preflight.check(Path("serve.yaml"), config, said.append)
+
+    check(full, tuned, small, cascade | {"optional": True})
+    assert said == [
+        "variant tuned is left out: the model has no mask @tuned",
+        "variant small is left out: the model has no network @small",
+        "variant c is left out: a stage of it is left out",
+    ]
+    with pytest.raises(
+        ConfigFileError, match=r"user_config.variants\[2\].cascade\[0\].variant is tuned, but"
+    ):
+        check(full, tuned, cascade)
 
 
 async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkpoint: Path) -> None:

@@ -1,12 +1,13 @@
 """Commands with `--config` answer as a service with this config file would, as typed at a prompt."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.prompt import Run
+from tests.prompt import Run, with_config, write_labelled
 
 QUERY = "steel angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
@@ -21,16 +22,7 @@ Config = Callable[..., list[str]]
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     """Return the option --config with a file of these settings."""
-
-    def write(live: str = LIVE, **settings: object) -> list[str]:
-        file = tmp_path / "serve.yaml"
-        arguments = orjson.dumps(settings).decode()
-        file.write_text(
-            f"applications: [{{args: {arguments}, deployments: [{{name: Relevance, user_config: {live}}}]}}]"
-        )
-        return ["--config", str(file)]
-
-    return write
+    return partial(with_config, tmp_path, LIVE)
 
 
 @pytest.fixture
@@ -99,9 +91,10 @@ def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
             f"score[{variant} none]",
             f"score[{variant} 2.0]",
         ]
-    cascade = run(*command, *config(LIVE.replace("default: small", "default: both"), **plain))
-    assert cascade.status == 1
-    assert "both, the config's default, is a cascade" in cascade.err
+    for chosen, reason in ((["--variant", "both"], "both"), ([], "both, the config's default,")):
+        cascade = run(*command, *file, *chosen)
+        assert (cascade.status, f"{reason} is a cascade" in cascade.err) == (1, True)
+        file = with_config(tmp_path, LIVE.replace("default: small", "default: both"), **plain)
 
 
 def test_condense_takes_the_model_of_the_config(
@@ -118,9 +111,8 @@ def test_condense_takes_the_model_of_the_config(
 def test_evaluate_measures_a_variant_of_the_config_on_its_model(
     run: Run, config: Config, plain: dict[str, str], tmp_path: Path
 ) -> None:
-    pairs = tmp_path / "pairs.csv"
-    lines = [f"query {number // 4},{TITLES[number % 2]} {number},{number % 5}" for number in range(16)]
-    pairs.write_text("query,title,grade\n" + "\n".join(lines))
+    rows = [(f"query {number // 4}", f"{TITLES[number % 2]} {number}", number % 5) for number in range(16)]
+    pairs = write_labelled(tmp_path / "pairs.csv", rows)
     command = ["evaluate", "--data", str(pairs), "--resamples", "100", "--json"]
     masked = orjson.loads(run(*command, *options(plain), "--mask", "0-1.*").out)
     named = orjson.loads(run(*command, *config(**plain), "--variant", "small").out)

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from tests.prompt import Run
+from tests.prompt import Run, with_config
 
 QUERY = "angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
@@ -108,14 +108,11 @@ def test_help_has_an_example(run: Run) -> None:
 
 
 def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:
-    config = tmp_path / "serve.yaml"
-    config.write_text(
-        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: full}, "
-        '{name: small, head_mask: "0-1.*"}, {name: other, head_mask: "@not-there"}, '
-        "{name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}]}}]}]"
-    )
+    live = """{variants: [{name: full}, {name: small, head_mask: "0-1.*"},
+        {name: other, head_mask: "@not-there"},
+        {name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}]}"""
     lines = [f"{query}\t{title}" for query in (QUERY, "usb cable") for title in TITLES]
-    named = [*options, "--config", str(config), "--json"]
+    named = [*options, *with_config(tmp_path, live), "--json"]
     found = {
         variant: [
             orjson.loads(line)

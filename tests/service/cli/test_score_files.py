@@ -131,21 +131,6 @@ def test_several_masks_are_several_columns(
         assert found == pytest.approx(expected.score.tolist(), abs=1e-5)
 
 
-def test_a_cascade_is_no_variant_of_a_row(run: Run, options: list[str], tmp_path: Path) -> None:
-    config = tmp_path / "serve.yaml"
-    live = (
-        "{variants: [{name: full}, {name: small, head_mask: '0.*'}, "
-        "{name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}], default: %s}"
-    )
-    whole = "applications: [{deployments: [{name: Relevance, user_config: %s}]}]"
-    config.write_text(whole % (live % "full"))
-    file = write(tmp_path / "rows.csv")
-    output = str(tmp_path / "scored.jsonl")
-    arguments = ["--input", str(file), "--output", output, *options, "--config", str(config)]
-    named = run("score", *arguments, "--variant", "both")
-    assert (named.status, "both is a cascade" in named.err) == (1, True)
-
-
 def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str], tmp_path: Path) -> None:
     cell = "steel lamp " * 1_000_000  # 11 MB
     file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"

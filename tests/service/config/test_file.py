@@ -135,6 +135,25 @@ def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) 
     assert load(path, Overrides()).settings.access_log == "off"
 
 
+FULL, FAST, OTHER = {"name": "full"}, {"name": "fast", "head_mask": "0.0"}, {"name": "other"}
+LIMIT, PLACE, KEEP = "user_config.degrade.above_queue_tokens", "user_config.variants[2]", "cascade[0].keep"
+STAGE = "user_config: variants[2].cascade[0].variant"
+RANGE = "should be a whole number of titles from 1, or a share between 0 and 1 (both excluded)"
+
+
+def stage(variant: str, keep: Any = None) -> dict[str, Any]:
+    return {"variant": variant} if keep is None else {"variant": variant, "keep": keep}
+
+
+def cascade(*stages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"user_config": {"variants": [FULL, FAST, {"name": "c", "cascade": [*stages], **more}, OTHER]}}
+
+
+def degrade(**limits: Any) -> dict[str, Any]:
+    whole = {"above_queue_tokens": 9, "variant": "fast"} | limits
+    return {"user_config": {"variants": [FULL, FAST], "degrade": whole}}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -157,14 +176,48 @@ def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) 
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
         ({"user_config": {"masks": {"A": "2.3"}}}, "user_config.masks.A: as a name: should be 1 to 64"),
         ({"ray_actor_options": {"runtime_env": "x"}}, "runtime_env must be a mapping"),
+        (degrade(variant="no"), "user_config: degrade.variant: there is no variant 'no'; there are full, f"),
+        (degrade(variant="full"), "user_config: degrade.variant: 'full' is the default already"),
+        (degrade(above_queue_tokens=0), f"{LIMIT}: Input should be greater than or"),
+        (degrade(above_queue_tokens="9"), f"{LIMIT}: Input should be a valid integer"),
+        (degrade(below=1), "user_config.degrade.below: there is no such field"),
+        (cascade(stage("fast", 0), stage("full")), f"{PLACE}: {KEEP}: {RANGE}"),
+        (cascade(stage("fast", 1.0), stage("full")), f"{PLACE}: {KEEP}: {RANGE}"),
+        (cascade(stage("fast", "10"), stage("full")), f"{PLACE}.{KEEP}: Input should be"),
+        (cascade(stage("fast"), stage("full")), f"{PLACE}: {KEEP}: {RANGE}"),
+        (cascade(stage("fast", 3), stage("full", 3)), f"{PLACE}: cascade[1].keep: the last stage keeps all"),
+        (cascade(stage("full")), f"{PLACE}.cascade: List should have at least 2 items"),
+        (cascade(*[stage("fast", 3)] * 9), f"{PLACE}.cascade: List should have at most 8 items"),
+        (cascade(stage("gone", 3), stage("full")), f"{STAGE}: there is no variant 'gone'; there are full, f"),
+        (cascade(stage("c", 3), stage("full")), f"{STAGE}: 'c' is a cascade itself; name its stages in its"),
+        (
+            cascade(stage("fast", 3), stage("other", 3), stage("full")),
+            f"{PLACE}: cascade[1].keep: 3 is not fewer than the 3 that an earlier stage keeps",
+        ),
+        (cascade(stage("full", 3), stage("full")), f"{PLACE}: cascade[1].variant: 'full' is already an"),
+        (
+            cascade(stage("fast", 3), stage("full"), checkpoint="/x"),
+            f"{PLACE}: checkpoint: a cascade has none",
+        ),
+        (cascade(stage("fast", 3) | {"kep": 1}, stage("full")), f"{PLACE}.cascade[0].kep: there is no such"),
     ],
 )
-def test_a_wrong_shape_is_named(change: dict[str, Any], reason: str, document: Any, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named_with_its_place(
+    change: dict[str, Any], reason: str, document: Any, tmp_path: Path
+) -> None:
     application = document["applications"][0]
     for name, value in change.items():
         parent = {"args": application, "http_options": document}.get(name, application["deployments"][0])
         parent[name] = value
     assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)).startswith(reason)
+
+
+def test_a_cascade_may_come_before_its_stages_and_be_the_default(document: Any, tmp_path: Path) -> None:
+    first = {"name": "c", "cascade": [stage("fast", 0.2), stage("full")]}
+    document["applications"][0]["deployments"][0]["user_config"] = {"variants": [first, FAST, FULL]}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    assert load(path, Overrides()).live.default_variant == "c"
 
 
 @pytest.mark.parametrize("keys", ["s3cr3t, b0ss;role=admin;rate=5", ["s3cr3t", "b0ss;role=admin;rate=5"]])
