@@ -84,20 +84,6 @@ def test_no_word_is_split_between_chunks(words: list[int], room: int) -> None:
         assert end == len(word_starts) or word_starts[end]
 
 
-@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 5))
-def test_a_limit_on_chunks_keeps_the_first_ones(tokens: int, room: int, max_chunks: int) -> None:
-    word_starts = [place % 3 == 0 for place in range(tokens)]
-    windows = chunk_windows(word_starts, room, max_chunks)
-    all_windows = chunk_windows(word_starts, room)
-
-    assert len(windows) == min(max_chunks, len(all_windows))
-    if len(all_windows) <= max_chunks:
-        assert windows == all_windows
-    else:
-        assert windows[:-1] == all_windows[: max_chunks - 1]
-        assert windows[-1] == (all_windows[max_chunks - 1][0], all_windows[max_chunks - 1][0] + room)
-
-
 WORDS = "lamp red, 中文 é e\u0301 \0 \u200b 12-gauge [SEP] 한 😀 \n".split(" ")
 WORDS += ["steel wood", "q" * 30]
 

@@ -20,8 +20,10 @@ from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import ACTIVATIONS
 from models.ops.torch import FUNCTIONS
+from tests import own_code
 from tests.checkpoints import load, write_checkpoint
 from tests.families import edit_config, model_of, write_family
+from tests.own_code import config_of
 
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
 
@@ -61,11 +63,19 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
         ("qwen3", DYNAMIC, "rope_scaling is"),
         ("qwen3", {"num_key_value_heads": 3}, "num_key_value_heads is 3"),
         ("qwen3", {"headroom": {"score_tokens": [-1]}}, "score_tokens is"),
+        ("new", {"logn_attention_scale": True}, "logn_attention_scale is True"),
+        ("new", {"rope_scaling": {"type": "yarn", "factor": 2.0}}, "only type 'ntk'"),
+        ("jina-bert", {"feed_forward_type": "original"}, "feed_forward_type is 'original'"),
+        ("jina-bert", {"auto_map": {"AutoModel": "mine.Model"}}, "if auto_map names JinaBertConfig"),
+        ("jina-bert", {"position_embedding_type": "absolute"}, "brings code of its own"),
+        ("xlm-roberta-flash", {"position_embedding_type": "rotary"}, "position_embedding_type is 'rotary'"),
+        ("xlm-roberta-flash", {"lora_adaptations": ["a"]}, "lora_adaptations"),
     ],
 )
 def test_what_only_looks_like_a_family_is_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    config = config_of(family) if family in own_code.FAMILIES else model_of(family).config.to_dict()
     with pytest.raises(UnsupportedCheckpoint, match=message):
-        parse_config(model_of(family).config.to_dict() | changes)
+        parse_config(config | changes)
 
 
 @pytest.mark.parametrize("architectures", [None, ["BertModel"], ["BertForSequenceClassification"]])

@@ -12,6 +12,7 @@ from models import HeadMask, ModelError, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
 from models.compress.prune import prune, transformers_refusal
 from tests.checkpoints import WORDS, load, write_int8
+from tests.models.reference import reference
 from tests.modernberts import write_modernbert
 
 PAIRS = [
@@ -73,14 +74,8 @@ def test_transformers_loads_what_has_fewer_layers_and_equal_widths(
 
     theirs = BertForSequenceClassification.from_pretrained(tmp_path / "pruned").eval()
     ours = load(tmp_path / "pruned")
-    encoded = ours.tokenizer.encode(PAIRS)[0]
-    segments = [0] * encoded.first_segment + [1] * (len(encoded) - encoded.first_segment)
-    with torch.no_grad():
-        logits = theirs(
-            input_ids=torch.tensor(encoded.ids[None].astype(np.int64)),
-            token_type_ids=torch.tensor([segments]),
-        ).logits
-    np.testing.assert_allclose(ours.forward([encoded]), logits.numpy(), atol=1e-5)
+    encoded = ours.tokenizer.encode(PAIRS)
+    np.testing.assert_allclose(ours.forward(encoded), reference(theirs, encoded, torch.float32), atol=1e-5)
     assert transformers_refusal(config) is None
     raw = json.loads((tmp_path / "pruned" / "config.json").read_text())
     assert (raw["num_hidden_layers"], raw["intermediate_size"]) == (2, 32)

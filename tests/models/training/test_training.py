@@ -20,7 +20,7 @@ from models.training.loop import Batch, Schedule, ordinal_loss, ranking_loss, tr
 from models.training.plan import grouped
 from models.training.shipped.tune import batches_of
 from tests.checkpoints import write_checkpoint
-from tests.models.reference import random_pair
+from tests.models.reference import inputs_of, random_pair
 
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 TARGETS = torch.eye(5)
@@ -83,10 +83,7 @@ def test_a_step_moves_the_weights_as_transformers_own_network_would(base: Path) 
     rng, targets = np.random.default_rng(0), TARGETS[[3, 0, 2]]
     pairs = [random_pair(rng, length, theirs.config.vocab_size) for length in (9, 4, 23)]
     for pair, target in zip(pairs, targets, strict=True):
-        pair.ids[:] = np.maximum(pair.ids, 1)  # transformers learns nothing for padding, which is 0
-        ids, types = pair.ids, np.arange(len(pair)) >= pair.first_segment
-        ids, types = (torch.from_numpy(part[None].astype(np.int64)) for part in (ids, types))
-        logits = theirs(ids, token_type_ids=types).logits
+        logits = theirs(**inputs_of(theirs, pair)).logits
         (ordinal_loss(logits, target[None], torch.ones(1), distance_weight=0.3) / 3).backward()
     ordinal_loss(ours(pairs), targets, torch.ones(3), distance_weight=0.3).backward()
     for name, weight in theirs.named_parameters():

@@ -26,6 +26,7 @@ from models.training.loop import read_saved
 from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
+from tests.models.reference import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,32 +90,6 @@ def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, 
     base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression")
     tune(replace(options, base=str(base), epochs=1))
     assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
-
-
-def test_a_run_that_was_killed_ends_with_the_same_weights(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    tune(options)
-    again = replace(options, out=tmp_path / "again")
-    keep = tuning.keep_if_best
-
-    def killed(*arguments: object) -> None:
-        keep(*arguments)  # type: ignore[arg-type]
-        if arguments[-1] == 5:
-            raise KeyboardInterrupt
-
-    train = tuning.train
-    monkeypatch.setattr(tuning, "train", lambda *a, **k: train(*a, **{**k, "checkpoint_seconds": 0.0}))
-    monkeypatch.setattr(tuning, "keep_if_best", killed)
-    with pytest.raises(KeyboardInterrupt):
-        tune(again)
-    assert not again.out.exists()
-    monkeypatch.setattr(tuning, "keep_if_best", keep)
-    tune(again)
-
-    first, second = (load_file(o.out / "model.safetensors") for o in (options, again))
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
 
 
 def test_an_unfinished_run_is_not_continued_with_other_options(options: Options) -> None:
@@ -298,10 +273,7 @@ def test_a_plain_encoder_gets_a_classifier_and_the_config_of_one(
     assert (type(theirs), theirs.dtype) == (BertForSequenceClassification, torch.float32)
     assert theirs.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
     clf = Classifier.load(options.out, "cpu", "float32")
-    (pair,) = clf.tokenizer.encode([("lamp 1", "red lamp")])
-    types = np.arange(len(pair)) >= pair.first_segment
-    ids, types = (torch.from_numpy(part[None].astype(np.int64)) for part in (pair.ids, types))
-    logits = theirs(ids, token_type_ids=types).logits.detach().numpy()
+    logits = reference(theirs.eval(), clf.tokenizer.encode([("lamp 1", "red lamp")]), torch.float32)
     np.testing.assert_allclose(clf.score([("lamp 1", "red lamp")]).logits, logits, atol=2e-5)
 
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -67,14 +68,16 @@ def test_weights_that_cannot_be_read_fail_in_one_line(tmp_path: Path, tiny_check
     assert reason.startswith(f"headroom: {torn}: the weights cannot be read")
 
 
-def test_a_port_that_is_taken_fails_before_anything_starts(run: Run) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        failed = run("serve", "--port", str(port))
+@pytest.fixture
+def taken_port() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield str(taken.getsockname()[1])
+
+
+def test_a_port_that_is_taken_fails_before_anything_starts(run: Run, taken_port: str) -> None:
+    failed = run("serve", "--port", taken_port)
     assert failed.status == 1
-    assert failed.err.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
+    assert failed.err.startswith(f"headroom: cannot listen on 127.0.0.1:{taken_port}: ")
     assert len(failed.err.splitlines()) == 1
 
 
@@ -136,17 +139,16 @@ def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Pat
     ]
 
 
-def test_a_misspelled_variable_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_variable_is_told_once(
+    run: Run, taken_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With HEADROOM_API_KEY in place of HEADROOM_API_KEYS, the service would be open without a word."""
-    with socket.socket() as taken:  # so that nothing starts
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        monkeypatch.setenv("HEADROOM_API_KEY", "s3cr3t")
-        monkeypatch.setenv("HEADROOM_MAX_TITLES", "5")
-        # Kubernetes sets such a variable for a service of that name.
-        monkeypatch.setenv("HEADROOM_PORT_8000_TCP", "tcp://10.0.0.1:8000")
-        monkeypatch.setenv("HEADROOM_URL", "http://127.0.0.1:8000")
-        told = run("serve", "--port", str(taken.getsockname()[1])).err.splitlines()
+    monkeypatch.setenv("HEADROOM_API_KEY", "s3cr3t")
+    monkeypatch.setenv("HEADROOM_MAX_TITLES", "5")
+    # Kubernetes sets such a variable for a service of that name.
+    monkeypatch.setenv("HEADROOM_PORT_8000_TCP", "tcp://10.0.0.1:8000")
+    monkeypatch.setenv("HEADROOM_URL", "http://127.0.0.1:8000")
+    told = run("serve", "--port", taken_port).err.splitlines()
     assert told[:-1] == [
         "headroom: warning: HEADROOM_API_KEY is no setting; did you mean HEADROOM_API_KEYS?",
         "headroom: warning: HEADROOM_MAX_TITLES is no setting; did you mean HEADROOM_MAX_PAIRS?",

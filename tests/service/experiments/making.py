@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.estimates import Moments
-from service.experiments.events import Action, ShadowResult
+from service.experiments.events import Action, Exposure, ShadowResult
 from service.experiments.live import LiveExperiments
 from service.experiments.measure import Comparison
 from service.experiments.metrics import ExperimentMetrics
@@ -29,6 +29,10 @@ def experiment(*arms: str, **more: Any) -> ExperimentConfig:
 def start(config: ExperimentConfig, time: float = 0.0) -> Action:
     """The start of an experiment, as its log has it."""
     return Action(config.name, "start", time, "config", detail=identity(config))
+
+
+def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:
+    return Exposure("prune20", unit, arm, bucket=7, time=time, config_version="abc")
 
 
 def shadowed(

@@ -10,13 +10,9 @@ import pytest
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import default_url
-from service.experiments.events import Exposure
 from service.experiments.store import Store
+from tests.service.experiments.making import exposure
 from tests.service.experiments.postgres import Cluster
-
-
-def exposure(unit: str) -> Exposure:
-    return Exposure("prune20", unit, "control", bucket=7, time=100.0, config_version="abc")
 
 
 def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -> None:

@@ -16,14 +16,10 @@ from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
 from service.experiments.measure import measure
 from service.experiments.store import Store
 from service.experiments.tables import exposures, metadata
-from tests.service.experiments.making import ALWAYS, experiment
+from tests.service.experiments.making import ALWAYS, experiment, exposure
 
 OPEN = [experiment()]  # without metrics it takes any
 SPENT = [experiment(metrics=[{"name": "clicks", "covariate": "spent"}])]
-
-
-def exposure(unit: str, arm: str = "control", *, time: float = 100.0) -> Exposure:
-    return Exposure("prune20", unit, arm, bucket=7, time=time, config_version="abc")
 
 
 def outcome(

@@ -10,12 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import func, select
 
-from service.experiments.events import Exposure
 from service.experiments.metrics import ExperimentMetrics
 from service.experiments.store import Store
 from service.experiments.tables import exposures, shadow_results
 from service.experiments.writer import Writer
-from tests.service.experiments.making import shadowed
+from tests.service.experiments.making import exposure, shadowed
 
 
 class Counts(ExperimentMetrics):
@@ -40,10 +39,6 @@ def counts() -> Counts:
     return Counts()
 
 
-def exposure(number: int, unit: str | None = None, when: float = 1.0) -> Exposure:
-    return Exposure("prune20", unit or f"u{number}", "control", 1, when, "v")
-
-
 def stored(store: Store) -> int:
     with store.read() as db:
         return int(db.execute(select(func.count()).select_from(exposures)).scalar_one())
@@ -53,7 +48,7 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
     writer = counts.writer(store)
     writer.start()
     for number in range(1300):
-        assert writer.put(exposure(number))
+        assert writer.put(exposure(f"u{number}"))
         if number % 10 == 0:
             assert writer.put(shadowed(0.01))
     assert writer.close(20) == 0
@@ -62,7 +57,7 @@ def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, c
     assert stored(store) == 1300
     with store.read() as db:
         assert db.scalar(select(func.count()).select_from(shadow_results)) == 130
-    assert not writer.put(exposure(9999))  # after the end: refused, and counted
+    assert not writer.put(exposure("late"))  # after the end: refused, and counted
     assert counts.totals == (1300, 1, 0)
 
 
@@ -71,7 +66,7 @@ def test_rows_that_a_database_cannot_hold_are_counted_and_keep_nothing_out(
 ) -> None:
     writer = counts.writer(store)
     for number in range(600):
-        writer.put(exposure(number, unit="lone \ud800 surrogate" if number == 3 else None))
+        writer.put(exposure("lone \ud800 surrogate" if number == 3 else f"u{number}"))
     writer.start()
     assert writer.close(20) == 0
     assert stored(store) == 100
@@ -84,7 +79,7 @@ def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) 
     writer = counts.writer(store)
     writer.start()
     for number in range(5):
-        writer.put(exposure(number))
+        writer.put(exposure(f"u{number}"))
     writer.put(shadowed(0.01))
     assert writer.close(0.05) == 6
     assert counts.totals == (0, 5, 1)

@@ -13,7 +13,7 @@ from service.experiments.events import Action
 from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, USER, config, eventually, score, write_broken_checkpoint
-from tests.service.experiments.test_store import exposure
+from tests.service.experiments.making import exposure
 from tests.service.in_process import Service, serve
 
 
