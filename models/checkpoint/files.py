@@ -193,4 +193,7 @@ def readable_as_usual(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(digest_of(Path(sys.argv[1]), masks=True))
+    checkpoint = Path(" ".join(sys.argv[1:]))
+    if not (checkpoint / "config.json").is_file():
+        sys.exit(f"name a checkpoint's directory: there is no {checkpoint / 'config.json'}")
+    print(digest_of(checkpoint, masks=True))

@@ -85,8 +85,8 @@ Speedup = Annotated[
     typer.Option(
         min=1.05,
         max=20,
-        help="For `search` by time: how many times as fast the network is to be.  [default: as fast as the"
-        " margin allows]",
+        help="For `search`: how many times as fast the network is to be; parts then go by time."
+        "  [default: as fast as the margin allows]",
     ),
 ]
 Recover = Annotated[

@@ -16,7 +16,7 @@ from models.errors import ModelError, reading_problem
 from models.files import check_regular
 from models.quality.formats import csv_problem, format_of
 
-FORMATS = "csv, tsv, jsonl (each also .gz) and parquet"
+FORMATS = "csv, tsv or jsonl (each also .gz), or parquet"
 
 ESCI = {4: {"i": 0, "c": 1, "s": 2, "e": 3}, 5: {"i": 0, "c": 2, "s": 3, "e": 4}}
 """The grade of each letter of Amazon's ESCI data (irrelevant, complement, substitute, exact), by the number

@@ -46,8 +46,9 @@ class Setup:
         declared = {variant.name: variant for variant in self.live.variants}
         for name in variants:
             if name not in declared:
-                where = f" in {self.path}" if self.path else "; with --model, name its file by --config"
-                raise ValueError(f"--variant: there is no variant {name!r}{where}")
+                where = f" in {self.path}" if self.path else " (with --model, name its file by --config)"
+                names = ", ".join(declared)
+                raise ValueError(f"--variant: there is no variant {name!r}{where}; there are {names}")
         wanted = {*variants}
         wanted |= {stage.variant for name in variants for stage in declared[name].cascade or ()}
         named = tuple(

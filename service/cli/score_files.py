@@ -152,5 +152,8 @@ def _live(setup: choice.Setup, variants: Sequence[str]) -> LiveConfig:
     # A row is scored without the other titles of its query, which a cascade ranks together.
     if cascades := [variant.name for variant in live.variants if variant.cascade is not None]:
         what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
-        raise ValueError(f"--variant: {what} is a cascade; --input takes its stages, one by one")
+        raise ValueError(
+            f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
+            " alone; name one of its stages"
+        )
     return live

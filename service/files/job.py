@@ -17,7 +17,7 @@ from service.files.options import ScoreOptions
 from service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.files.storage import Stat, Storage
 
-KNOWN = "csv, tsv and jsonl (each also .gz or .zst) and parquet"
+KNOWN = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
 REJECTS = ".rejects.jsonl"
 """Ends the name of the file of rows that were set aside."""
 

@@ -10,6 +10,7 @@ import { partOf } from "./tokens.js";
 
 const SHADES = 9;
 const LISTED = 6;
+const LEAST = 0.0005; // less would be written as 0.0 %
 
 /**
  * @param {{matrix: Matrix, texts: string[], from: number, choose: (token: number) => void}} props
@@ -21,7 +22,7 @@ export function Reading({ matrix, texts, from, choose }) {
   if (!size) return html`<p class="empty">Only special tokens are left, and they are hidden.</p>`;
   const share = (/** @type {number} */ to) => matrix.values[inward ? to * size + from : from * size + to];
   const shares = Float32Array.from(matrix.labels, (_, to) => share(to));
-  const top = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, LISTED);
+  const top = [...shares.keys()].filter((to) => shares[to] >= LEAST).sort((a, b) => shares[b] - shares[a]).slice(0, LISTED);
   const hidden = inward ? 0 : matrix.hidden[from];
   return html`
     <div class="reading">
@@ -36,7 +37,7 @@ export function Reading({ matrix, texts, from, choose }) {
       <${Line} name="Title" segment=${1} text=${texts[1]} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
       <ol class="strongest" aria-label="Most attention">
         ${top.map((to) => html`<li><bdi>${matrix.labels[to]}</bdi> <span class="soft">${partOf(matrix, to)}</span> ${percent(shares[to], 1)}</li>`)}
-        ${hidden > 0.0005 ? html`<li class="soft">hidden tokens ${percent(hidden, 1)}</li>` : null}
+        ${hidden >= LEAST ? html`<li class="soft">hidden tokens ${percent(hidden, 1)}</li>` : null}
       </ol>
       ${matrix.unknown.includes(true) ? html`<p class="soft">Dashed: the vocabulary lacks this piece, so the model reads it as “unknown”.</p>` : null}
     </div>`;

@@ -141,4 +141,7 @@ def test_options_come_before_the_config(run: Run, config: Config, plain: dict[st
 def test_a_variant_of_another_model_needs_a_config(run: Run, plain: dict[str, str]) -> None:
     output = run("score", QUERY, *TITLES, *options(plain), "--variant", "pruned20")
     assert output.status == 1
-    assert "there is no variant 'pruned20'; with --model, name its file by --config" in output.err
+    assert (
+        "there is no variant 'pruned20' (with --model, name its file by --config); there are full"
+        in output.err
+    )

@@ -180,7 +180,7 @@ def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str
         ("no.csv.gz", b"query,title\na,b\n", "cannot be read"),
         ("no.parquet", b"query,title\na,b\n", "cannot be read"),
         ("taken.csv", b"query,title,score\na,b,1\n", "already has a column 'score'"),
-        ("what.xlsx", b"", "use csv, tsv and jsonl"),
+        ("what.xlsx", b"", "use csv, tsv or jsonl"),
     ],
 )
 def test_a_file_that_cannot_be_scored_is_one_line_and_leaves_nothing(

@@ -125,6 +125,9 @@ def test_a_command_prints_the_digest_that_a_file_may_pin(tmp_path: Path) -> None
     command = [sys.executable, "-m", "models.checkpoint.files", tmp_path]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert printed == config.live.digests[""]
+    mistyped = subprocess.run([*command[:-1], tmp_path / "x"], capture_output=True, text=True, check=False)
+    assert (mistyped.returncode, mistyped.stdout) == (1, "")
+    assert mistyped.stderr.startswith("name a checkpoint's directory: there is no ")
 
 
 def test_who_takes_a_wrong_edit_back_is_told_that_all_is_well(service: Service) -> None:
