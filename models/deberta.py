@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.checkpoint.deberta import DISTANCES, DISTANCES_NORM, OWN_MAPS
-from models.checkpoint.shapes import layer_prefix
+from models.checkpoint.deberta import OWN_MAPS
+from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM, layer_prefix
 from models.network import Bert
 from models.ops.relative import Relative, log_buckets
 from models.ops.torch import Linear, Norm, Positions, Tensors

@@ -10,15 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.fields import activation, positive_int
-from models.checkpoint.like_bert import LikeBert
-from models.checkpoint.shapes import POSITIONS, Shapes, bert_shapes, layer_prefix
-from models.errors import UnsupportedCheckpoint
-
-DISTANCES = "bert.encoder.rel_embeddings.weight"
-"""Our name of the table with two rows per unit of `Disentangled.span`."""
-
-DISTANCES_NORM = "bert.encoder.LayerNorm"
+from models.checkpoint.family import Expected, LikeBert
+from models.checkpoint.fields import activation, need, positive_int
+from models.checkpoint.shapes import POSITIONS, deberta_shapes
 
 OWN_MAPS = {"c2p": "pos_key", "p2c": "pos_query"}
 """The maps in `attention.self` of a layer that makes keys and queries of distances by maps of their own."""
@@ -63,26 +57,21 @@ class DebertaFamily(LikeBert):
     in_layer: Mapping[str, str] = field(default_factory=lambda: _IN_LAYER)
     token_types: int = 0
     network: str = "deberta"
+    expected: Expected = deberta_shapes
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
         """Return the network's shape."""
-        if raw.get("conv_kernel_size", 0):
-            raise UnsupportedCheckpoint(
-                f"config.json: conv_kernel_size is {raw['conv_kernel_size']!r}: it would need a convolution "
-                "after the first layer (DeBERTa-v2 xlarge and xxlarge have one); only 0 is supported"
-            )
+        convolution = raw.get("conv_kernel_size", 0)
+        wanted = (
+            "only 0 is supported: a convolution would follow the first layer, as in v2 xlarge and xxlarge"
+        )
+        need(not convolution, "conv_kernel_size", convolution, wanted)
         shape = super().shape({"layer_norm_eps": 1e-7, **raw})
         hidden, types = shape.hidden_size, raw.get("type_vocab_size", 0)
-        if type(types) is not int or types < 0 or types == 1:
-            raise UnsupportedCheckpoint(
-                f"config.json: type_vocab_size is {types!r}; it must be 0 or at least 2"
-            )
-        for name in ("pooler_hidden_size", "attention_head_size"):
-            wanted = hidden if name == "pooler_hidden_size" else shape.head_size
-            if raw.get(name, wanted) != wanted:
-                raise UnsupportedCheckpoint(
-                    f"config.json: {name} is {raw[name]!r}; only {wanted} is supported"
-                )
+        is_right = type(types) is int and types >= 0 and types != 1
+        need(is_right, "type_vocab_size", types, "it must be 0 or at least 2")
+        for name, size in (("pooler_hidden_size", hidden), ("attention_head_size", shape.head_size)):
+            need(raw.get(name, size) == size, name, raw.get(name), f"only {size} is supported")
         return replace(
             shape,
             embedding_size=positive_int(raw, "embedding_size", hidden),
@@ -91,26 +80,6 @@ class DebertaFamily(LikeBert):
             head_activation=activation(raw, "pooler_hidden_act"),
             disentangled=_disentangled(raw, shape.max_positions),
         )
-
-    def expected(self, config: ModelConfig) -> Shapes:
-        """Return every float tensor of the network with its shape."""
-        how = config.disentangled
-        assert how is not None
-        for name, shape in bert_shapes(config):
-            after_widening = name.startswith("bert.embeddings.LayerNorm")
-            yield name, (config.hidden_size,) if after_widening else shape
-        if not how.attends:
-            return
-        yield DISTANCES, (2 * how.span, config.hidden_size)
-        if how.normed:
-            for part in ("weight", "bias"):
-                yield f"{DISTANCES_NORM}.{part}", (config.hidden_size,)
-        for number, kept in enumerate(config.kept_heads):
-            for name in how.own_maps:
-                width = len(kept) * config.head_size
-                prefix = f"{layer_prefix(number)}attention.self.{name}"
-                yield f"{prefix}.weight", (width, config.hidden_size)
-                yield f"{prefix}.bias", (width,)
 
     def _full_name(self, name: str) -> str:
         if name.startswith("pooler."):
@@ -126,27 +95,18 @@ class DebertaFamily(LikeBert):
 def _disentangled(raw: Mapping[str, Any], positions: int) -> Disentangled:
     kinds = raw.get("pos_att_type") or []
     kinds = [kind.strip() for kind in kinds.lower().split("|")] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list) or not set(kinds) <= OWN_MAPS.keys():
-        raise UnsupportedCheckpoint(
-            f"config.json: pos_att_type is {raw['pos_att_type']!r}; supported: {' and '.join(OWN_MAPS)}"
-        )
+    is_known = isinstance(kinds, list) and set(kinds) <= OWN_MAPS.keys()
+    need(is_known, "pos_att_type", raw.get("pos_att_type"), f"supported: {' and '.join(OWN_MAPS)}")
     buckets, largest = (raw.get(name, -1) for name in ("position_buckets", "max_relative_positions"))
-    if type(buckets) is not int or type(largest) is not int:
-        raise UnsupportedCheckpoint(
-            f"config.json: position_buckets is {buckets!r} and max_relative_positions {largest!r}; both must "
-            "be whole numbers"
-        )
+    for name, value in (("position_buckets", buckets), ("max_relative_positions", largest)):
+        need(type(value) is int, name, value, "it must be a whole number")
     largest = largest if largest > 0 else positions
-    if buckets > 0 and not 2 <= buckets // 2 < largest - 1:
-        raise UnsupportedCheckpoint(
-            f"config.json: position_buckets is {buckets} and the largest distance {largest}: buckets must be "
-            "from 4 to about twice that"
-        )
+    fits = buckets <= 0 or 2 <= buckets // 2 < largest - 1
+    wanted = f"it must be from 4 to about twice the largest distance, {largest}"
+    need(fits, "position_buckets", buckets, wanted)
     normed = [part.strip() for part in str(raw.get("norm_rel_ebd", "none")).lower().split("|")]
-    if not set(normed) <= {"none", "layer_norm"}:
-        raise UnsupportedCheckpoint(
-            f"config.json: norm_rel_ebd is {raw['norm_rel_ebd']!r}; supported: layer_norm"
-        )
+    is_known = set(normed) <= {"none", "layer_norm"}
+    need(is_known, "norm_rel_ebd", raw.get("norm_rel_ebd"), "supported: layer_norm")
     return Disentangled(
         kinds=tuple(kind for kind in OWN_MAPS if kind in kinds),
         attends=bool(raw.get("relative_attention", False)) and bool(kinds),

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.family import Family
+from models.checkpoint.family import Expected, Family
 from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
-from models.checkpoint.shapes import Shapes, decoder_shapes
+from models.checkpoint.shapes import decoder_shapes
 from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class DecoderFamily(Family):
     layer: str = "layers."
     in_layer: Mapping[str, str] = field(default_factory=lambda: _IN_LAYER)
     network: str = "decoder"
+    expected: Expected = decoder_shapes
 
     def described(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a config.json with one label if it is a language model's.
@@ -172,10 +173,6 @@ class DecoderFamily(Family):
                 instruction=ours.get("instruction"),
             ),
         )
-
-    def expected(self, config: ModelConfig) -> Shapes:
-        """Return every float tensor of the network with its shape."""
-        return decoder_shapes(config)
 
     def fields_of(self, config: ModelConfig) -> dict[str, Any]:
         """Return the fields of config.json that say which layers, units and labels there are."""

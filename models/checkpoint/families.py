@@ -12,9 +12,8 @@ from typing import Any
 
 from models.checkpoint.deberta import DebertaFamily
 from models.checkpoint.decoder import DecoderFamily
-from models.checkpoint.family import Family
+from models.checkpoint.family import Family, LikeBert
 from models.checkpoint.fields import need
-from models.checkpoint.like_bert import LikeBert
 from models.checkpoint.modernbert import ModernBertFamily
 from models.checkpoint.own_code import FlashRobertaFamily, GteFamily, JinaBertFamily, family_of_own_code
 from models.errors import UnsupportedCheckpoint

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.family import Family
+from models.checkpoint.family import Expected, Family
 from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
-from models.checkpoint.shapes import PROJECTIONS, Shapes, modernbert_shapes
+from models.checkpoint.shapes import PROJECTIONS, modernbert_shapes
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """The names of the two kinds of layers in `layer_types` and `rope_parameters`."""
@@ -52,6 +52,7 @@ class ModernBertFamily(Family):
     layer: str = "layers."
     in_layer: Mapping[str, str] = field(default_factory=lambda: _IN_LAYER)
     network: str = "modernbert"
+    expected: Expected = modernbert_shapes
     keeps_first_layer: bool = True
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
@@ -87,10 +88,6 @@ class ModernBertFamily(Family):
             norm_bias=flag(raw, "norm_bias"),
             head_bias=flag(raw, "classifier_bias"),
         )
-
-    def expected(self, config: ModelConfig) -> Shapes:
-        """Return every float tensor of the network with its shape."""
-        return modernbert_shapes(config)
 
     def fields_of(self, config: ModelConfig) -> dict[str, Any]:
         """Return the fields of config.json that say which layers there are, and how many units they have."""

@@ -13,17 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.fields import positive_float, positive_int
-from models.checkpoint.like_bert import LikeBert
-from models.checkpoint.shapes import PROJECTIONS, Shapes, bert_shapes
-from models.errors import UnsupportedCheckpoint
+from models.checkpoint.family import LikeBert
+from models.checkpoint.fields import need, positive_float, positive_int
+from models.checkpoint.shapes import PROJECTIONS
 
 _GTE_LAYER = {
     **{f"{name}.": "attention.qkv_proj." for name in PROJECTIONS},
     "attention.self.": "attention.qkv_proj.",  # the quantization of its input
     "attention.output.dense.": "attention.o_proj.",
     "attention.output.LayerNorm.": "attn_ln.",
-    "gate.dense.": "mlp.up_gate_proj.",
+    "gate.dense.": "mlp.up_gate_proj.",  # the map without activation is above the other
     "intermediate.dense.": "mlp.up_gate_proj.",
     "output.dense.": "mlp.down_proj.",
     "output.LayerNorm.": "mlp_ln.",
@@ -88,21 +87,9 @@ class GteFamily(_Gated):
         }
         _check_fixed(raw, fixed)
         shape = super().shape(raw)
-        if shape.head_size % 2:
-            raise UnsupportedCheckpoint(f"config.json: heads of {shape.head_size} numbers cannot be rotated")
-        return replace(
-            shape, rotary=(positive_float(raw.get("rope_theta", 10_000.0), "rope_theta"), *_scaling(raw))
-        )
-
-    def expected(self, config: ModelConfig) -> Shapes:
-        """Return every float tensor with its shape; a layer's gate first, as the checkpoint holds them: its
-        `up_gate_proj` has the map without activation above the other."""
-        for name, shape in bert_shapes(config):
-            if ".intermediate.dense." not in name:
-                yield name, shape
-                continue
-            yield name.replace(".intermediate.", ".gate."), shape
-            yield name, shape
+        need(shape.head_size % 2 == 0, "hidden_size", shape.hidden_size, "heads must be even, to be rotated")
+        theta = positive_float(raw.get("rope_theta", 10_000.0), "rope_theta")
+        return replace(shape, rotary=(theta, *_scaling(raw)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +105,8 @@ class JinaBertFamily(_Gated):
         """Return the network's shape."""
         kinds = {"geglu": "gelu", "reglu": "relu"}
         kind = raw.get("feed_forward_type", "original")
-        if kind not in kinds:
-            raise UnsupportedCheckpoint(
-                f"config.json: feed_forward_type is {kind!r}; with position_embedding_type 'alibi', "
-                f"{' and '.join(kinds)} are supported"
-            )
+        wanted = f"with position_embedding_type 'alibi', {' and '.join(kinds)} are supported"
+        need(kind in kinds, "feed_forward_type", kind, wanted)
         return super().shape({**raw, "hidden_act": kinds[kind]})
 
 
@@ -161,8 +145,7 @@ def family_of_own_code(raw: Mapping[str, Any]) -> str | None:
 
 def _check_fixed(raw: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
     for name, value in fixed.items():
-        if raw.get(name, value) != value:
-            raise UnsupportedCheckpoint(f"config.json: {name} is {raw[name]!r}; only {value!r} is supported")
+        need(raw.get(name, value) == value, name, raw.get(name), f"only {value!r} is supported")
 
 
 def _scaling(raw: Mapping[str, Any]) -> tuple[float, float | None]:
@@ -170,8 +153,8 @@ def _scaling(raw: Mapping[str, Any]) -> tuple[float, float | None]:
     scaling = raw.get("rope_scaling")
     if scaling is None:
         return 1.0, None
-    if not isinstance(scaling, Mapping) or scaling.get("type") != "ntk":
-        raise UnsupportedCheckpoint(f"config.json: rope_scaling is {scaling!r}; only type 'ntk' is supported")
+    is_ntk = isinstance(scaling, Mapping) and scaling.get("type") == "ntk"
+    need(is_ntk, "rope_scaling", scaling, "only type 'ntk' is supported")
     mixed = scaling.get("mixed_b")
     factor = positive_float(scaling.get("factor"), "rope_scaling.factor")
     return factor, None if mixed is None else positive_float(mixed, "rope_scaling.mixed_b")

@@ -12,6 +12,10 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 LAYERS = "bert.encoder.layer."
 POSITIONS = "bert.embeddings.position_embeddings.weight"
+DISTANCES = "bert.encoder.rel_embeddings.weight"
+"""Our name of DeBERTa's table with two rows per unit of `Disentangled.span`."""
+
+DISTANCES_NORM = "bert.encoder.LayerNorm"
 PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
 
 
@@ -38,6 +42,24 @@ def bert_shapes(config: ModelConfig) -> Shapes:
         yield from _both(f"{prefix}output.LayerNorm", hidden)
     yield from _both("bert.pooler.dense", hidden, hidden)
     yield from _both("classifier", len(config.labels), hidden)
+
+
+def deberta_shapes(config: ModelConfig) -> Shapes:
+    """Return every float tensor of DeBERTa's network with its shape."""
+    hidden, how = config.hidden_size, config.disentangled
+    assert how is not None
+    for name, shape in bert_shapes(config):
+        after_widening = name.startswith("bert.embeddings.LayerNorm")
+        yield name, (hidden,) if after_widening else shape
+    if not how.attends:
+        return
+    yield DISTANCES, (2 * how.span, hidden)
+    if how.normed:
+        yield from _both(DISTANCES_NORM, hidden)
+    for number, kept in enumerate(config.kept_heads):
+        for name in how.own_maps:
+            prefix = f"{layer_prefix(number)}attention.self.{name}"
+            yield from _both(prefix, len(kept) * config.head_size, hidden)
 
 
 def modernbert_shapes(config: ModelConfig) -> Shapes:
