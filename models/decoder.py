@@ -86,8 +86,8 @@ class DecoderNetwork(Network):
         return GroupedAttention(
             len(kept),
             self.config.head_size,
-            self.ops.map(tensors, *projections, reads=f"{prefix}attention.self"),
-            self.ops.map(tensors, f"{prefix}attention.output.dense", norm=norm),
+            self.map(tensors, *projections, reads=f"{prefix}attention.self"),
+            self.map(tensors, f"{prefix}attention.output.dense", norm=norm),
             causal=whole.only(kept)[0],
         )
 

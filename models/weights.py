@@ -16,6 +16,8 @@ from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
+from models.ops import int8
+from models.ops.kernel_library import fitting
 from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)
@@ -51,6 +53,37 @@ class Weights(ABC):
         weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
         return self.part(name, self.ops.linear(weight, bias))
 
+    def map(
+        self,
+        tensors: Tensors,
+        *names: str,
+        activation: str = "none",
+        norm: Norm | None = None,
+        reads: str | None = None,
+        feeds: str | None = None,
+    ) -> Linear:
+        """Lay out an affine map of a layer; several maps of one input become one, one below the other.
+
+        norm: of the residual stream after the map. reads, feeds: under which names an int8 checkpoint says
+        how the map's input is quantized (default: its own name), and its output (default: it is not).
+        """
+        if self.config.int8:
+            return int8.read_map(
+                tensors,
+                names,
+                activation,
+                norm,
+                reads=reads or names[0],
+                feeds=feeds,
+                dtype=self.ops.dtype,
+                kernels=fitting(self.ops.dtype, self.config.hidden_size),
+            )
+        weight, bias = (
+            torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])
+            for part in ("weight", "bias")
+        )
+        return self.ops.linear(weight, bias, activation, norm)
+
     def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
         return PLAIN_POSITIONS
@@ -62,8 +95,8 @@ class Weights(ABC):
             return None
         prefix = layer_prefix(number)
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
-        projected = self.ops.map(tensors, *projections, reads=f"{prefix}attention.self")
-        output = self.ops.map(tensors, f"{prefix}attention.output.dense", norm=norm)
+        projected = self.map(tensors, *projections, reads=f"{prefix}attention.self")
+        output = self.map(tensors, f"{prefix}attention.output.dense", norm=norm)
         positions = self.positions(tensors, number, projected)
         return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
 
@@ -74,9 +107,9 @@ class Weights(ABC):
         )
         gated, activation = self.config.gated, self.config.activation
         return FeedForward(
-            up=self.part(up, self.ops.map(tensors, up, activation=activation, feeds=None if gated else down)),
-            down=self.part(down, self.ops.map(tensors, down, norm=norm)),
-            gate=self.part(gate, self.ops.map(tensors, gate, reads=up)) if gated else None,
+            up=self.part(up, self.map(tensors, up, activation=activation, feeds=None if gated else down)),
+            down=self.part(down, self.map(tensors, down, norm=norm)),
+            gate=self.part(gate, self.map(tensors, gate, reads=up)) if gated else None,
         )
 
     def parameters_off(self, mask: HeadMask) -> int:

@@ -6,7 +6,6 @@ import torch
 
 from models.checkpoint.config import ModelConfig
 from models.ops.cpu import CpuOps
-from models.ops.int8 import Int8Ops
 from models.ops.torch import TorchOps
 
 __all__ = ["TorchOps", "choose"]
@@ -14,13 +13,10 @@ __all__ = ["TorchOps", "choose"]
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
-    ops: TorchOps
     if device.type == "cpu":
-        ops = CpuOps(dtype, head_size=config.head_size)
-    elif device.type == "cuda":
+        return CpuOps(dtype, head_size=config.head_size)
+    if device.type == "cuda":
         from models.ops import cuda  # its kernel takes as long to import as torch itself
 
-        ops = cuda.choose(config.head_size, device, dtype)
-    else:
-        ops = TorchOps(device, dtype)
-    return Int8Ops(ops, hidden_size=config.hidden_size) if config.int8 else ops
+        return cuda.choose(config.head_size, device, dtype)
+    return TorchOps(device, dtype)

@@ -11,6 +11,7 @@ same integers give the same answers, slower.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,10 +20,9 @@ from torch import Tensor
 
 from models.ops.cpu import FUSED, fits
 from models.ops.integer_products import input_bits, operator
-from models.ops.kernel_library import fitting
 from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale, quantize_by_torch
-from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed
+from models.ops.torch import Linear, Norm, Tensors, activate, nbytes, normed
 
 MIDDLE = ZERO_POINT + 0.5
 """What is added to an input without scales before it is truncated to an integer."""
@@ -251,59 +251,39 @@ class Int8Linear(Linear):
         return y.clamp_(0, 255).to(torch.uint8)
 
 
-class Int8Ops(TorchOps):
-    """Maps of an int8 checkpoint on top of another `ops`, which computes everything else."""
+def read_map(
+    tensors: Tensors,
+    names: Sequence[str],
+    activation: str,
+    norm: Norm | None,
+    *,
+    reads: str,
+    feeds: str | None,
+    dtype: torch.dtype,
+    kernels: Kernels | None,
+) -> Int8Linear:
+    """Return an int8 checkpoint's affine map as `models.weights.Weights.map` does, on the CPU."""
+    weight, scale, bias = (
+        torch.cat([tensors[f"{name}.{part}"] for name in names]) for part in QuantizedMap._fields
+    )
+    target = None if feeds is None else _quantization(tensors, feeds)
+    assert target is None or isinstance(target, TensorScale)
+    return Int8Linear(
+        QuantizedMap(weight, scale, bias.float()),
+        activation,
+        dtype=dtype,
+        source=_quantization(tensors, reads),
+        target=target,
+        norm=norm,
+        kernels=kernels,
+    )
 
-    def __init__(self, base: TorchOps, *, hidden_size: int) -> None:
-        super().__init__(base.device, base.dtype)
-        self._base = base
-        self._quantizing = fitting(base.dtype, hidden_size) if base.device.type == "cpu" else None
-        self.max_pack_bytes = base.max_pack_bytes
-        self.linear = base.linear  # type: ignore[method-assign]
-        self.norm = base.norm  # type: ignore[method-assign]
-        self.rms_norm = base.rms_norm  # type: ignore[method-assign]
-        self.attention = base.attention  # type: ignore[method-assign]
-        self.causal = base.causal  # type: ignore[method-assign]
-        self.synchronize = base.synchronize  # type: ignore[method-assign]
 
-    @property
-    def kernels(self) -> str | None:
-        """Return the level of our compiled kernels that computes attention; None if torch does."""
-        return self._base.kernels
-
-    def map(
-        self,
-        tensors: Tensors,
-        *names: str,
-        activation: str = "none",
-        norm: Norm | None = None,
-        reads: str | None = None,
-        feeds: str | None = None,
-    ) -> Linear:
-        """Return an int8 checkpoint's affine map as `TorchOps.map` does."""
-        parts = [[tensors[f"{name}.{part}"] for name in names] for part in QuantizedMap._fields]
-        weight, scale, bias = (torch.cat(several).to(self.device) for several in parts)
-        target = None if feeds is None else self._quantization(tensors, feeds)
-        assert target is None or isinstance(target, TensorScale)
-        return Int8Linear(
-            QuantizedMap(weight, scale, bias.float()),
-            activation,
-            dtype=self.dtype,
-            source=self._quantization(tensors, reads or names[0]),
-            target=target,
-            norm=norm,
-            kernels=self._quantizing,
-        )
-
-    def _quantization(self, tensors: Tensors, name: str) -> ChannelScale | TensorScale:
-        """Return how the input of a map is quantized (`models.checkpoint.shapes.int8_shapes`)."""
-        scale, midpoint, zero_point = (
-            tensors.get(f"{name}.input_{part}") for part in ("scale", "offset", "zero_point")
-        )
-        if scale is None or midpoint is None:
-            return (
-                ChannelScale()
-                if scale is None or zero_point is None
-                else TensorScale(scale.item(), int(zero_point))
-            )
-        return ChannelScale(scale.to(self.device), midpoint.to(self.device))
+def _quantization(tensors: Tensors, name: str) -> ChannelScale | TensorScale:
+    """Return how the input of a map is quantized (`models.checkpoint.shapes.int8_shapes`)."""
+    scale, midpoint, zero_point = (
+        tensors.get(f"{name}.input_{part}") for part in ("scale", "offset", "zero_point")
+    )
+    if scale is not None and zero_point is not None:
+        return TensorScale(scale.item(), int(zero_point))
+    return ChannelScale(scale, midpoint)

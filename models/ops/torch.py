@@ -227,25 +227,6 @@ class TorchOps:
         """Return a normalisation by the root mean square for this device, as `RmsNorm` takes it."""
         return RmsNorm(weight, eps, offset)
 
-    def map(
-        self,
-        tensors: Tensors,
-        *names: str,
-        activation: str = "none",
-        norm: Norm | None = None,
-        reads: str | None = None,  # noqa: ARG002 - for Int8Ops
-        feeds: str | None = None,  # noqa: ARG002
-    ) -> Linear:
-        """Return a checkpoint's affine map; several maps of one input become one, one below the other.
-
-        norm: of the residual stream after the map. reads, feeds: under which names an int8 checkpoint says
-        how the map's input is quantized (default: its own name), and its output (default: it is not).
-        """
-        weight, bias = (
-            torch.cat([self.get(tensors, f"{name}.{part}") for name in names]) for part in ("weight", "bias")
-        )
-        return self.linear(weight, bias, activation, norm)
-
     def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
         return tensors[name].to(self.device, dtype or self.dtype).contiguous()
