@@ -11,11 +11,10 @@ from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.deberta import Deberta
 from models.decoder import DecoderNetwork
-from models.gated import AlibiBert, RotaryBert
 from models.network import Bert, ModernBert, Network
 from models.ops.torch import TorchOps
+from models.positions import AlibiBert, Deberta, RotaryBert
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.causal import Causal
-from models.ops.kernel_relative import laid_out
-from models.ops.relative import Relative
+from models.ops.relative import Relative, laid_out
 
 DTYPES = (torch.float32, torch.bfloat16)
 
