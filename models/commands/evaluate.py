@@ -23,7 +23,7 @@ from models.commands.options import (
     TitleColumn,
     parse_mask,
 )
-from models.commands.scoring import scored
+from models.commands.terminal import scored
 
 if TYPE_CHECKING:
     from models import HeadMask

@@ -28,7 +28,6 @@ TITLES = {
     "query_spearman": "Spearman within queries",
     "spearman": "Spearman over all pairs",
     "ece": "calibration error of the likeliest grade",
-    "classwise_ece": "calibration error of every grade",
 }
 FEW = 20
 """Bins with fewer pairs are left out of the calibration curve."""
@@ -121,20 +120,15 @@ def _metrics(comparison: Comparison) -> list[Section]:
 
 
 def _calibration(sides: Sequence[dict[str, Any]]) -> Section:
-    rows, floors = [], []
-    for side in sides:
-        bins, floor = side["calibration"]["by_expected_grade"], side["calibration"]["floor"]
-        floors.append(f"{side['name']} {floor['ece']:.3f} and {floor['classwise_ece']:.3f}")
-        for expected, true, pairs in zip(bins["expected"], bins["true"], bins["pairs"], strict=True):
-            difference = signed(expected - true, 2)
-            rows.append((side["name"], f"{expected:.2f}", f"{true:.2f}", difference, f"{pairs:,}"))
-    text = (
-        "A perfect model has calibration errors above 0, too, because pairs are few. With the probabilities "
-        "of each side they would be, for the likeliest grade and for every grade: "
-        f"{'; '.join(floors)} (simulated)."
-    )
-    header = ("", "expected grade", "true grade", "expected − true", "pairs")
-    table = Table(header, tuple(rows), "Bins of equal width of the expected grade.")
+    """Return each grade's mean probability beside its share, and the curve of the likeliest grade."""
+    rows = [
+        (side["name"], str(grade), f"{mean:.3f}", f"{share:.3f}", signed(mean - share, 3))
+        for side in sides
+        for grade, (mean, share) in enumerate(
+            zip(side["calibration"]["mean_probabilities"], side["calibration"]["shares"], strict=True)
+        )
+    ]
+    table = Table(("", "grade", "mean probability", "share of the pairs", "difference"), tuple(rows))
     figure = Figure(
         "calibration",
         f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
@@ -142,7 +136,7 @@ def _calibration(sides: Sequence[dict[str, Any]]) -> Section:
         "it the model is too sure.",
         partial(_draw_calibration, sides),
     )
-    return Section("Calibration", (text,), (table,), (figure,))
+    return Section("Calibration", tables=(table,), figures=(figure,))
 
 
 def _draw_calibration(sides: Sequence[dict[str, Any]]) -> Drawing:

@@ -96,14 +96,8 @@ def _tables(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _calibration_lines(evaluation: Evaluation) -> list[str]:
-    """Say what the calibration errors of a perfect model are, and each grade's mean probability and share."""
+    """Return each grade's mean probability and share."""
     found = calibration.as_json(evaluation.truth, evaluation.probabilities)
-    floor = found["floor"]
     grades = zip(found["mean_probabilities"], found["shares"], strict=True)
-    return [
-        f"a perfect model with such probabilities has ece {floor['ece']:.3f} and classwise_ece "
-        f"{floor['classwise_ece']:.3f} on so many pairs",
-        "mean probability of each grade (its share of the pairs):",
-        "  "
-        + ", ".join(f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades)),
-    ]
+    cells = (f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades))
+    return ["mean probability of each grade (its share of the pairs):", f"  {', '.join(cells)}"]

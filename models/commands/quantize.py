@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.interrupt import ends_at_once
 from models.commands.options import AsJson, Model, NewDirectory
-from models.commands.scoring import scored
-from models.commands.terminal import counted, table
+from models.commands.terminal import counted, ends_at_once, scored, table
 from models.numbers import fixed
 
 if TYPE_CHECKING:

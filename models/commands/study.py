@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.interrupt import ends_at_once
 from models.commands.options import (
     Data,
     Delimiter,
@@ -24,7 +23,7 @@ from models.commands.options import (
     QueryColumn,
     TitleColumn,
 )
-from models.commands.terminal import Stages
+from models.commands.terminal import Stages, ends_at_once
 from models.errors import how_to_install
 
 if TYPE_CHECKING:

@@ -1,15 +1,31 @@
-"""Progress and tables of the commands. rich is imported when needed, so that `--help` stays quick."""
+"""What the commands show: progress, tables, and the line that ends a long one on Ctrl-C.
+
+rich is imported when needed, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from models import Classifier, HeadMask
+    from models.classifier import Scores
+
+EXIT_STATUS = 130
+"""The exit status that shells report for a program that SIGINT ended."""
 
 DELAY_S = 2.0
 """Work that takes less shows no progress."""
+
+PORTION = 1024
+"""Pairs that are scored between two movements of a bar."""
 
 LINE_S = 15.0
 """Without a terminal, the progress of a long command is one line in this time."""
@@ -89,6 +105,38 @@ def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
     with closing(Stages()) as stages:
         stages.start(what, total)
         yield stages.advance
+
+
+def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | None = None) -> Scores:
+    """Return the scores of at least one (query, title) pair."""
+    import numpy as np
+
+    logits = []
+    with counted("pairs", len(pairs)) as advance:
+        for start in range(0, len(pairs), PORTION):
+            portion = pairs[start : start + PORTION]
+            logits.append(clf.score(portion, mask).logits)
+            advance(len(portion))
+    return clf.scores(np.concatenate(logits))
+
+
+@contextmanager
+def ends_at_once(message: str | Callable[[], str]) -> Iterator[None]:
+    """End the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
+
+    message: the line, or a function that returns it. The body gets KeyboardInterrupt to close what it opened;
+    threads and exit handlers are not waited for.
+    """
+    # A shell makes its background jobs ignore SIGINT; a SIGINT that is sent to one anyway should count.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        line = message if isinstance(message, str) else message()
+        print(f"\n{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        os._exit(EXIT_STATUS)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _clock(seconds: float) -> str:

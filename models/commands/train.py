@@ -11,9 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from models.commands.interrupt import ends_at_once
 from models.commands.options import Data, Delimiter, Device, GradeColumn, QueryColumn, TitleColumn
-from models.commands.terminal import table
+from models.commands.terminal import ends_at_once, table
 from models.numbers import fixed
 
 Out = Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")]

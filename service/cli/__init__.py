@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from models.commands.interrupt import EXIT_STATUS
+from models.commands.terminal import EXIT_STATUS
 
 
 def main() -> None:

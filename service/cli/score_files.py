@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.interrupt import ends_at_once
 from models.commands.options import read_form
-from models.commands.terminal import Share
+from models.commands.terminal import Share, ends_at_once
 from service.cli import choice
 
 if TYPE_CHECKING:
