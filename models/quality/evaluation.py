@@ -82,7 +82,7 @@ class Evaluation:
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
-        expected grade and truth over all pairs; ece and classwise_ece (models.quality.calibration).
+        expected grade and truth over all pairs; ece (models.quality.calibration).
         """
         values = metrics.values(counts @ self.sums, self.grades)
         found = dict(zip(metrics.NAMES, values.T, strict=True))
@@ -92,9 +92,7 @@ class Evaluation:
         found["spearman"] = self._spearman(counts)
         sizes = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
         sizes = np.where(sizes > 0, sizes, np.nan)
-        likeliest, each = self._gaps
-        found["ece"] = np.abs(counts @ likeliest).sum(1) / sizes
-        found["classwise_ece"] = np.abs(counts @ each).sum(1) / sizes / self.grades
+        found["ece"] = np.abs(counts @ self._gaps).sum(1) / sizes
         return found
 
     def draws(self, counts: Floats) -> dict[str, Draws]:
@@ -168,7 +166,7 @@ class Evaluation:
         return values, present
 
     @cached_property
-    def _gaps(self) -> tuple[Floats, Floats]:
+    def _gaps(self) -> Floats:
         return gaps(self.truth, self.probabilities, self._cluster_of, self.clusters)
 
     @property
