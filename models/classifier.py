@@ -123,7 +123,6 @@ class Classifier:
         *,
         deterministic: bool = False,
         label_order: Sequence[str] | None = None,
-        tokenizer_cache: int = 65_536,
     ) -> Classifier:
         """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
 
@@ -131,14 +130,13 @@ class Classifier:
         device: auto, cpu, cuda, cuda:N. dtype: auto, float32, bfloat16, float16 (`resolve_dtype`).
         deterministic: float32 scores that are the same bits alone and in any batch; on a CPU only.
         label_order: label names from least to most relevant; default: the checkpoint's own order.
-        tokenizer_cache: how many texts' tokens are cached.
         Raises UnsupportedCheckpoint if the checkpoint cannot be loaded whole, ModelError for a wrong option.
         """
         directory = locate(path)
         where = resolve_device(device)
         number_format = resolve_dtype(dtype, where, deterministic=deterministic)
         config = read_config(directory, label_order)
-        tokenizer = load_tokenizer(directory, config, cache_size=tokenizer_cache)
+        tokenizer = load_tokenizer(directory, config)
         network = build(
             config,
             read_tensors(directory, config),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 MAX_BYTES = 64 << 20
 """The largest file that is read whole, unless a caller allows more: configs and masks have kilobytes."""
@@ -24,23 +23,12 @@ def check_regular(file: Path | str) -> None:
         raise OSError("it is not a regular file")
 
 
-def open_regular(file: Path | str) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError as `check_regular` does."""
-    check_regular(file)  # before it is opened, because that alone may do something to a device
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    stream = os.fdopen(descriptor, "rb")
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
-        stream.close()
-        raise OSError("it is not a regular file")
-    return stream
-
-
 def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError, also if it has more than `max_bytes`."""
-    with open_regular(file) as stream:
-        is_larger = os.fstat(stream.fileno()).st_size > max_bytes
-        content = b"" if is_larger else stream.read(max_bytes + 1)  # it may grow
-    if is_larger or len(content) > max_bytes:
+    check_regular(file)  # before it is opened, because that alone may do something to a device
+    with Path(file).open("rb") as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
         raise OSError(f"it is larger than {max_bytes >> 20} MiB")
     return content
 

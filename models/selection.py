@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -145,22 +145,9 @@ class Selector:
         return whole, to_device([on[None]], self._device, torch.float32)[0]
 
 
-class Sliceable(Protocol):
-    """Heads or units of a layer. count: how many. nbytes: of their weights."""
+S = TypeVar("S", MultiHeadAttention, FeedForward)
 
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def only(self, index: Sequence[int]) -> Self:
-        """Return a copy of those at these positions."""
-
-
-S = TypeVar("S", bound=Sliceable)
-
-Key: TypeAlias = tuple[int, type[Sliceable], bytes]
+Key: TypeAlias = tuple[int, type, bytes]
 """A set of heads or units of one layer."""
 
 
@@ -178,7 +165,7 @@ class WeightCache:
         self.max_bytes = max_bytes
         self._finish = finish
         self.nbytes = 0
-        self._copies: OrderedDict[Key, Sliceable] = OrderedDict()
+        self._copies: OrderedDict[Key, MultiHeadAttention | FeedForward] = OrderedDict()
         self._seen: OrderedDict[Key, int] = OrderedDict()
         """The sets that came and were not copied, and the bytes that they would take."""
         self._seen_bytes = 0
@@ -224,7 +211,7 @@ class WeightCache:
             self._seen_bytes -= self._seen.popitem(last=False)[1]
         return False
 
-    def _add(self, key: Key, copy: Sliceable) -> None:
+    def _add(self, key: Key, copy: MultiHeadAttention | FeedForward) -> None:
         self._copies[key] = copy
         self.nbytes += copy.nbytes
         while self.nbytes > self.max_bytes:

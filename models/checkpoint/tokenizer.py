@@ -428,7 +428,7 @@ class PairTokenizer:
         return self._budget if self.prompt is None else self.max_tokens
 
 
-def load_tokenizer(directory: Path, config: ModelConfig, *, cache_size: int = 65_536) -> PairTokenizer:
+def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     """Load a checkpoint's tokenizer, with the window that its files and its network allow.
 
     Raises UnsupportedCheckpoint, also for what transformers would score otherwise.
@@ -436,9 +436,7 @@ def load_tokenizer(directory: Path, config: ModelConfig, *, cache_size: int = 65
     window, prompt = read_window(directory, config), None
     if config.decoder is not None:
         prompt = read_prompt(directory, config.family, config.decoder.instruction)
-    tokenizer = PairTokenizer.load(
-        directory, prompt=prompt, max_tokens=window, vocab_size=config.vocab_size, cache_size=cache_size
-    )
+    tokenizer = PairTokenizer.load(directory, prompt=prompt, max_tokens=window, vocab_size=config.vocab_size)
     two_segments = config.type_vocab_size > 1 and tokenizer.template.two_segments
     if two_segments and passes_types(directory) is None:
         raise UnsupportedCheckpoint(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from models.commands.terminal import table
-from models.quality import calibration
 from models.quality.bootstrap import Interval
 from models.quality.comparison import Comparison
 from models.quality.evaluation import Evaluation
@@ -35,7 +34,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
                 "head_mask": side.head_mask,
                 "metrics": comparison.metrics[side.name],
                 "confusion": side.evaluation.confusion.tolist(),
-                "calibration": calibration.as_json(side.evaluation.truth, side.evaluation.probabilities),
+                "calibration": side.evaluation.calibration,
                 "worst_queries": comparison.worst[side.name],
             }
             for side in comparison.sides
@@ -97,7 +96,7 @@ def _tables(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _calibration_lines(evaluation: Evaluation) -> list[str]:
     """Return each grade's mean probability and share."""
-    found = calibration.as_json(evaluation.truth, evaluation.probabilities)
+    found = evaluation.calibration
     grades = zip(found["mean_probabilities"], found["shares"], strict=True)
     cells = (f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades))
     return ["mean probability of each grade (its share of the pairs):", f"  {', '.join(cells)}"]

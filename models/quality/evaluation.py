@@ -2,6 +2,10 @@
 
 Two evaluations of the same pairs share their resamples, so the interval of their difference is paired.
 models.quality.bootstrap says how intervals are made.
+
+The expected calibration error (Guo et al. 2017) looks at the likeliest grade alone. A model may give a
+grade half of its true share of the pairs and still look well there, so `Evaluation.calibration` says each
+grade's mean probability beside its share.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ from scipy.stats import rankdata
 
 from models.quality import bootstrap, metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
-from models.quality.calibration import gaps
 from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
@@ -30,6 +33,9 @@ stay as good, and memory and time stop growing."""
 
 _NO_SPREAD = 1e-9
 """Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
+
+_BINS = 15
+"""The calibration error puts the probabilities of the likeliest grades into so many bins of equal width."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
@@ -82,7 +88,7 @@ class Evaluation:
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
-        expected grade and truth over all pairs; ece (models.quality.calibration).
+        expected grade and truth over all pairs; ece, the expected calibration error.
         """
         values = metrics.values(counts @ self.sums, self.grades)
         found = dict(zip(metrics.NAMES, values.T, strict=True))
@@ -92,7 +98,10 @@ class Evaluation:
         found["spearman"] = self._spearman(counts)
         sizes = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
         sizes = np.where(sizes > 0, sizes, np.nan)
-        found["ece"] = np.abs(counts @ self._gaps).sum(1) / sizes
+        likeliest, right, bins = self._likeliest
+        gaps = np.zeros((self.clusters, _BINS))
+        np.add.at(gaps, (self._cluster_of, bins), likeliest - right)
+        found["ece"] = np.abs(counts @ gaps).sum(1) / sizes
         return found
 
     def draws(self, counts: Floats) -> dict[str, Draws]:
@@ -141,6 +150,27 @@ class Evaluation:
         cells = np.bincount(self.truth * self.grades + self.predicted, minlength=self.grades**2)
         return cells.reshape(self.grades, self.grades)
 
+    @property
+    def calibration(self) -> dict[str, list[float]]:
+        """Return how far probabilities mean what they say, as plain values.
+
+        confidence, accuracy, pairs: of each bin of the likeliest grade that holds a pair: its mean
+        probability, how often it is right, and the number of pairs. mean_probabilities, shares: by grade.
+        """
+        pairs = len(self.truth)
+        likeliest, right, bins = self._likeliest
+        sizes, sure, correct = (
+            np.bincount(bins, column, _BINS) for column in (np.ones(pairs), likeliest, right)
+        )
+        held = sizes > 0
+        return {
+            "confidence": (sure[held] / sizes[held]).tolist(),
+            "accuracy": (correct[held] / sizes[held]).tolist(),
+            "pairs": sizes[held].tolist(),
+            "mean_probabilities": self.probabilities.mean(0).tolist(),
+            "shares": (np.bincount(self.truth, minlength=self.grades) / pairs).tolist(),
+        }
+
     @cached_property
     def _ndcg(self) -> tuple[Floats, Floats]:
         """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
@@ -165,9 +195,12 @@ class Evaluation:
                 values[query] = np.corrcoef(*ranks)[0, 1]
         return values, present
 
-    @cached_property
-    def _gaps(self) -> Floats:
-        return gaps(self.truth, self.probabilities, self._cluster_of, self.clusters)
+    @property
+    def _likeliest(self) -> tuple[Floats, NDArray[np.bool_], Ints]:
+        """Return of each pair the probability of its likeliest grade, whether that is right, and its bin."""
+        confidence = self.probabilities.max(1)
+        bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
+        return confidence, self.predicted == self.truth, bins
 
     @property
     def _cluster_of(self) -> Ints:
