@@ -168,25 +168,19 @@ def _attention(
     tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tensor, shared: Sequence[int]
 ) -> dict[str, Tensor]:
     """Return the tensors of a layer's attention. shared: the head of values that each head reads."""
-    names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
-    weights = [tensors[f"{name}.weight"].float() for name in names]
-    biases = [tensors[f"{name}.bias"].float() for name in names]
-    scale, offset = channel_scales(x, torch.cat(weights))
-    output = tensors[f"{prefix}attention.output.dense.weight"].float()
-    heads_scale, _ = channel_scales(joined, output, midpoints=False)
+    source, output = f"{prefix}attention.self", f"{prefix}attention.output.dense"
+    value = f"{source}.value"
+    quantized = _reading(tensors, source, [f"{source}.query", f"{source}.key", value], x)
+    weight, bias = _map(tensors, output)
+    heads_scale, _ = channel_scales(joined, weight, midpoints=False)
     by_head, of_values = heads_scale.view(len(shared), -1), sorted(set(shared))
     values_scale = torch.stack([by_head[torch.tensor(shared) == one].amax(0) for one in of_values])
     heads_scale = values_scale[[of_values.index(one) for one in shared]].flatten()
-    weights[2] = weights[2] / values_scale.view(-1, 1)
-    biases[2] = biases[2] / values_scale.flatten()
-    quantized = {
-        f"{prefix}attention.self.input_scale": scale,
-        f"{prefix}attention.self.input_offset": offset,
-    }
-    for name, weight, bias in zip(names, weights, biases, strict=True):
-        quantized |= _named(name, quantized_map(weight, bias, scale, offset))
-    name = f"{prefix}attention.output.dense"
-    return quantized | _named(name, quantized_map(output, tensors[f"{name}.bias"].float(), heads_scale))
+    quantized |= _named(output, quantized_map(weight, bias, heads_scale))
+    weight, bias = _map(tensors, value)
+    weight, bias = weight / values_scale.view(-1, 1), bias / values_scale.flatten()
+    of_input = quantized[f"{source}.input_scale"], quantized[f"{source}.input_offset"]
+    return quantized | _named(value, quantized_map(weight, bias, *of_input))
 
 
 def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[str, Tensor]:
@@ -206,38 +200,35 @@ def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[
 
 def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
     up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
-    up_weight, up_bias, down_weight, down_bias = (
-        tensors[f"{name}.{part}"].float() for name in (up, down) for part in ("weight", "bias")
-    )
-    scale, offset = channel_scales(x, up_weight)
-    inner = activate(F.linear(x, up_weight, up_bias), activation)
-    inner_scale, zero_point = tensor_scale(inner, down_weight)
+    weight, bias = _map(tensors, down)
+    scale, zero_point = tensor_scale(activate(F.linear(x, *_map(tensors, up)), activation), weight)
     return {
-        **_named(up, quantized_map(up_weight, up_bias, scale, offset)),
-        f"{up}.input_scale": scale,
-        f"{up}.input_offset": offset,
-        **_named(down, quantized_map(down_weight, down_bias)),
-        f"{down}.input_scale": torch.tensor(inner_scale),
+        **_reading(tensors, up, [up], x),
+        **_named(down, quantized_map(weight, bias)),
+        f"{down}.input_scale": torch.tensor(scale),
         f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
     }
 
 
 def _gated(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
-    names = [f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output")]
-    weights, biases = ([tensors[f"{name}.{part}"].float() for name in names] for part in ("weight", "bias"))
-    scale, offset = channel_scales(x, torch.cat(weights[:2]))
-    up, gate = (F.linear(x, weight, bias) for weight, bias in zip(weights[:2], biases[:2], strict=True))
-    inner_scale, inner_offset = channel_scales(activate(up, activation) * gate, weights[2])
-    scales = (scale, offset), (scale, offset), (inner_scale, inner_offset)
-    quantized = {
-        f"{names[0]}.input_scale": scale,
-        f"{names[0]}.input_offset": offset,
-        f"{names[2]}.input_scale": inner_scale,
-        f"{names[2]}.input_offset": inner_offset,
-    }
-    for name, weight, bias, of_input in zip(names, weights, biases, scales, strict=True):
-        quantized |= _named(name, quantized_map(weight, bias, *of_input))
+    up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
+    inner = activate(F.linear(x, *_map(tensors, up)), activation) * F.linear(x, *_map(tensors, gate))
+    return _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], inner)
+
+
+def _reading(tensors: dict[str, Tensor], source: str, names: list[str], x: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of maps that read one input, x, whose scales stand under the name `source`."""
+    maps = [_map(tensors, name) for name in names]
+    scale, offset = channel_scales(x, torch.cat([weight for weight, _ in maps]))
+    quantized = {f"{source}.input_scale": scale, f"{source}.input_offset": offset}
+    for name, (weight, bias) in zip(names, maps, strict=True):
+        quantized |= _named(name, quantized_map(weight, bias, scale, offset))
     return quantized
+
+
+def _map(tensors: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a map, float32."""
+    return tensors[f"{name}.weight"].float(), tensors[f"{name}.bias"].float()
 
 
 def _named(name: str, integers: QuantizedMap) -> dict[str, Tensor]:
