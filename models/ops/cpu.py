@@ -121,11 +121,7 @@ class CpuOps(TorchOps):
         if self._attention_kernels is None:
             return super().attention(projected, batch, heads, head_weights, positions)
         return self._attention_kernels.attention(
-            *(projected, batch.offsets, heads, head_weights),
-            first_only=batch.first_only,
-            rotation=positions.rotation,
-            window=positions.window,
-            relative=positions.relative,
+            projected, batch.offsets, heads, head_weights, positions, first_only=batch.first_only
         )
 
 

@@ -145,11 +145,7 @@ def _check_attention(kernels: Kernels, dtype: torch.dtype) -> None:
                 expected.append((context * scale).transpose(0, 1).flatten(1))
             for first_only in (False, True):
                 ours = kernels.attention(
-                    *(projected, offsets, HEADS, head_weights),
-                    first_only=first_only,
-                    rotation=turn,
-                    window=positions.window,
-                    relative=positions.relative,
+                    projected, offsets, HEADS, head_weights, positions, first_only=first_only
                 )
                 wanted = torch.stack([one[0] for one in expected]) if first_only else torch.cat(expected)
                 _compare(f"attention{' of first tokens' if first_only else ''}", ours, wanted)

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.causal import Causal
-from models.ops.relative import Relative, laid_out
+from models.ops.relative import laid_out
+from models.ops.torch import PLAIN_POSITIONS, Positions
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -74,20 +75,17 @@ class Kernels:
         offsets: Tensor,
         heads: int,
         head_weights: Tensor | None = None,
+        positions: Positions = PLAIN_POSITIONS,
         *,
         first_only: bool = False,
-        rotation: Tensor | None = None,
-        window: int | None = None,
-        relative: Relative | None = None,
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d) float32 or bfloat16, queries, keys and values of h heads; offsets:
             (B + 1,) int32, contiguous, where sequences begin and end; head_weights: (B, h), or (1, h) for all
             sequences; it may have fewer rows if the last sequences are empty.
-        first_only: only each sequence's first token attends. rotation, window: as in `TorchOps.attention`;
-            rotation has a row for every position of the longest sequence.
-        relative: of these heads; its order reaches as far as the longest sequence.
+        first_only: only each sequence's first token attends. positions: of these heads; they reach as far as
+            the longest sequence.
         Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
         tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
         Raises MemoryError if there is not enough memory for the longest sequence, ValueError for tensors of
@@ -104,15 +102,15 @@ class Kernels:
             )
         weights = None if head_weights is None else head_weights.float().contiguous()
         weight_rows = 0 if weights is None else len(weights)
-        positions = 0 if rotation is None else len(rotation)
-        distances = None
-        if relative is not None:
-            distances = laid_out(relative, heads, size, projected.dtype, tiles=self.multiplies)
+        rotation, window, distances = positions.rotation, positions.window, None
+        turns = 0 if rotation is None else len(rotation)
+        if positions.relative is not None:
+            distances = laid_out(positions.relative, heads, size, projected.dtype, tiles=self.multiplies)
         out = projected.new_empty(sequences if first_only else tokens, columns // 3)
         problem = attend(
             *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
             *(sequences, heads, size, _address(weights, torch.float32, weight_rows * heads)),
-            *(weight_rows, first_only, _address(rotation, torch.float32, positions * size), positions),
+            *(weight_rows, first_only, _address(rotation, torch.float32, turns * size), turns),
             *(-1 if window is None else window, distances, out.data_ptr(), torch.get_num_threads()),
         )
         _check(

@@ -9,7 +9,7 @@ import torch
 from models.ops import kernel_library
 from models.ops.causal import Causal
 from models.ops.kernels import Kernels, filled, to_tiles
-from models.ops.torch import rotations
+from models.ops.torch import Positions, rotations
 
 HALF = torch.bfloat16
 
@@ -28,7 +28,7 @@ def attend(ours: Kernels, **changes: Any) -> None:
         "offsets": torch.tensor([0, 4, 9]).int(),
         "heads": 2,
         "head_weights": torch.ones(2, 2),
-        "rotation": rotations(100.0, 5, 16, torch.device("cpu")),
+        "positions": Positions(rotations(100.0, 5, 16, torch.device("cpu"))),
     }
     ours.attention(**(arguments | changes))
 
@@ -44,7 +44,7 @@ def attend(ours: Kernels, **changes: Any) -> None:
         ({"offsets": torch.tensor([0, 3, 9]).int()}, "rotation"),
         ({"head_weights": torch.ones(2, 3)}, r"\(2, 3\)"),
         (
-            {"rotation": rotations(100.0, 5, 32, torch.device("cpu"))[:, ::2]},
+            {"positions": Positions(rotations(100.0, 5, 32, torch.device("cpu"))[:, ::2])},
             r"\(5, 16\) torch.float32 \(not contiguous\)",
         ),
     ],

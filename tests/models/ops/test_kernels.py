@@ -14,7 +14,7 @@ from models.ops.causal import Causal, attend
 from models.ops.kernel_build import Level, features_here, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import Positions, attention_probabilities, rotated, rotations
+from models.ops.torch import PLAIN_POSITIONS, Positions, attention_probabilities, rotated, rotations
 from tests.checkpoints import random_model
 from tests.models.reference import network_of
 
@@ -131,8 +131,9 @@ def test_attention_of_rotated_neighbours_is_torchs(
         found = F.scaled_dot_product_attention(query, key, value, near)
         exact[begin:end] = found.transpose(0, 1).reshape(end - begin, -1)
 
-    whole = ours.attention(projected, offsets, heads, rotation=rotation, window=window)
-    first = ours.attention(projected, offsets, heads, first_only=True, rotation=rotation, window=window)
+    positions = Positions(rotation, window)
+    whole = ours.attention(projected, offsets, heads, None, positions)
+    first = ours.attention(projected, offsets, heads, None, positions, first_only=True)
 
     assert torch.equal(projected, before)
     assert (whole - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
@@ -164,15 +165,13 @@ def test_attention_to_distances_is_torchs(
         found = attention_probabilities(query, key, bias, scale) @ value
         exact[begin:end] = found.transpose(0, 1).reshape(end - begin, -1)
 
-    whole = ours.attention(projected, offsets, heads, relative=relative)
-    first = ours.attention(projected, offsets, heads, first_only=True, relative=relative)
+    whole = ours.attention(projected, offsets, heads, None, positions)
+    first = ours.attention(projected, offsets, heads, None, positions, first_only=True)
 
     assert (whole - exact).abs().max() <= 2 * ROUNDING[dtype] * exact.abs().max()
     assert torch.equal(first, whole[offsets[:-1].long()])
     begin, end = offsets[-3:-1].tolist()
-    alone = ours.attention(
-        projected[begin:end], torch.tensor([0, end - begin]).int(), heads, relative=relative
-    )
+    alone = ours.attention(projected[begin:end], torch.tensor([0, end - begin]).int(), heads, None, positions)
     assert torch.equal(alone, whole[begin:end])
 
 
@@ -181,35 +180,39 @@ def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     rotation = rotations(100.0, max(LENGTHS), 16, torch.device("cpu"))
     before = torch.get_num_threads()
-    for how in ({}, {"rotation": rotation, "window": 20}):
-        whole = ours.attention(projected, offsets, 2, **how)
+    for how in (PLAIN_POSITIONS, Positions(rotation, 20)):
+        whole = ours.attention(projected, offsets, 2, None, how)
         try:
             for threads in (1, 2, 3):
                 torch.set_num_threads(threads)
-                assert torch.equal(ours.attention(projected, offsets, 2, **how), whole)
-                first = ours.attention(projected, offsets, 2, first_only=True, **how)
+                assert torch.equal(ours.attention(projected, offsets, 2, None, how), whole)
+                first = ours.attention(projected, offsets, 2, None, how, first_only=True)
                 assert torch.equal(first, whole[offsets[:-1].long()])
         finally:
             torch.set_num_threads(before)
         for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
             sequence = projected[begin:end].clone()
-            alone = ours.attention(sequence, torch.tensor([0, end - begin]).int(), 2, **how)
+            alone = ours.attention(sequence, torch.tensor([0, end - begin]).int(), 2, None, how)
             assert torch.equal(alone, whole[begin:end])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
-@pytest.mark.parametrize("how", [{}, {"rotation": rotations(100.0, 512, 16, torch.device("cpu"))}])
+@pytest.mark.parametrize(
+    "how",
+    [PLAIN_POSITIONS, Positions(rotations(100.0, 512, 16, torch.device("cpu")))],
+    ids=["plain", "rotated"],
+)
 def test_what_is_not_finite_stays_in_its_sequence(
-    ours: Kernels, dtype: torch.dtype, value: float, how: dict[str, Tensor]
+    ours: Kernels, dtype: torch.dtype, value: float, how: Positions
 ) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
-    clean = ours.attention(projected, offsets, 2, **how)
+    clean = ours.attention(projected, offsets, 2, None, how)
     spoilt = projected.clone()
     begin, end = int(offsets[20]), int(offsets[21])
     spoilt[begin:end] = value
 
-    found = ours.attention(spoilt, offsets, 2, **how)
+    found = ours.attention(spoilt, offsets, 2, None, how)
 
     assert not found[begin:end].isfinite().any()
     assert torch.equal(found[:begin], clean[:begin])
