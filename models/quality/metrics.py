@@ -1,7 +1,6 @@
 """NDCG of a query, and the metrics that are functions of sums over queries.
 
-NDCG: Järvelin and Kekäläinen 2002, with a gain of 2^grade − 1; in numpy alone, because a replica needs it,
-and importing scipy takes most of a second.
+NDCG: Järvelin and Kekäläinen 2002, with a gain of 2^grade − 1.
 
 A query's row of sums holds how often each true grade met each predicted grade (grades², truth first), the
 query's NDCG@10, and 1 if it has one. A resample of the queries adds the rows up, each as often as it was
