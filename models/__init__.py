@@ -6,8 +6,6 @@
 >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")], head_mask=mask).expected_grade
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint

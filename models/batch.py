@@ -1,12 +1,10 @@
 """Packs sequences of different lengths end to end, without padding, for one forward pass."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -111,11 +109,11 @@ class PackedBatch:
             self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
         return self._groups
 
-    def of_first_tokens(self) -> PackedBatch:
+    def of_first_tokens(self) -> Self:
         """Return the same batch for a layer that only first tokens leave."""
         return replace(self, first_only=True)
 
-    def of_last_tokens(self) -> PackedBatch:
+    def of_last_tokens(self) -> Self:
         """Return the same batch for a layer that only last tokens leave."""
         return replace(self, last_only=True)
 

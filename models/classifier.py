@@ -1,12 +1,10 @@
 """The classifier: a checkpoint that scores query–title pairs under head masks."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -54,7 +52,7 @@ class Scores:
 
     @classmethod
     @np.errstate(invalid="ignore")  # logits may be NaN or infinite
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Scores:
+    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Self:
         """Return the scores of logits, (n, grades) float32, least relevant grade first.
 
         activation: of a one-label model's score, sigmoid or identity.
@@ -123,7 +121,7 @@ class Classifier:
         *,
         deterministic: bool = False,
         label_order: Sequence[str] | None = None,
-    ) -> Classifier:
+    ) -> Self:
         """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
 
         path: a directory or a hub id, which may end in @revision; None: the model shipped with the project.

@@ -1,7 +1,5 @@
 """Counts the processor cores that this process may use. Imports neither torch nor the rest of the project."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 `str(error)` is one sentence that says what is wrong and what would be right.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

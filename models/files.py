@@ -4,8 +4,6 @@ files whole or not at all.
 A FIFO would be waited for without end, and a device such as /dev/zero would fill the memory.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

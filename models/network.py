@@ -16,8 +16,6 @@ Devlin et al. 2019, https://arxiv.org/abs/1810.04805; Warner et al. 2024, https:
 The tests hold them to transformers' BertModel and ModernBertModel.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The networks by the names that the families give them, and how a checkpoint's is built."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Prints numbers for people: no exponents, no "−0", as many digits as say something."""
 
-from __future__ import annotations
-
 import math
 
 SMALLEST = 1e-9

@@ -3,8 +3,6 @@
 Both kinds of scores are in `models.ops.relative`.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ in none. Copies stay in a bounded cache. Heads that are off in some rows only ar
 everything that is off in a deterministic network.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """A network's weights, laid out for one device part by part, and read back under their names."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ is looked up first, and if it is not known, its words ("12", "-", "gauge", ",").
 time that the tokenizers library takes for the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable

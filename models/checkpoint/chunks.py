@@ -6,8 +6,6 @@ it is in the next one too, so that a phrase of up to that length is whole in som
 QAnything overlap 80 of 512 tokens, about as much; Dai & Callan half, at nearly twice the cost.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 He et al. 2021, https://arxiv.org/abs/2006.03654 and https://arxiv.org/abs/2111.09543.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -5,8 +5,6 @@ weights come. If the hub cannot be asked, what the cache holds of the revision i
 huggingface_hub's own: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB_CACHE.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

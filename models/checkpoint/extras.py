@@ -4,8 +4,6 @@
 reports of `headroom study`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

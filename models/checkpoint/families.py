@@ -4,8 +4,6 @@ BERT's names are the canonical ones inside. A checkpoint of another family is tr
 back when it is written; what is between knows nothing of families. Other families are refused by name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

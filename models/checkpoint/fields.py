@@ -1,7 +1,5 @@
 """Reads config.json and checks single fields of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

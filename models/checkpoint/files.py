@@ -3,8 +3,6 @@
 `python -m models.checkpoint.files DIRECTORY` prints the digest, as `digests` in a config file takes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

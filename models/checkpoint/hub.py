@@ -1,7 +1,5 @@
 """Finds a checkpoint: a directory, the one that ships with the project, or a repository of the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ all forms that published checkpoints use are read. Our maps and norms always hav
 has none they are zeros, and are left out again when it is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

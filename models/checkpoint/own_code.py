@@ -6,8 +6,6 @@ their positions, the other has ALiBi's slopes. Jina's second reranker is XLM-RoB
 flash-attention's BERT.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,8 +1,7 @@
 """The special tokens around a query and a title, as a tokenizer's post-processor puts them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
+from typing import Self
 
 from tokenizers import Tokenizer
 
@@ -30,7 +29,7 @@ class PairTemplate:
         object.__setattr__(self, "tokens", self.before_title + len(self.after))
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> PairTemplate:
+    def of(cls, tokenizer: Tokenizer) -> Self:
         """Return the template of a tokenizer.
 
         Raises UnsupportedCheckpoint if there is no special token before the query, which the classifier

@@ -1,9 +1,7 @@
 """Finds where words begin among a tokenizer's pieces, and how they are spelled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordPiece
@@ -23,7 +21,7 @@ class Piece(NamedTuple):
     begins: bool
     ends: bool
 
-    def begins_word(self, before: Piece) -> bool:
+    def begins_word(self, before: Self) -> bool:
         """Return whether a word begins here, after the piece `before` of the same text.
 
         Words end at spaces and around punctuation, about as BERT's pre-tokenizer splits a text.

@@ -9,13 +9,11 @@ A tokenizer reads the whole prompt at once, but query and title are encoded by t
 encoded with the blanks around them, because a tokenizer joins " word", and "?" with the end of its line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from models.checkpoint.fields import read_json
 from models.errors import UnsupportedCheckpoint
@@ -98,7 +96,7 @@ class Prompt:
     instruction: str | None
 
     @classmethod
-    def of(cls, prompt: str, instructed: str | None, instruction: str | None) -> Prompt:
+    def of(cls, prompt: str, instructed: str | None, instruction: str | None) -> Self:
         """Return a prompt whose texts are marked. instructed: the one with an instruction, if any."""
         before, rest = prompt.split(QUERY)
         between, after = rest.split(TITLE)

@@ -1,7 +1,5 @@
 """Reads texts in two more ways, for other servers' clients: one text alone, and the end of long texts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Collection, Mapping, Sequence
 

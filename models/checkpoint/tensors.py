@@ -1,7 +1,5 @@
 """Reads the tensors of a checkpoint, whole or not at all, and writes them."""
 
-from __future__ import annotations
-
 import pickle
 import zipfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Encodes query–title pairs as the token ids that a checkpoint was trained on, within its window."""
 
-from __future__ import annotations
-
 import copy
 import re
 import struct
@@ -10,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -185,7 +183,7 @@ class PairTokenizer:
         self._cache: TextCache[EncodedText] = TextCache(cache_size)
 
     @classmethod
-    def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: int) -> PairTokenizer:
+    def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: int) -> Self:
         """Load a checkpoint's tokenizer from its files (`models.checkpoint.tokenizer_files`).
 
         Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
@@ -208,14 +206,14 @@ class PairTokenizer:
         parts = template.before, template.between, template.after
         self._before, self._between, self._after = map(_as_bytes, parts)
 
-    def within(self, max_tokens: int) -> PairTokenizer:
+    def within(self, max_tokens: int) -> Self:
         """Return this tokenizer for a window of at most so many tokens, beside those of a prompt."""
         other = copy.copy(self)
         more = 0 if self.prompt is None else self.template.tokens
         other._use(self.template, min(self.max_tokens, max_tokens + more))
         return other
 
-    def instructed(self, instruction: str | None) -> PairTokenizer:
+    def instructed(self, instruction: str | None) -> Self:
         """Return this tokenizer for prompts with an instruction; the same one if the model takes none.
 
         instruction: None or "": the model's default. Raises ModelError if it does not fit the window.

@@ -8,8 +8,6 @@ text, so nobody can forge a pair. All other added tokens, such as a checkpoint's
 they become their own id, as in transformers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Findings of `headroom evaluate`, as plain values for JSON and as text for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`headroom prune` removes heads, feed-forward units and layers: a checkpoint becomes a smaller one."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`headroom train` fine-tunes a graded classifier on the user's own labelled pairs."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Cuts heads, feed-forward units and layers out of a network's tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -17,8 +17,6 @@ Weights have one scale for each output row. Embeddings, LayerNorm, softmax, resi
 stay in floats.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence

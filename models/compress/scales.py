@@ -1,7 +1,5 @@
 """The scales of 8-bit inputs with the least error of a product, and the integers of its weight."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

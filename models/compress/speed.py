@@ -1,7 +1,5 @@
 """Measures how many times faster int8 is than floats on this machine."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

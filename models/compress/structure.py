@@ -4,9 +4,8 @@ A unit is one of the inner activations of a layer's feed-forward half: a row of 
 and a column of the down map.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,7 @@ class Structure:
     skipped: frozenset[int] = frozenset()
 
     @classmethod
-    def whole(cls, config: ModelConfig) -> Structure:
+    def whole(cls, config: ModelConfig) -> Self:
         """Return the structure that keeps everything."""
         heads = np.ones((config.num_layers, config.num_heads), np.float32)
         return cls(heads, np.ones((config.num_layers, max(config.widths)), np.float32))

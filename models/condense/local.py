@@ -1,8 +1,6 @@
 """Condenses a query with a classifier in this process; its titles are tokenized once, and each distinct one
 is scored once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The loss of a shorter query: how far its relevance judgments are from those of the whole query."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

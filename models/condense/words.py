@@ -6,8 +6,6 @@ vowel and another after a consonant, which tells a particle from a verb's ending
 listed. There is no dictionary here, so a rare noun may lose its end.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """The JSON forms of masks: `off`, `keep` or `weights`, and beside it `skip` and, if stored, `units`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`. The JSON forms are in `mask_forms`."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 The exit status is 1 if a level could not be compiled; torch then computes what its kernels would have.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 

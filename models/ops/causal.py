@@ -8,11 +8,10 @@ own see too and whose positions come before theirs: what several sequences begin
 https://arxiv.org/abs/1910.07467.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +38,7 @@ class Causal:
         """Return the number of heads of keys and values."""
         return len(self.borders) - 1
 
-    def only(self, heads: Sequence[int]) -> tuple[Causal, list[int]]:
+    def only(self, heads: Sequence[int]) -> tuple[Self, list[int]]:
         """Return the same for some heads of queries, ascending, and which heads of keys they read."""
         counts = [sum(first <= head < end for head in heads) for first, end in pairwise(self.borders)]
         read = [group for group, count in enumerate(counts) if count]

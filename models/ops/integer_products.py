@@ -11,8 +11,6 @@ times as long (https://github.com/uxlfoundation/oneDNN/pull/1885, /pull/3684). T
 checked, and after a self-test with the largest sums.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

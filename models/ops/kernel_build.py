@@ -8,8 +8,6 @@ A compiler may use every instruction of the sets that its flags name, so a level
 those that the source asks for: a hypervisor may hide any one (BMI2, say) of a processor that has the others.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import hashlib
 import os

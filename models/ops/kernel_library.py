@@ -5,8 +5,6 @@ tried once per process. Without one, torch's operators give the same answers, sl
 (docs/decisions/006-kernels.md).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import logging
@@ -39,11 +37,12 @@ LENGTHS, HEADS, WINDOW, SPAN, EPSILON = (1, 37, 16, 70), 3, 9, 16, 1e-12
 class Choice(NamedTuple):
     """The kernels that this process uses.
 
-    kernels: None if torch computes. notice: for people, why better levels are not used, and what to do; None
-    if none is skipped.
+    kernels: None if torch computes. skipped: the better levels, and why they are not used.
+    notice: the same for people, with what to do; None if nothing is skipped.
     """
 
     kernels: Kernels | None
+    skipped: tuple[str, ...] = ()
     notice: str | None = None
 
 
@@ -80,7 +79,7 @@ def choice() -> Choice:
     instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
     notice = f"the fastest kernels are not used, {instead} instead: {'; '.join(skipped)}{remedy}"
     logger.warning(notice)
-    return Choice(kernels, notice)
+    return Choice(kernels, tuple(skipped), notice)
 
 
 def how_to_compile() -> str:

@@ -5,8 +5,6 @@ a dozen operators to make them. The compiled library is called through ctypes, w
 interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkpoint is loaded.
 """
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How 8-bit integers stand for the inputs and the weights of an affine map."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -7,12 +7,10 @@ https://arxiv.org/abs/2006.03654; Press et al. 2022, https://arxiv.org/abs/2108.
 reads the tables in another form (`native/relative.h`).
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +39,7 @@ class Relative:
     slopes: Tensor | None = None
     laid_out: dict[tuple[Any, ...], Any] = field(init=False, repr=False, default_factory=dict)
 
-    def only(self, heads: Sequence[int]) -> Relative:
+    def only(self, heads: Sequence[int]) -> Self:
         """Return what some heads add. heads: their positions."""
         index = torch.tensor(heads, dtype=torch.int64)
         keys, queries, slopes = (

@@ -8,8 +8,6 @@ grade half of its true share of the pairs and still look well there, so `Evaluat
 grade's mean probability beside its share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 

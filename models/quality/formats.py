@@ -1,7 +1,5 @@
 """The formats of files of pairs, told by the files' names."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 

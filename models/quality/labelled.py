@@ -1,7 +1,5 @@
 """Reads labelled query–title pairs from csv, tsv, jsonl and parquet files."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -3,8 +3,6 @@
 BM25 (Robertson and Zaragoza 2009) and IDF-weighted word overlap.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -7,8 +7,6 @@ query's NDCG@10, and 1 if it has one. A resample of the queries adds the rows up
 drawn.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
