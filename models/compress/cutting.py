@@ -3,35 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.shapes import layer_prefix
-from models.compress.structure import Floats, Structure, check
+from models.compress.structure import check, kept_heads, kept_layers, kept_units
 from models.errors import ModelError
 from models.layer import head_rows
+from models.masks.head_mask import HeadMask
 
 
 def cut(
-    tensors: Mapping[str, Tensor], config: ModelConfig, structure: Structure
+    tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask
 ) -> tuple[dict[str, Tensor], ModelConfig]:
-    """Return a network's tensors and configuration without the parts that go.
+    """Return a network's tensors and configuration without what a mask switches off.
 
-    Weights other than 1 are folded into the map that reads the part. The layers that stay are numbered anew
-    from 0, units too; heads keep their numbers. A layer keeps at least one unit, with weight 0 if need be.
+    Weights of heads other than 1 are folded into W^O. The layers that stay are numbered anew from 0, units
+    too; heads keep their numbers. A layer keeps at least one unit, with weight 0 if need be.
     Raises ModelError as `check` does.
     """
-    check(structure, config)
-    heads, units = structure.kept_heads(config), structure.kept_units(config)
-    layers = structure.layers
+    check(mask, config)
+    heads, units, layers = kept_heads(mask, config), kept_units(mask, config), kept_layers(mask)
     smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
     for number, layer in enumerate(layers):
         prefix = layer_prefix(layer)
         of_layer = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        _cut_heads(of_layer, config, layer, heads[layer], structure.heads[layer])
-        _cut_units(of_layer, config, layer, units[layer] or (0,), structure.units[layer])
+        _cut_heads(of_layer, config, layer, heads[layer], mask.matrix[layer])
+        _cut_units(of_layer, config, layer, units[layer])
         smaller |= {layer_prefix(number) + name.removeprefix(prefix): t for name, t in of_layer.items()}
     widths = tuple(max(1, len(units[layer])) for layer in layers)
     return smaller, replace(
@@ -43,7 +45,11 @@ def cut(
 
 
 def _cut_heads(
-    tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Floats
+    tensors: dict[str, Tensor],
+    config: ModelConfig,
+    layer: int,
+    kept: tuple[int, ...],
+    weights: NDArray[np.float32],
 ) -> None:
     prefix = f"{layer_prefix(layer)}attention."
     held = config.kept_heads[layer]
@@ -70,15 +76,13 @@ def _cut_heads(
         scales = torch.tensor([of_keys[key] for key in keys]).repeat_interleave(config.head_size)
         for part in ("bias", "weight_scale"):
             tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
-    else:
-        output = _scaled(output, scales)
+    elif (scales != 1).any():
+        output = (output.float() * scales).to(output.dtype)
     tensors[f"{prefix}output.dense.weight"] = output
 
 
-def _cut_units(
-    tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Floats
-) -> None:
-    prefix, index = layer_prefix(layer), torch.tensor(kept, dtype=torch.int64)
+def _cut_units(tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...]) -> None:
+    prefix, index = layer_prefix(layer), torch.tensor(kept or (0,), dtype=torch.int64)
     for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
         for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
             tensors[f"{prefix}{name}.{part}"] = tensors[f"{prefix}{name}.{part}"][index]
@@ -93,13 +97,4 @@ def _cut_units(
         for part in ("scale", "offset"):
             tensors[f"{down}input_{part}"] = tensors[f"{down}input_{part}"][index]
     smaller = whole[:, index]
-    scales = torch.from_numpy(weights[list(kept)])
-    if not config.int8:
-        smaller = _scaled(smaller, scales)
-    elif not scales.any():  # the one unit that a layer without units keeps
-        smaller = torch.zeros_like(smaller)
-    tensors[f"{down}weight"] = smaller
-
-
-def _scaled(columns: Tensor, scales: Tensor) -> Tensor:
-    return (columns.float() * scales).to(columns.dtype) if (scales != 1).any() else columns
+    tensors[f"{down}weight"] = smaller if kept else torch.zeros_like(smaller)

@@ -13,14 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty
-from models.compress.structure import Structure, check
+from models.compress.structure import check
 from models.masks.head_mask import HeadMask
-from models.masks.rows import check_fits
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -36,13 +33,12 @@ def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
     head, because every pair would then get the same score.
     """
     config = read_config(source)
-    structure = structure_of(mask, config)
     check_empty(target)
-    check(structure, config)
+    check(mask, config)
     from models.checkpoint.tensors import read_tensors
     from models.compress.cutting import cut
 
-    tensors, smaller = cut(read_tensors(source, config), config, structure)
+    tensors, smaller = cut(read_tensors(source, config), config, mask)
     write_checkpoint(source, target, tensors, smaller)
     return smaller
 
@@ -93,14 +89,6 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     if any(len(kept) < config.num_heads for kept in config.kept_heads):
         return "some of its heads are removed, which transformers 5 no longer reads (transformers 4 does)"
     return None
-
-
-def structure_of(mask: HeadMask, config: ModelConfig) -> Structure:
-    """Return what a mask keeps. Raises InvalidMask if the mask is for a model of another shape."""
-    layers, units = config.num_layers, config.intermediate_size
-    check_fits(mask, layers, config.num_heads, units)
-    on = np.ones((layers, units), np.bool_) if mask.units_off is None else ~mask.units_off
-    return Structure(mask.matrix, on.astype(np.float32), frozenset(mask.skipped))
 
 
 def _pruned_heads(kept: tuple[tuple[int, ...], ...], heads: int) -> dict[str, Any]:

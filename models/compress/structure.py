@@ -1,77 +1,60 @@
-"""The heads, feed-forward units and layers of a checkpoint that stay, with their weights.
+"""What a mask leaves of a checkpoint: its heads, feed-forward units and layers.
 
 A unit is one of the inner activations of a layer's feed-forward half: a row of the up map (and of the gate)
 and a column of the down map.
 """
 
-from dataclasses import dataclass
-from typing import Self
-
 import numpy as np
-import numpy.typing as npt
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
+from models.masks.rows import check_fits
 
-Floats = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Structure:
-    """The weights in [0, 1] that multiply each part's output; a part of weight 0 goes.
-
-    heads: (layers, heads), numbered as before pruning. units: (layers, units of the widest layer), 0 or 1;
-    what is beyond a layer's own width is ignored. skipped: the layers that go whole: what enters them passes
-    through.
-    """
-
-    heads: Floats
-    units: Floats
-    skipped: frozenset[int] = frozenset()
-
-    @classmethod
-    def whole(cls, config: ModelConfig) -> Self:
-        """Return the structure that keeps everything."""
-        heads = np.ones((config.num_layers, config.num_heads), np.float32)
-        return cls(heads, np.ones((config.num_layers, max(config.widths)), np.float32))
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Return the layers that stay, ascending."""
-        return tuple(layer for layer in range(len(self.heads)) if layer not in self.skipped)
-
-    def mask(self, config: ModelConfig) -> HeadMask:
-        """Return the run-time mask of a structure whose weights are 0 or 1; other weights become 1."""
-        heads = np.zeros_like(self.heads)
-        for layer, kept in enumerate(self.kept_heads(config)):
-            heads[layer, list(kept)] = 1
-        beyond = np.arange(self.units.shape[1]) >= np.array(config.widths)[:, None]
-        return HeadMask(heads, tuple(sorted(self.skipped)), (self.units == 0) & ~beyond)
-
-    def kept_heads(self, config: ModelConfig) -> tuple[tuple[int, ...], ...]:
-        """Return the heads that stay, by layer of the source; none in a layer that goes."""
-        return tuple(
-            tuple(head for head in held if layer not in self.skipped and self.heads[layer, head] > 0)
-            for layer, held in enumerate(config.kept_heads)
-        )
-
-    def kept_units(self, config: ModelConfig) -> tuple[tuple[int, ...], ...]:
-        """Return the units that stay, by layer of the source; none in a layer that goes."""
-        return tuple(
-            ()
-            if layer in self.skipped
-            else tuple(int(unit) for unit in np.flatnonzero(self.units[layer, :width]))
-            for layer, width in enumerate(config.widths)
-        )
+Numbers = tuple[tuple[int, ...], ...]
+"""Heads or units by layer of the source, ascending."""
 
 
-def check(structure: Structure, config: ModelConfig) -> None:
-    """Raise ModelError if no head would be left, or if the family cannot be without one of the layers."""
-    if not any(structure.kept_heads(config)):
+def whole(config: ModelConfig) -> HeadMask:
+    """Return the mask that keeps everything that the checkpoint has."""
+    heads = np.zeros((config.num_layers, config.num_heads), np.float32)
+    for layer, held in enumerate(config.kept_heads):
+        heads[layer, list(held)] = 1
+    return HeadMask(heads)
+
+
+def kept_layers(mask: HeadMask) -> tuple[int, ...]:
+    """Return the layers that stay, ascending."""
+    return tuple(layer for layer in range(mask.layers) if layer not in mask.skipped)
+
+
+def kept_heads(mask: HeadMask, config: ModelConfig) -> Numbers:
+    """Return the heads that stay; none in a layer that goes."""
+    return tuple(
+        tuple(head for head in held if mask.matrix[layer, head] > 0)
+        for layer, held in enumerate(config.kept_heads)
+    )
+
+
+def kept_units(mask: HeadMask, config: ModelConfig) -> Numbers:
+    """Return the units that stay; none in a layer that goes."""
+    off = mask.units_off
+    if off is None:
+        off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    return tuple(
+        () if layer in mask.skipped else tuple(np.flatnonzero(~off[layer, :width]).tolist())
+        for layer, width in enumerate(config.widths)
+    )
+
+
+def check(mask: HeadMask, config: ModelConfig) -> None:
+    """Raise InvalidMask if a mask is for a model of another shape; ModelError if no head would be left, or if
+    the family cannot be without one of the layers."""
+    check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
+    if not any(kept_heads(mask, config)):
         raise ModelError(
             f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
             "gets the same score; keep at least one"
         )
-    FAMILIES[config.family].check_removable(structure.skipped)
+    FAMILIES[config.family].check_removable(mask.skipped)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from models.compress.structure import Structure
+from models.compress.structure import whole as whole_mask
 from models.errors import ModelError
+from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
 from models.study.base import held_heads, weights_without
 from models.study.gradients import DifferentiableNetwork, Gradients
@@ -34,7 +35,7 @@ class Point:
     """One network. planned: the speed that it was planned for, None if heads were counted; predicted: by
     the times. quality: on the search data; held_out: on the held-out queries; pace: as measured."""
 
-    structure: Structure
+    mask: HeadMask
     quality: Evaluation
     planned: float | None = None
     predicted: float | None = None
@@ -75,18 +76,18 @@ def measure(study: Study) -> Found:
         return found
     chosen = found.path[found.chosen]
     if not study.by_time:
-        intact, own = networks.paces([chosen.structure])
+        intact, own = networks.paces([chosen.mask])
         path = [replace(point, pace=own) if point is chosen else point for point in found.path]
         found = replace(found, path=path, intact_pace=intact)
     if study.holdout_runner is not None:
         others = [
-            plans.shuffled(chosen.structure, study.classifier.config, study.seed + number)
+            plans.shuffled(chosen.mask, study.classifier.config, study.seed + number)
             for number in range(study.effort.orders)
         ]
         random = networks.evaluate(others, study.holdout_runner, "random networks of the same layers")
         found = replace(found, random=tuple(random))
     if study.recover_minutes:
-        recovered = recover(networks, chosen.structure, study.recover_minutes)
+        recovered = recover(networks, chosen.mask, study.recover_minutes)
         if recovered.held_out is not None and found.intact_held_out is not None:
             (verdict,) = _tested(study, found.intact_held_out, [recovered.held_out])
             recovered = replace(recovered, verdict=verdict)
@@ -99,9 +100,9 @@ def _by_heads(study: Study, networks: Networks) -> Found:
     held = held_heads(study.classifier)
     order = plans.fisher_order(_gradients(study).heads, held)
     sizes = {round(share * len(held)) for share in study.effort.shares} - {0, len(held)}
-    whole = Structure.whole(study.classifier.config)
+    whole = whole_mask(study.classifier.config)
     path = [
-        replace(whole, heads=weights_without(order[: len(order) - size], study.shape))
+        whole * HeadMask(weights_without(order[: len(order) - size], study.shape))
         for size in sorted(sizes, reverse=True)
     ]
     return _evaluated(study, networks, path)
@@ -116,7 +117,7 @@ def _by_time(study: Study, networks: Networks) -> Found:
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
     layer_order = _layer_order(networks, planner, speedups[-1]) if LAYERS in what else []
     best = [(speedup, _best(networks, planner, layer_order, speedup)) for speedup in speedups]
-    planned = {speedup: structure for speedup, structure in best if structure is not None}
+    planned = {speedup: mask for speedup, mask in best if mask is not None}
     needed = wanted or speedups[0]
     if needed not in planned:
         raise ModelError(
@@ -127,7 +128,7 @@ def _by_time(study: Study, networks: Networks) -> Found:
     found = _evaluated(study, networks, path)
     intact_pace, *paces = networks.paces(path)
     points = [
-        replace(point, planned=speedup, predicted=whole / planner.seconds(point.structure), pace=pace)
+        replace(point, planned=speedup, predicted=whole / planner.seconds(point.mask), pace=pace)
         for point, speedup, pace in zip(found.path, planned, paces, strict=True)
     ]
     chosen = found.chosen if wanted is None else list(planned).index(wanted)
@@ -146,13 +147,13 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
     """Drop layers one at a time, always the one without which the grades change least; stop where whole
     layers alone make the fastest network that is wanted."""
     config, order = planner.config, list[int]()
-    whole = Structure.whole(config)
+    whole = whole_mask(config)
     left = [layer for layer in range(config.num_layers) if is_removable(config, layer)]
     while left and len(order) < config.num_layers - 1:
-        gone = frozenset(order)
+        gone = tuple(order)
         if planner.seconds(replace(whole, skipped=gone)) <= planner.whole_seconds / fastest:
             break
-        divergences = {one: networks.divergence(replace(whole, skipped=gone | {one})) for one in left}
+        divergences = {one: networks.divergence(replace(whole, skipped=(*gone, one))) for one in left}
         # Of layers that change nothing at all, the last goes first.
         layer = min(left, key=lambda one: (max(divergences[one], SAME), -one))
         order.append(layer)
@@ -160,24 +161,24 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
     return order
 
 
-def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: float) -> Structure | None:
-    """Return the structure that changes the grades least, over the numbers of layers dropped; of several
+def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: float) -> HeadMask | None:
+    """Return the mask that changes the grades least, over the numbers of layers dropped; of several
     that change nothing, the fastest. None if nothing is as fast as wanted."""
     candidates = []
     for count in range(len(order) + 1):
-        structure = planner.fitting(planner.whole_seconds / speedup, order[:count])
-        if structure is not None:
-            candidates.append(structure)
+        mask = planner.fitting(planner.whole_seconds / speedup, order[:count])
+        if mask is not None:
+            candidates.append(mask)
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     return min(candidates, key=lambda one: (max(networks.divergence(one), SAME), planner.seconds(one)))
 
 
-def _evaluated(study: Study, networks: Networks, path: Sequence[Structure]) -> Found:
+def _evaluated(study: Study, networks: Networks, path: Sequence[HeadMask]) -> Found:
     """Evaluate the networks, and test them from large to small."""
     ones = [study.classifier.all_heads.matrix]
     qualities = networks.evaluate(path, study.runner, "networks on the search data")
-    points = [Point(structure, quality) for structure, quality in zip(path, qualities, strict=True)]
+    points = [Point(mask, quality) for mask, quality in zip(path, qualities, strict=True)]
     (intact,) = study.runner.evaluate(ones, "the intact model")
     if study.holdout_runner is None:
         return Found(intact, None, points, [], None)

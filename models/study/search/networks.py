@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
 from models.compress.cutting import cut
-from models.compress.structure import Structure
 from models.device import one_thread
+from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
@@ -57,40 +56,39 @@ class Networks:
         """Return the checkpoint's tensors."""
         return read_tensors(locate(self.study.model), self.study.classifier.config)
 
-    def smaller(self, structure: Structure) -> Classifier:
-        """Return the classifier of a structure, as `headroom prune` would write it."""
+    def smaller(self, mask: HeadMask) -> Classifier:
+        """Return the classifier that a mask leaves, as `headroom prune` would write it."""
         clf = self.study.classifier
-        tensors, config = cut(self.tensors, clf.config, structure)
+        tensors, config = cut(self.tensors, clf.config, mask)
         network = build(
             config, tensors, device=clf.network.device, dtype=clf.network.dtype,
             deterministic=clf.network.deterministic,
         )  # fmt: skip
         return Classifier(clf.name, config, clf.tokenizer, network, {})
 
-    def evaluate(self, structures: Sequence[Structure], runner: Runner, what: str) -> list[Evaluation]:
-        """Return the quality of each structure on the runner's pairs. Heads alone are masked, in one pass."""
-        whole = Structure.whole(self.study.classifier.config)
-        if all(not one.skipped and np.array_equal(one.units, whole.units) for one in structures):
-            return runner.evaluate([one.heads for one in structures], what)
-        return [self.evaluate_one(self.smaller(one), runner.data, name_of(one), what) for one in structures]
+    def evaluate(self, masks: Sequence[HeadMask], runner: Runner, what: str) -> list[Evaluation]:
+        """Return the quality under each mask on the runner's pairs. Heads alone are masked, in one pass."""
+        if not any(one.is_structured for one in masks):
+            return runner.evaluate([one.matrix for one in masks], what)
+        return [self.evaluate_one(self.smaller(one), runner.data, one.id, what) for one in masks]
 
     def evaluate_one(self, classifier: Classifier, data: Judged, name: str, what: str = "") -> Evaluation:
         """Return the quality of a classifier. name: distinguishes it in the cache."""
         runner = self._runner(classifier, data, name)
         return runner.evaluation(runner.logits([classifier.all_heads.matrix], what)[0])
 
-    def divergence(self, structure: Structure) -> float:
-        """Return the mean Kullback–Leibler divergence of a structure's grades from the intact model's."""
-        name = name_of(structure)
+    def divergence(self, mask: HeadMask) -> float:
+        """Return the mean Kullback–Leibler divergence of the grades under a mask from the intact model's."""
+        name = mask.id
         if name not in self._divergences:
             before = self._log_probabilities(self.study.classifier, "intact")
-            after = self._log_probabilities(self.smaller(structure), name)
+            after = self._log_probabilities(self.smaller(mask), name)
             self._divergences[name] = float((np.exp(before) * (before - after)).sum(1).mean())
         return self._divergences[name]
 
-    def paces(self, structures: Sequence[Structure]) -> list[Pace]:
+    def paces(self, masks: Sequence[HeadMask]) -> list[Pace]:
         """Time the intact model and the others in turns; the intact one's pace comes first."""
-        every = [self.study.classifier, *map(self.smaller, structures)]
+        every = [self.study.classifier, *map(self.smaller, masks)]
         pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
         seconds = self.in_turns([partial(one.score, pairs) for one in every], "speed")
         return [
@@ -124,10 +122,3 @@ class Networks:
         return Runner(
             classifier, data, cache=own.cache, identity=f"{own.identity} {name}", progress=own.progress
         )
-
-
-def name_of(structure: Structure) -> str:
-    """Return a name that differs between structures."""
-    digest = hashlib.sha256(repr(sorted(structure.skipped)).encode())
-    digest.update(structure.heads.tobytes() + structure.units.tobytes())
-    return digest.hexdigest()[:16]

@@ -9,13 +9,14 @@ keeps is a knapsack over the layers' halves, solved by dynamic programming on me
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoint.config import ModelConfig
-from models.compress.structure import Structure
+from models.compress.structure import kept_heads, kept_layers, kept_units, whole
+from models.masks.head_mask import HeadMask
 from models.study.base import Head, Heads
 from models.study.gradients import Gradients
 from models.study.search.times import Times
@@ -116,7 +117,7 @@ def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option]
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans structures by measured times.
+    """Plans smaller networks by measured times.
 
     what: which of heads, units and layers may go. heads, units: in which order a layer's parts go, and what
     that costs.
@@ -140,15 +141,15 @@ class Planner:
     @property
     def whole_seconds(self) -> float:
         """Return the time of the intact network."""
-        return self.seconds(Structure.whole(self.config))
+        return self.seconds(whole(self.config))
 
-    def seconds(self, structure: Structure) -> float:
-        """Return the predicted time of a structure's network."""
-        heads, units = structure.kept_heads(self.config), structure.kept_units(self.config)
-        return self.times.network([(len(heads[layer]), len(units[layer])) for layer in structure.layers])
+    def seconds(self, mask: HeadMask) -> float:
+        """Return the predicted time of the network that a mask leaves."""
+        heads, units = kept_heads(mask, self.config), kept_units(mask, self.config)
+        return self.times.network([(len(heads[layer]), len(units[layer])) for layer in kept_layers(mask)])
 
-    def fitting(self, seconds: float, skipped: Collection[int] = ()) -> Structure | None:
-        """Return the structure of least loss without these layers that takes at most `seconds`; None if
+    def fitting(self, seconds: float, skipped: Collection[int] = ()) -> HeadMask | None:
+        """Return the mask of least loss without these layers that takes at most `seconds`; None if
         there is none."""
         layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
@@ -158,14 +159,14 @@ class Planner:
         chosen = cheapest(groups, seconds - self.times.other)
         if chosen is None:
             return None
-        structure = replace(Structure.whole(self.config), skipped=frozenset(skipped))
+        matrix, units_off = _nothing_off(self.config)
         for layer, heads, units in zip(layers, chosen[::2], chosen[1::2], strict=True):
             held = self.config.kept_heads[layer]
             gone = self.heads[layer].order[: len(held) - heads.kept]
-            structure.heads[layer, [held[i] for i in gone]] = 0
+            matrix[layer, [held[i] for i in gone]] = 0
             order = self.units[layer].order
-            structure.units[layer, order[: len(order) - units.kept]] = 0
-        return structure
+            units_off[layer, order[: len(order) - units.kept]] = True
+        return HeadMask(matrix, tuple(skipped), units_off)
 
     def _head_options(self, layer: int, last: bool, first: bool) -> list[Option]:
         """Return how many heads a layer may keep; the first layer keeps one, because some head must stay."""
@@ -181,13 +182,18 @@ class Planner:
         return [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in counts]
 
 
-def shuffled(structure: Structure, config: ModelConfig, seed: int) -> Structure:
-    """Return a structure that keeps as many heads and units of each layer, drawn at random."""
+def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:
+    """Return a mask that keeps as many heads and units of each layer, drawn at random."""
     rng = np.random.default_rng([seed, 10])
-    other = replace(Structure.whole(config), skipped=structure.skipped)
-    heads, units = structure.kept_heads(config), structure.kept_units(config)
-    for layer in structure.layers:
+    matrix, units_off = _nothing_off(config)
+    heads, units = kept_heads(mask, config), kept_units(mask, config)
+    for layer in kept_layers(mask):
         held = config.kept_heads[layer]
-        other.heads[layer, rng.permutation(held)[len(heads[layer]) :]] = 0
-        other.units[layer, rng.permutation(config.widths[layer])[len(units[layer]) :]] = 0
-    return other
+        matrix[layer, rng.permutation(held)[len(heads[layer]) :]] = 0
+        units_off[layer, rng.permutation(config.widths[layer])[len(units[layer]) :]] = True
+    return HeadMask(matrix, mask.skipped, units_off)
+
+
+def _nothing_off(config: ModelConfig) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the heads' weights and the units that are off, of a mask that keeps everything."""
+    return whole(config).matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)

@@ -23,7 +23,7 @@ def changes(found: Found, study: Study) -> Figure:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
     drawing, panels = figure(12, 4.8, columns=2, sharex=True)
-    x = np.array([(point.structure.heads > 0).sum() for point in found.path], np.float64)
+    x = np.array([point.mask.heads_on for point in found.path], np.float64)
     if study.by_time:
         x = np.array([point.pace.speedup.value for point in found.path if point.pace is not None])
     passed = np.array([verdict.passed for verdict in found.verdicts], np.bool_)
@@ -60,7 +60,7 @@ def changes(found: Found, study: Study) -> Figure:
 def kept(point: Point) -> Figure:
     """Draw the heads that stay."""
     drawing, axes = figure(7, 5.5)
-    heads = point.structure.heads.copy()
-    heads[list(point.structure.skipped)] = 0
-    heat_map(axes, heads, title="heads kept", label="1: kept", signed=False, limits=(0, 1), digits=0)
+    heat_map(
+        axes, point.mask.matrix, title="heads kept", label="1: kept", signed=False, limits=(0, 1), digits=0
+    )
     return drawing

@@ -22,9 +22,9 @@ from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
-from models.compress.structure import Structure
 from models.device import give_back_memory
 from models.learner import Learner
+from models.masks.head_mask import HeadMask
 from models.network import Network
 from models.quality.evaluation import Evaluation
 from models.study.search.networks import Networks
@@ -43,7 +43,7 @@ class Recovered:
     """The network after training. directory: where its checkpoint is. steps, minutes: how long it trained.
     before, after: the mean loss of the first and of the last tenth of the steps."""
 
-    structure: Structure
+    mask: HeadMask
     directory: Path
     steps: int
     minutes: float
@@ -54,8 +54,8 @@ class Recovered:
     verdict: Verdict | None = None
 
 
-def recover(networks: Networks, structure: Structure, minutes: float) -> Recovered:
-    """Train the network of a structure for some minutes and write its checkpoint into `recovered`."""
+def recover(networks: Networks, mask: HeadMask, minutes: float) -> Recovered:
+    """Train the network that a mask leaves for some minutes and write its checkpoint into `recovered`."""
     study = networks.study
     began, limit = time.monotonic(), minutes * 60
     study.progress.start("seconds of training", round(limit))
@@ -68,8 +68,8 @@ def recover(networks: Networks, structure: Structure, minutes: float) -> Recover
         told = round(seconds)
         return seconds / limit
 
-    student = distilled(study.classifier, structure, _pairs(study), spent)
-    return _written(networks, structure, student, minutes)
+    student = distilled(study.classifier, mask, _pairs(study), spent)
+    return _written(networks, mask, student, minutes)
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,18 @@ class Student:
 
 def distilled(
     teacher: Classifier,
-    structure: Structure,
+    mask: HeadMask,
     batches: Iterator[list[tuple[str, str]]],
     share_done: Callable[[int], float],
 ) -> Student:
-    """Cut a structure out of a classifier's network and train it on the classifier's own answers.
+    """Train what a mask leaves of a classifier's network on the classifier's own answers.
 
     The student learns the calibrated probabilities and what leaves the last layer at the first token, from
     which they are computed. Word embeddings stay as they are: most words occur in no batch.
     share_done: the share of the training that is over after so many steps; it ends at 1.
     """
     floats = replace(teacher.config, int8=False)
-    start, config = cut(teacher.network.in_plain_torch().tensors(), floats, structure)
+    start, config = cut(teacher.network.in_plain_torch().tensors(), floats, mask)
     device = teacher.network.device
     model = Learner(config, start).to(device)
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
@@ -156,7 +156,7 @@ def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
         ]
 
 
-def _written(networks: Networks, structure: Structure, student: Student, minutes: float) -> Recovered:
+def _written(networks: Networks, mask: HeadMask, student: Student, minutes: float) -> Recovered:
     """Write the checkpoint in the source's number format, load it, and evaluate it."""
     study = networks.study
     stored = networks.tensors["classifier.weight"].dtype
@@ -169,7 +169,7 @@ def _written(networks: Networks, structure: Structure, student: Student, minutes
     loaded = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
     name = f"recovered {time.time_ns()}"
     return Recovered(
-        structure,
+        mask,
         directory,
         len(student.losses),
         minutes,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from models.compress.structure import kept_heads, kept_units
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
@@ -65,7 +66,7 @@ def _verdict(found: Found, study: Study) -> str:
     total = sum(map(len, config.kept_heads))
     text = f"The chosen network keeps {heads} of {total} heads ({100 * heads / total:.0f} %)"
     if study.by_time:
-        layers = f"{len(point.structure.layers)} of {config.num_layers} layers"
+        layers = f"{point.mask.layers_on} of {config.num_layers} layers"
         text += f", {units:,} of {sum(config.widths):,} units and {layers}"
         text += f", {point.pace.speedup.value:.2f} × as fast" if point.pace else ""
     if study.holdout is None or not found.verdicts:
@@ -83,8 +84,9 @@ def _is_untestable(found: Found) -> bool:
 
 def _counts(point: Point, study: Study) -> tuple[int, int]:
     """Return how many heads and units stay."""
-    config, structure = study.classifier.config, point.structure
-    heads, units = (sum(map(len, kept(config))) for kept in (structure.kept_heads, structure.kept_units))
+    heads, units = (
+        sum(map(len, kept(point.mask, study.classifier.config))) for kept in (kept_heads, kept_units)
+    )
     return heads, units
 
 
@@ -219,11 +221,11 @@ def _test_section(found: Found, study: Study) -> Section:
 
 def _chosen_section(study: Study, point: Point) -> Section:
     config = study.classifier.config
-    heads, units = point.structure.kept_heads(config), point.structure.kept_units(config)
+    heads, units = kept_heads(point.mask, config), kept_units(point.mask, config)
     columns = 3 if study.by_time else 2  # the number of units says nothing if only heads may go
     rows = tuple(
         (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")[:columns]
-        if layer not in point.structure.skipped
+        if layer not in point.mask.skipped
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
     )
@@ -289,8 +291,8 @@ def _point(point: Point, study: Study) -> dict[str, Any]:
     return {
         "heads_on": heads,
         "units_on": units,
-        "layers_on": len(point.structure.layers),
-        "spec": point.structure.mask(study.classifier.config).spec,
+        "layers_on": point.mask.layers_on,
+        "spec": point.mask.spec,
         "speedup_wanted": point.planned,
         "speedup_predicted": point.predicted,
         "speed": point.pace,
@@ -326,7 +328,7 @@ def _files(found: Found, study: Study) -> dict[str, str | None]:
     if found.chosen is None:
         return {"mask.json": None}
     point = found.path[found.chosen]
-    mask = point.structure.mask(study.classifier.config)
+    mask = point.mask
     heads, units = _counts(point, study)
     form: dict[str, object] = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "heads_on": heads}
     if study.by_time:

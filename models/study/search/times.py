@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.compress.structure import Structure
+from models.compress.structure import whole as whole_mask
 from models.errors import ModelError
+from models.masks.head_mask import HeadMask
 from models.study.search.networks import Networks
 
 TOKENS = 2048
@@ -67,13 +68,13 @@ def measure_times(networks: Networks) -> Times:
     heads = steps(max(map(len, config.kept_heads)), 1)
     units = steps(max(config.widths), 16)
     whole = _kept(config)
-    tried: dict[object, Structure] = {"whole": whole}
+    tried: dict[object, HeadMask] = {"whole": whole}
     tried |= {("heads", count): _kept(config, heads=count) for count in heads}
     tried |= {("units", count): _kept(config, units=count) for count in units}
     tried["last heads"] = _kept(config, heads=0, only=depth - 1)
     tried["last units"] = _kept(config, units=units[0], only=depth - 1)
     gone = [layer for layer in range(1, depth - 1) if is_removable(config, layer)][: max(1, depth // 2)]
-    tried["fewer layers"] = replace(whole, skipped=frozenset(gone))
+    tried["fewer layers"] = replace(whole, skipped=tuple(gone))
     seconds, tokens = _shortest(networks, tried)
 
     def saved(name: object) -> float:
@@ -120,26 +121,26 @@ def is_removable(config: ModelConfig, layer: int) -> bool:
 
 def _kept(
     config: ModelConfig, heads: int | None = None, units: int | None = None, only: int | None = None
-) -> Structure:
-    """Return the structure that keeps so many heads and units of each layer, or of one; one head always
-    stays."""
-    structure = Structure.whole(config)
+) -> HeadMask:
+    """Return the mask that keeps so many heads and units of each layer, or of one; one head always stays."""
+    matrix = whole_mask(config).matrix.copy()
+    off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
     for layer, held in enumerate(config.kept_heads):
         if only in (None, layer):
             if heads is not None:
-                structure.heads[layer, list(held[heads or (layer == 0 and only is None) :])] = 0
+                matrix[layer, list(held[heads or (layer == 0 and only is None) :])] = 0
             if units is not None:
-                structure.units[layer, units:] = 0
-    return structure
+                off[layer, units : config.widths[layer]] = True
+    return HeadMask(matrix, units_off=off)
 
 
-def _shortest(networks: Networks, tried: dict[object, Structure]) -> tuple[dict[object, float], int]:
+def _shortest(networks: Networks, tried: dict[object, HeadMask]) -> tuple[dict[object, float], int]:
     """Return the shortest time of each network, because other work only adds to it, and the tokens of the
     batch that they computed."""
     study = networks.study
     encoded = study.classifier.tokenizer.encode(study.data.pairs[: max(1, TOKENS // 4)])
     ends = np.cumsum([len(pair) for pair in encoded])
     batch = encoded[: max(1, int(np.searchsorted(ends, TOKENS)))]
-    calls = [partial(networks.smaller(structure).forward, batch) for structure in tried.values()]
+    calls = [partial(networks.smaller(mask).forward, batch) for mask in tried.values()]
     seconds = networks.in_turns(calls, "time of a layer's parts").min(0)
     return dict(zip(tried, seconds.tolist(), strict=True)), int(ends[len(batch) - 1])

@@ -20,7 +20,7 @@ from models.checkpoint.config import read_stored_masks
 from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from models.classifier import Classifier
 from models.commands.options import parse_mask
-from models.compress.prune import structure_of, write_checkpoint
+from models.compress.prune import write_checkpoint
 from models.errors import ModelError
 from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.judged import TRAINING_FOLDS
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
             log.info("step %d of %d", step, options.steps)
         return step / int(options.steps)
 
-    student = distilled(teacher, structure_of(mask, teacher.config), pairs_of(options.data), share_done)
+    student = distilled(teacher, mask, pairs_of(options.data), share_done)
     log.info("loss: %.4f, at last %.4f", student.before, student.after)
     tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
     out = options.model / "networks" / options.name

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier
-from models.compress.structure import Structure
+from models import Classifier, HeadMask
+from models.compress.structure import kept_heads, kept_units
+from models.networks import build
 from models.study.base import held_heads
 from models.study.gradients import DifferentiableNetwork, Gradients
 from models.study.runner import Runner
@@ -68,11 +69,11 @@ def planner(study: Study, found: Gradients) -> Planner:
 
 
 def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> None:
-    useful = Structure.whole(study.classifier.config)
-    useful = replace(useful, skipped=frozenset([IDLE_LAYER]))
+    matrix, units_off = np.ones((LAYERS, HEADS), np.float32), np.zeros((LAYERS, UNITS), np.bool_)
     for layer in IDLE_HEADS:
-        useful.heads[layer, list(IDLE_HEADS[layer])] = 0
-        useful.units[layer, list(IDLE_UNITS[layer])] = 0
+        matrix[layer, list(IDLE_HEADS[layer])] = 0
+        units_off[layer, list(IDLE_UNITS[layer])] = True
+    useful = HeadMask(matrix, (IDLE_LAYER,), units_off)
     networks = Networks(study)
     speedup = planner.whole_seconds / planner.seconds(useful)
 
@@ -81,10 +82,7 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
 
     assert order[0] == IDLE_LAYER
     assert best is not None
-    config = study.classifier.config
-    assert best.skipped == {IDLE_LAYER}
-    assert best.kept_heads(config) == useful.kept_heads(config)
-    assert best.kept_units(config) == useful.kept_units(config)
+    assert best == useful
     assert networks.divergence(best) == pytest.approx(0, abs=1e-6)
 
 
@@ -102,33 +100,34 @@ def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     heads = replace(planner, what=("heads",)).fitting(planner.whole_seconds / 1.1)
     assert units is not None
     assert heads is not None
-    assert units.kept_heads(config) == config.kept_heads
-    assert heads.kept_units(config) == Structure.whole(config).kept_units(config)
+    assert kept_heads(units, config) == config.kept_heads
+    assert {len(units) for units in kept_units(heads, config)} == {UNITS}
     assert replace(planner, what=("heads",)).fitting(planner.whole_seconds / 20) is None
 
 
 def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) -> None:
     """Each kind of gate moved a little, on the network itself: a unit and a head by their weights."""
     networks, clf = Networks(study), study.classifier
-    rows = np.arange(len(study.data))
+    rows, size = np.arange(len(study.data)), clf.config.head_size
+    encoded = clf.tokenizer.encode(study.data.pairs)
 
-    def losses(structure: Structure) -> np.ndarray:
-        encoded = clf.tokenizer.encode(study.data.pairs)
-        logits = networks.smaller(structure).forward(encoded).astype(np.float64)
-        probabilities = np.exp(logits / clf.config.temperature)
+    def losses(name: str, columns: slice, weight: float) -> np.ndarray:
+        """Weight what a map of a layer reads of one head or unit."""
+        tensors = {one: tensor.clone() for one, tensor in networks.tensors.items()}
+        tensors[f"bert.encoder.layer.{name}.dense.weight"][:, columns] *= weight
+        network = build(clf.config, tensors, device=clf.network.device, dtype=clf.network.dtype)
+        moved = Classifier(clf.name, clf.config, clf.tokenizer, network, {})
+        probabilities = np.exp(moved.forward(encoded).astype(np.float64) / clf.config.temperature)
         return -np.log(probabilities[rows, study.data.grade] / probabilities.sum(1))
 
-    whole = Structure.whole(clf.config)
-    before, step = losses(whole), 1e-2
-    for matrix, slopes, place in (("heads", found.heads, (0, 2)), ("units", found.units, (1, 20))):
-        ends = []
-        for sign in (1, -1):
-            weights = getattr(whole, matrix).copy()
-            weights[place] += sign * step
-            ends.append(losses(replace(whole, **{matrix: weights})))
+    step = 1e-2
+    for name, columns, slopes, place in (
+        ("0.attention.output", slice(2 * size, 3 * size), found.heads, (0, 2)),
+        ("1.output", slice(20, 21), found.units, (1, 20)),
+    ):
+        ends = [losses(name, columns, 1 + sign * step) for sign in (1, -1)]
         numeric = (ends[0] - ends[1]) / (2 * step)
         np.testing.assert_allclose(numeric, slopes[:, *place], atol=2e-2 * np.abs(numeric).max())
-    assert (before > 0).all()
 
 
 def test_measured_times_rise_with_what_is_kept_and_add_up_to_the_whole_network(study: Study) -> None:
@@ -204,4 +203,4 @@ def test_random_networks_keep_as_many_parts_of_each_layer(study: Study, planner:
     others = [plans.shuffled(chosen, config, seed) for seed in range(3)]
     assert all(planner.seconds(other) == planner.seconds(chosen) for other in others)
     assert {other.skipped for other in others} == {chosen.skipped}
-    assert len({other.units.tobytes() for other in others}) == 3
+    assert len(set(others)) == 3

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier
+from models import Classifier, HeadMask
 from models.checkpoint.config import ModelConfig
 from models.compress.cutting import cut
-from models.compress.structure import Structure
+from models.compress.structure import whole
 from models.study.runner import Runner
 from models.study.search import recovery
 from models.study.search.networks import Networks
@@ -41,9 +41,9 @@ def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
     """Train a copy of the model with noise on its weights. Returns its mean KL divergence to the model."""
 
     def noisy(
-        tensors: Mapping[str, torch.Tensor], config: ModelConfig, structure: Structure
+        tensors: Mapping[str, torch.Tensor], config: ModelConfig, mask: HeadMask
     ) -> tuple[dict[str, torch.Tensor], ModelConfig]:
-        kept, config = cut(tensors, config, structure)
+        kept, config = cut(tensors, config, mask)
         random = torch.Generator().manual_seed(0)
         return {n: t + 0.01 * torch.randn(t.shape, generator=random) for n, t in kept.items()}, config
 
@@ -51,8 +51,8 @@ def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), time_ns=lambda: steps)
     monkeypatch.setattr(recovery, "cut", noisy)
     monkeypatch.setattr(recovery, "time", clock)
-    structure = Structure.whole(study.classifier.config)
-    found = recovery.recover(Networks(study), structure, minutes=(steps + 1) / 60)
+    mask = whole(study.classifier.config)
+    found = recovery.recover(Networks(study), mask, minutes=(steps + 1) / 60)
     assert found.steps == steps
     wanted = study.classifier.score(study.data.pairs).probabilities.astype(np.float64)
     return float((wanted * np.log(wanted / found.quality.probabilities)).sum(1).mean())
