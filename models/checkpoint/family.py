@@ -116,8 +116,6 @@ class Family(ABC):
             several = names.setdefault(self.their_name(name), [])
             if name not in several:
                 several.append(name)
-        for several in names.values():  # maps in one tensor, in the order of `in_layer`
-            several.sort(key=lambda name: [prefix not in name for prefix in self.in_layer])
         return names
 
     def _all_names(self, config: ModelConfig) -> Iterator[str]:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.family import LikeBert
+from models.checkpoint.family import Expected, LikeBert
 from models.checkpoint.fields import need, positive_float, positive_int
-from models.checkpoint.shapes import PROJECTIONS
+from models.checkpoint.shapes import PROJECTIONS, Shapes, bert_shapes
 
 _GTE_LAYER = {
     **{f"{name}.": "attention.qkv_proj." for name in PROJECTIONS},
     "attention.self.": "attention.qkv_proj.",  # the quantization of its input
     "attention.output.dense.": "attention.o_proj.",
     "attention.output.LayerNorm.": "attn_ln.",
-    "gate.dense.": "mlp.up_gate_proj.",  # the map without activation is above the other
+    "gate.dense.": "mlp.up_gate_proj.",
     "intermediate.dense.": "mlp.up_gate_proj.",
     "output.dense.": "mlp.down_proj.",
     "output.LayerNorm.": "mlp_ln.",
@@ -66,6 +66,14 @@ class _Gated(LikeBert):
         )
 
 
+def _gate_first(config: ModelConfig) -> Shapes:
+    """Return BERT's tensors, a layer's gate first, as the checkpoint holds them: its `up_gate_proj` has the
+    map without activation above the other."""
+    up, gate = ".intermediate.dense.", ".gate.dense."
+    for name, shape in bert_shapes(config):
+        yield name.replace(up, gate) if up in name else name.replace(gate, up), shape
+
+
 @dataclass(frozen=True, kw_only=True)
 class GteFamily(_Gated):
     """The family `new`."""
@@ -73,6 +81,7 @@ class GteFamily(_Gated):
     encoder: str = "new."
     in_layer: Mapping[str, str] = field(default_factory=lambda: _GTE_LAYER)
     network: str = "rotary"
+    expected: Expected = _gate_first
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
         """Return the network's shape."""
