@@ -39,16 +39,15 @@ def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
     from models.compress.cutting import cut
 
     tensors, smaller = cut(read_tensors(source, config), config, mask)
-    write_checkpoint(source, target, tensors, smaller)
-    return smaller
+    return write_checkpoint(source, target, tensors, smaller)
 
 
 def write_checkpoint(
     source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig, **fields: Any
-) -> None:
+) -> ModelConfig:
     """Write another network than that of `source` to `target`, with the source's tokenizer.
 
-    fields: what config.json says beside the shape, if it differs from the source's.
+    fields: what config.json says beside the shape, if it differs from the source's. Returns what it says.
     """
     from models.checkpoint.files import copy_tokenizer
     from models.checkpoint.tensors import write_tensors
@@ -64,6 +63,7 @@ def write_checkpoint(
     write_tensors(target / "model.safetensors", tensors, parsed)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     copy_tokenizer(source, target)
+    return parsed
 
 
 def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:

@@ -17,7 +17,6 @@ Weights have one scale for each output row. Embeddings, LayerNorm, softmax, resi
 stay in floats.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,15 +33,14 @@ from models.checkpoint.config import (
     QUANTIZATION_CONFIG,
     ModelConfig,
     check_can_be_quantized,
-    parse_config,
     read_config,
     read_raw,
 )
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.files import check_empty, copy_tokenizer
+from models.checkpoint.files import check_empty
 from models.checkpoint.shapes import layer_prefix
-from models.checkpoint.tensors import read_tensors, write_tensors
+from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair
+from models.compress.prune import write_checkpoint
 from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
 from models.networks import build
@@ -80,14 +78,9 @@ def quantize(
             quantized.update(layer)
             if progress is not None:
                 progress(done, config.num_layers)
-    raw = read_raw(source) | FAMILIES[config.family].fields_of(config)
-    raw["quantization_config"] = dict(QUANTIZATION_CONFIG)
-    raw["headroom"] = (raw.get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
-    target.mkdir(parents=True, exist_ok=True)
-    config = parse_config(raw)
-    write_tensors(target / "model.safetensors", quantized, config)
-    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    copy_tokenizer(source, target)
+    ours = (read_raw(source).get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
+    fields = {"quantization_config": QUANTIZATION_CONFIG, "headroom": ours}
+    config = write_checkpoint(source, target, quantized, config, **fields)
     if (source / "masks").is_dir():
         shutil.copytree(source / "masks", target / "masks")
     return config
