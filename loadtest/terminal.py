@@ -22,6 +22,8 @@ from loadtest.tables import number, percent, signed
 LINE_EVERY_S = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""
 
+COLUMNS = 100
+"""Columns that every table fits."""
 _ROWS = ("ms", "p50", "p90", "p99", "p99.9", "p99.99", "max", "mean")
 
 
@@ -49,6 +51,13 @@ def live_progress(plan: Plan, seconds: float) -> Iterator[Watcher]:
         yield show_line
 
 
+def _console() -> Console:
+    """Return the console of stdout, wide enough for every table: a pipe counts as 80 columns."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, COLUMNS)
+    return console
+
+
 def _table(rows: tables.Rows) -> Table:
     table = Table(box=None, pad_edge=False)
     for index, title in enumerate(rows[0]):
@@ -60,7 +69,7 @@ def _table(rows: tables.Rows) -> Table:
 
 def show(report: Report, *, where: str | None = None) -> None:
     """Print the table of one run on stdout; its first line says whether the run is valid."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     console.print(Text(verdict(report), style="bold" if report["valid"] else "bold red"))
     console.print(tables.summary(report))
     for kind, count in report["requests"]["errors"].items():
@@ -81,7 +90,7 @@ def show(report: Report, *, where: str | None = None) -> None:
 
 def show_comparison(differences: list[Difference], failed: Unanswered, a: Report, b: Report) -> None:
     """Print the table of a comparison on stdout."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     if fields := plans_differ_in(a, b):
         console.print(f"the runs' plans differ in: {', '.join(fields)}")
     rows = [["", "A ms", "B ms", "B over A", "95 % interval"]]

@@ -120,9 +120,10 @@ def _by_time(study: Study, networks: Networks) -> Found:
     planned = {speedup: mask for speedup, mask in best if mask is not None}
     needed = wanted or speedups[0]
     if needed not in planned:
+        most = whole / planner.least_seconds(layer_order)
         raise ModelError(
-            f"no network is {needed:g} times as fast without some {' and '.join(what)}: embeddings "
-            f"and classifier alone take {times.other / whole:.0%} of the time"
+            f"no network is {needed:g} times as fast without some {' and '.join(what)}: {most:.2f} times at "
+            "most, by times measured now. Ask for less, let more go (--what), or measure on an idle machine"
         )
     path = list(planned.values())
     found = _evaluated(study, networks, path)

@@ -151,12 +151,8 @@ class Planner:
     def fitting(self, seconds: float, skipped: Collection[int] = ()) -> HeadMask | None:
         """Return the mask of least loss without these layers that takes at most `seconds`; None if
         there is none."""
-        layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
-        groups = []
-        for layer in layers:
-            last = layer == layers[-1]
-            groups += [self._head_options(layer, last, layer == layers[0]), self._unit_options(layer, last)]
-        chosen = cheapest(groups, seconds - self.times.other)
+        layers = self._layers_but(skipped)
+        chosen = cheapest(self._options(layers), seconds - self.times.other)
         if chosen is None:
             return None
         matrix, units_off = _nothing_off(self.config)
@@ -167,6 +163,22 @@ class Planner:
             order = self.units[layer].order
             units_off[layer, order[: len(order) - units.kept]] = True
         return HeadMask(matrix, tuple(skipped), units_off)
+
+    def least_seconds(self, skipped: Collection[int] = ()) -> float:
+        """Return the time of the fastest structure without these layers."""
+        options = self._options(self._layers_but(skipped))
+        return self.times.other + sum(min(one.seconds for one in group) for group in options)
+
+    def _layers_but(self, skipped: Collection[int]) -> list[int]:
+        return [layer for layer in range(self.config.num_layers) if layer not in skipped]
+
+    def _options(self, layers: Sequence[int]) -> list[list[Option]]:
+        """Return how many heads, and how many units, each of the layers may keep."""
+        groups = []
+        for layer in layers:
+            last = layer == layers[-1]
+            groups += [self._head_options(layer, last, layer == layers[0]), self._unit_options(layer, last)]
+        return groups
 
     def _head_options(self, layer: int, last: bool, first: bool) -> list[Option]:
         """Return how many heads a layer may keep; the first layer keeps one, because some head must stay."""
