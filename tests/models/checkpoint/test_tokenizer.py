@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
 from models import Classifier
-from models.checkpoint.tokenizer import PairTokenizer, kept_tokens
+from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
@@ -177,23 +177,6 @@ def test_a_pair_is_truncated_to_the_length_that_the_files_name(tmp_path: Path, l
 
     assert classifier.max_tokens == longest
     assert classifier.tokenizer.encode([(query, title)])[0].ids.tolist() == theirs["input_ids"][0]
-
-
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30))
-@settings(max_examples=300)
-@example(3, 3, 5)
-@example(9, 8, 5)
-@example(8, 9, 5)
-def test_truncation_is_longest_first_of_the_library(query: int, title: int, budget: int) -> None:
-    library = LIBRARY
-    library.enable_truncation(budget + 3, strategy="longest_first")
-    encoding = library.encode("a " * query, "b " * title)
-    kept = encoding.sequence_ids.count(0), encoding.sequence_ids.count(1)
-
-    assert kept_tokens(query, title, budget) == kept
-
-
-LIBRARY = library_tokenizer()
 
 
 def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairTokenizer) -> None:
