@@ -45,6 +45,18 @@ def options(tiny_checkpoint: Path) -> list[str]:
     return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
 
 
+@pytest.fixture
+def score(run: Run, options: list[str]) -> Run:
+    """A function that scores a file on the small network, which must end with this status."""
+
+    def call(source: Path | str, output: Path | str, *more: str, status: int = 0) -> Output:
+        result = run("score", "--input", str(source), "--output", str(output), *options, *more)
+        assert result.status == status, result.err
+        return result
+
+    return call
+
+
 def with_config(directory: Path, live: str, **settings: Any) -> list[str]:
     """Write a config file with this `user_config`, and return the option that names it."""
     deployment = {"name": "Relevance", "user_config": yaml.safe_load(live)}

@@ -2,3 +2,4 @@
 
 from tests.prompt import options as options
 from tests.prompt import run as run
+from tests.prompt import score as score

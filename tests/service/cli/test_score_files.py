@@ -73,12 +73,10 @@ def read(path: Path) -> list[dict[str, object]]:
     ],
 )
 def test_every_format_keeps_its_columns_and_gets_the_scores(
-    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path, source: str, target: str
+    score: Run, tiny_checkpoint: Path, tmp_path: Path, source: str, target: str
 ) -> None:
-    file, output = write(tmp_path / source), tmp_path / target
-    result = run("score", "--input", str(file), "--output", str(output), *options)
-    assert result.status == 0, result.err
-    assert "3 pairs scored" in result.out
+    output = tmp_path / target
+    assert "3 pairs scored" in score(write(tmp_path / source), output).out
 
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     expected = clf.score(PAIRS)
@@ -92,38 +90,31 @@ def test_every_format_keeps_its_columns_and_gets_the_scores(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source, target])
 
 
-def test_cells_between_other_characters(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_cells_between_other_characters(score: Run, tmp_path: Path) -> None:
     """As spreadsheets write them where the comma is in numbers."""
     file, output = tmp_path / "a.csv", tmp_path / "b.csv"
     file.write_text("query;title;price\nred lamp;lamp, red;1,5\n")
-    given = ("score", "--input", str(file), "--output", str(output), *options)
-    assert "there is no column query and title" in run(*given).err
-    result = run(*given, "--delimiter", ";")
-    assert result.status == 0, result.err
+    assert "there is no column query and title" in score(file, output, status=1).err
+    score(file, output, "--delimiter", ";")
     (row,) = csv.DictReader(io.StringIO(output.read_text()), delimiter=";")
     assert (row["title"], row["price"]) == ("lamp, red", "1,5")
     assert 0 < float(row["score"]) < 1
-    assert run(*given, "--delimiter", ";;").status == 2
+    score(file, output, "--delimiter", ";;", status=2)
 
 
-def test_parquet_with_views_of_text(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_parquet_with_views_of_text(score: Run, tmp_path: Path) -> None:
     """The type that Polars and DuckDB write."""
     file, output = tmp_path / "a.parquet", tmp_path / "b.parquet"
     table = pyarrow.table({"query": ["lamp", "usb"], "title": ["red lamp", "cable"]})
     views = pyarrow.schema([(name, pyarrow.string_view()) for name in table.column_names])
     parquet.write_table(table.cast(views), file)
-    result = run("score", "--input", str(file), "--output", str(output), *options)
-    assert result.status == 0, result.err
+    score(file, output)
     assert parquet.read_table(output).column("title").to_pylist() == ["red lamp", "cable"]
 
 
-def test_several_masks_are_several_columns(
-    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    specs = ["none", "0-1.*", "random:0.5@3"]
-    file, output = write(tmp_path / "a.jsonl"), tmp_path / "b.jsonl"
-    masks = [part for spec in specs for part in ("--mask", spec)]
-    assert run("score", "--input", str(file), "--output", str(output), *options, *masks).status == 0
+def test_several_masks_are_several_columns(score: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    specs, output = ["none", "0-1.*", "random:0.5@3"], tmp_path / "b.jsonl"
+    score(write(tmp_path / "a.jsonl"), output, *(part for spec in specs for part in ("--mask", spec)))
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     for spec in specs:
         expected = clf.score(PAIRS, HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads))
@@ -131,7 +122,7 @@ def test_several_masks_are_several_columns(
         assert found == pytest.approx(expected.score.tolist(), abs=1e-5)
 
 
-def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path) -> None:
     cell = "steel lamp " * 1_000_000  # 11 MB
     file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
     lines = [
@@ -148,9 +139,7 @@ def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str
         b"last,one\n",
     ]
     file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
-    result = run("score", "--input", str(file), "--output", str(output), *options, "--json")
-    assert result.status == 0, result.err
-    summary = orjson.loads(result.out)
+    summary = orjson.loads(score(file, output, "--json").out)
     assert (summary["rows"], summary["rejects"]) == (5, 5)
 
     csv.field_size_limit(1 << 26)
@@ -184,31 +173,29 @@ def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str
     ],
 )
 def test_a_file_that_cannot_be_scored_is_one_line_and_leaves_nothing(
-    run: Run, options: list[str], tmp_path: Path, name: str, data: bytes, reason: str
+    score: Run, tmp_path: Path, name: str, data: bytes, reason: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    result = run("score", "--input", str(tmp_path / name), "--output", str(tmp_path / "out.csv"), *options)
-    assert result.status == 1
+    result = score(tmp_path / name, tmp_path / "out.csv", status=1)
     assert reason in result.err
     assert result.err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_output_that_cannot_be_written_or_exists(run: Run, options: list[str], tmp_path: Path) -> None:
-    source = write(tmp_path / "a.csv")
-    for place in ("/proc/nowhere/out.csv", str(source / "out.csv")):
-        result = run("score", "--input", str(source), "--output", place, *options)
-        assert result.status == 1
+def test_an_output_that_cannot_be_written_or_exists(
+    run: Run, score: Run, options: list[str], tmp_path: Path
+) -> None:
+    source, output = write(tmp_path / "a.csv"), tmp_path / "out.csv"
+    for place in ("/proc/nowhere/out.csv", source / "out.csv"):
+        result = score(source, place, status=1)
         assert "cannot be written: " in result.err
         assert result.err.count("\n") == 1
-    arguments = ("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options)
-    assert run(*arguments).status == 0
-    before = (tmp_path / "out.csv").read_bytes()
-    again = run(*arguments)
-    assert again.status == 1
+    score(source, output)
+    before = output.read_bytes()
+    again = score(source, output, status=1)
     assert "exists; choose another --output, or replace it with --overwrite" in again.err
-    assert run(*arguments, "--overwrite", "--mask", "0.*").status == 0
-    assert (tmp_path / "out.csv").read_bytes() != before
+    score(source, output, "--overwrite", "--mask", "0.*")
+    assert output.read_bytes() != before
     for wrong in (
         ["--input", "a.csv"],
         ["--output", "b.csv"],

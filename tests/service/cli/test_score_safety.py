@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from service.files.parts import Parts
 from tests.modernberts import write_ettin
-from tests.prompt import Output, Run, with_config
+from tests.prompt import Run, with_config
 
 ROWS = "query,title\nwood lamp,red lamp\n"
 
@@ -27,7 +27,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in file.read_bytes().splitlines()]
 
 
-def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> None:
+def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: Any, **how: Any) -> None:
     """Run a command that stops when it has kept its first part."""
 
     keep = Parts.keep
@@ -38,59 +38,52 @@ def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(Parts, "keep", stop)
-        assert "the same command goes on from there" in run(*arguments).err
+        assert "the same command goes on from there" in run(*arguments, **how).err
 
 
 def test_an_output_that_is_a_directory_is_refused_before_anything_is_scored(
-    run: Run, options: list[str], tmp_path: Path
+    score: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "out.csv").mkdir()
     for name in ("out.csv/b.csv", "a.csv"):
         (tmp_path / name).write_text(ROWS)
     before = names(tmp_path)
     for place in (str(tmp_path), tmp_path.as_uri()):
-        files = ("--input", str(tmp_path / "a.csv"), "--output", f"{place}/out.csv")
-        result = run("score", *files, "--overwrite", *options)
-        assert result.status == 1
+        result = score(tmp_path / "a.csv", f"{place}/out.csv", "--overwrite", status=1)
         assert "out.csv is a directory; " in result.err
         assert names(tmp_path) == before
 
 
-def test_an_output_that_is_a_link_stays_one(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_an_output_that_is_a_link_stays_one(score: Run, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "a.csv").write_text(ROWS)
     output = tmp_path / "out.csv"
     output.symlink_to("disk/out.csv")
     for more in ([], ["--overwrite"]):
-        command = ("score", "--input", str(tmp_path / "a.csv"), "--output", str(output))
-        result = run(*command, *more, *options)
-        assert result.status == 0, result.err
+        score(tmp_path / "a.csv", output, *more)
         assert output.is_symlink()
     assert names(tmp_path / "disk") == ["out.csv"]
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
 def test_a_directory_of_somebody_else_is_not_taken_for_parts(
-    run: Run, options: list[str], tmp_path: Path, more: tuple[str, ...]
+    score: Run, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     source, foreign = tmp_path / "a.csv", tmp_path / "out.csv.parts" / "brake.txt"
     source.write_text(ROWS)
     foreign.parent.mkdir()
     foreign.write_text("mine")
-    result = run("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *more, *options)
-    assert result.status == 1
-    assert f"{foreign} is in the way" in result.err
+    assert f"{foreign} is in the way" in score(source, tmp_path / "out.csv", *more, status=1).err
     assert foreign.read_text() == "mine"
 
 
 def test_parts_are_used_again_only_if_nothing_has_changed(
-    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, plan = tmp_path / "a.csv", tmp_path / "out.csv.parts" / "plan.json"
     text = "query,title,other\nwood lamp,red lamp,0.*\n"
     source.write_text(text)
-    command = ["score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options]
-    stopped(monkeypatch, run, *command)
+    stopped(monkeypatch, score, source, tmp_path / "out.csv", status=1)
     for change, reason in (
         (["--mask", "0.*"], "run with another mask or variant; repeat that run"),
         (["--overflow", "chunks"], "run with another --overflow; repeat that run"),
@@ -98,24 +91,21 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
         (["--prefix", "my_"], "run with another choice of columns; repeat that run"),
         (["--query-column", "other"], "another choice of columns; repeat that run"),
     ):
-        other = run(*command, *change)
-        assert (other.status, reason in other.err) == (1, True), other.err
+        assert reason in score(source, tmp_path / "out.csv", *change, status=1).err
     kept = plan.read_text()
     release = json.loads(kept)["version of headroom"][0]
     assert release == importlib.metadata.version("headroom")
     plan.write_text(kept.replace(f'"{release}"', '"0.0.1"'))
-    other = run(*command)
-    assert (other.status, "another version of headroom" in other.err) == (1, True)
+    assert "another version of headroom" in score(source, tmp_path / "out.csv", status=1).err
     plan.write_text(kept)
     source.write_text(text.replace("red", "green"))
-    other = run(*command)
-    assert other.status == 1
+    other = score(source, tmp_path / "out.csv", status=1)
     assert f"run with another input, {source}; repeat that run" in other.err
-    assert run(*command, "--overwrite").status == 0
+    score(source, tmp_path / "out.csv", "--overwrite")
 
 
 def test_an_output_that_would_replace_the_input_is_refused(
-    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "link.csv").symlink_to("a.csv")
     (tmp_path / "a.csv").write_text(ROWS)
@@ -129,8 +119,7 @@ def test_an_output_that_would_replace_the_input_is_refused(
         (f"{tmp_path.as_uri()}/a.csv", "a.csv"),
         ("b.csv.rejects.jsonl", "b.csv"),
     ):
-        result = run("score", "--input", source, "--output", output, "--overwrite", *options)
-        assert (result.status, "--input" in result.err) == (1, True), (source, output)
+        assert "--input" in score(source, output, "--overwrite", status=1).err, (source, output)
         assert names(tmp_path) == before
         assert (tmp_path / "a.csv").read_text() == ROWS
 
@@ -160,43 +149,35 @@ def test_a_stored_mask_or_a_module_that_changes_is_another_job(
 
 
 def test_another_default_variant_is_another_job(
-    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = tmp_path / "a.csv"
+    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
     live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}], default: %s}"
     source.write_text(ROWS)
-    command = ["score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options]
-    stopped(monkeypatch, run, *command, *with_config(tmp_path, live % "full"))
-    other = run(*command, *with_config(tmp_path, live % "small"))
-    assert (other.status, "another config file" in other.err) == (1, True)
+    stopped(monkeypatch, score, source, output, *with_config(tmp_path, live % "full"), status=1)
+    other = score(source, output, *with_config(tmp_path, live % "small"), status=1)
+    assert "another config file" in other.err
 
 
-def test_a_row_that_cannot_be_written_again_is_set_aside(
-    run: Run, options: list[str], tmp_path: Path
-) -> None:
+def test_a_row_that_cannot_be_written_again_is_set_aside(score: Run, tmp_path: Path) -> None:
     deep = '{"query": "wood", "title": "lamp", "more": ' + "[" * 400 + "]" * 400 + "}"
     (tmp_path / "a.jsonl").write_text(f'{{"query": "wood", "title": "lamp"}}\n{deep}\n')
     dates = pyarrow.array([0, 1 << 60], pyarrow.timestamp("us"))
     table = pyarrow.table({"query": ["wood", "wood"], "title": ["red", "lamp"], "date": dates})
     parquet.write_table(table, tmp_path / "b.parquet")
     output = tmp_path / "out.jsonl"
-    result = run("score", "--input", str(tmp_path / "a.jsonl"), "--output", str(output), *options)
-    assert result.status == 0, result.err
-    assert "1 pairs scored" in result.out
+    assert "1 pairs scored" in score(tmp_path / "a.jsonl", output).out
     (reject,) = lines(Path(f"{output}.rejects.jsonl"))
     assert reject["line"] == 2
     assert "nested too deep" in str(reject["reason"])
-    output = tmp_path / "out.csv"
-    result = run("score", "--input", str(tmp_path / "b.parquet"), "--output", str(output), *options)
-    assert (result.status, "b.parquet cannot be read: " in result.err) == (1, True)
+    wrong = score(tmp_path / "b.parquet", tmp_path / "out.csv", status=1)
+    assert "b.parquet cannot be read: " in wrong.err
     output = tmp_path / "out.parquet"  # as Arrow, the date is no problem
-    assert run("score", "--input", str(tmp_path / "b.parquet"), "--output", str(output), *options).status == 0
+    score(tmp_path / "b.parquet", output)
     assert parquet.read_table(output).column("date").combine_chunks().equals(dates)
 
 
-def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(
-    run: Run, options: list[str], tmp_path: Path
-) -> None:
+def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(score: Run, tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     row = {"query": "wood", "title": "lamp", "price": 1}
     late: list[dict[str, object]] = [{**row, "size": 2.5}, {**row, "score": 7}, {**row, "price": None}]
@@ -205,7 +186,7 @@ def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(
 
     as_parquet, as_lines = tmp_path / "out.parquet", tmp_path / "out.jsonl"
     for output in (as_parquet, as_lines):
-        assert run("score", "--input", str(source), "--output", str(output), *options).status == 0
+        score(source, output)
     rejects = lines(Path(f"{as_parquet}.rejects.jsonl"))
     assert [reject["line"] for reject in rejects] == [4097, 4098]
     assert "'size' is no column of the file's first rows" in str(rejects[0]["reason"])
@@ -214,24 +195,18 @@ def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(
     assert "'score' is the name of a new column" in str(reject["reason"])
 
 
-def test_numbers_that_are_not_finite_stay_what_they_are(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_stay_what_they_are(score: Run, tmp_path: Path) -> None:
     prices = [math.nan, math.inf, -math.inf, 1.5, None]
     table = pyarrow.table({"query": ["wood"] * 5, "title": ["lamp"] * 5, "price": prices})
     parquet.write_table(table, tmp_path / "a.parquet")
     output = tmp_path / "out.csv"
-    assert run("score", "--input", str(tmp_path / "a.parquet"), "--output", str(output), *options).status == 0
+    score(tmp_path / "a.parquet", output)
     with output.open(newline="") as stream:
         assert [row["price"] for row in csv.DictReader(stream)] == ["nan", "inf", "-inf", "1.5", ""]
 
 
 BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'", " a ", "\\"]
 """Texts that a cell of csv or tsv must be quoted for, and some that it need not be."""
-
-
-def score(run: Run, source: Path, output: Path, options: list[str], *more: str) -> Output:
-    result = run("score", "--input", str(source), "--output", str(output), *options, *more)
-    assert result.status == 0, result.err
-    return result
 
 
 def written(file: Path, columns: list[list[Any]]) -> Path:
@@ -246,7 +221,7 @@ def written(file: Path, columns: list[list[Any]]) -> Path:
 
 @pytest.mark.parametrize(("source", "target"), [("a.jsonl", "b.tsv"), ("a.parquet", "b.csv")])
 def test_line_ends_quotes_and_delimiters_survive_csv(
-    run: Run, options: list[str], tmp_path: Path, source: str, target: str
+    score: Run, tmp_path: Path, source: str, target: str
 ) -> None:
     rows = [
         {"query": f"wood{text}", "title": f"lamp{text}", **{f"h{text}h": text for text in BREAKS}}
@@ -257,12 +232,12 @@ def test_line_ends_quotes_and_delimiters_survive_csv(
         parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     else:
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    score(run, file, middle, options)
+    score(file, middle)
     with middle.open(newline="") as stream:
         cells = list(csv.reader(stream, delimiter="," if target == "b.csv" else "\t", strict=True))
     assert [line[: len(rows[0])] for line in cells] == [[*rows[0]], *([*row.values()] for row in rows)]
 
-    again = score(run, middle, end, options, "--prefix", "again_")
+    again = score(middle, end, "--prefix", "again_")
     assert "set aside" not in again.err
     assert [{name: row[name] for name in rows[0]} for row in lines(end)] == rows
 
@@ -283,20 +258,20 @@ TEXTS: list[tuple[list[Any], list[str | None]]] = [
 ]
 
 
-def test_values_of_text_files_become_text_in_parquet(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_values_of_text_files_become_text_in_parquet(score: Run, tmp_path: Path) -> None:
     output = tmp_path / "b.parquet"
-    score(run, written(tmp_path / "a.jsonl", [values for values, _ in TEXTS]), output, options)
+    score(written(tmp_path / "a.jsonl", [values for values, _ in TEXTS]), output)
     table = parquet.read_table(output)
     assert [table[f"x{number}"].to_pylist() for number in range(len(TEXTS))] == [texts for _, texts in TEXTS]
 
 
-def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_path: Path) -> None:
+def test_times_of_day_keep_their_nanoseconds(score: Run, tmp_path: Path) -> None:
     times = pyarrow.array([1, None, 86_399_999_999_999], pyarrow.time64("ns"))
     table = pyarrow.table({"query": ["wood"] * 3, "title": ["lamp"] * 3, "at": times})
     parquet.write_table(table, tmp_path / "a.parquet")
-    score(run, tmp_path / "a.parquet", tmp_path / "b.parquet", options)
+    score(tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert parquet.read_table(tmp_path / "b.parquet")["at"].combine_chunks().equals(times)
-    score(run, tmp_path / "a.parquet", tmp_path / "b.csv", options)
+    score(tmp_path / "a.parquet", tmp_path / "b.csv")
     with (tmp_path / "b.csv").open(newline="") as stream:
         texts = [row["at"] for row in csv.DictReader(stream)]
     assert texts == ["00:00:00.000000001", "", "23:59:59.999999999"]
