@@ -13,7 +13,6 @@ from service.cli import main
 
 
 class Output(NamedTuple):
-    status: int
     out: str
     err: str
 
@@ -23,18 +22,19 @@ Run = Callable[..., Output]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs the program with its arguments."""
+    """A function that runs the program with its arguments, which must make it end with this status."""
 
-    def call(*arguments: str, stdin: bytes = b"") -> Output:
+    def call(*arguments: str, stdin: bytes = b"", status: int = 0) -> Output:
         monkeypatch.setattr(sys, "argv", ["headroom", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status: int | str | None = 0
+        ended: int | str | None = 0
         try:
             main()
         except SystemExit as end:
-            status = end.code
-        out, err = capsys.readouterr()
-        return Output(int(status or 0), out, err)
+            ended = end.code
+        output = Output(*capsys.readouterr())
+        assert int(ended or 0) == status, output
+        return output
 
     return call
 
@@ -47,12 +47,10 @@ def options(tiny_checkpoint: Path) -> list[str]:
 
 @pytest.fixture
 def score(run: Run, options: list[str]) -> Run:
-    """A function that scores a file on the small network, which must end with this status."""
+    """A function that scores a file on the small network."""
 
     def call(source: Path | str, output: Path | str, *more: str, status: int = 0) -> Output:
-        result = run("score", "--input", str(source), "--output", str(output), *options, *more)
-        assert result.status == status, result.err
-        return result
+        return run("score", "--input", str(source), "--output", str(output), *options, *more, status=status)
 
     return call
 

@@ -25,7 +25,6 @@ def test_the_short_query_and_the_loss_at_every_length(
     task = Task(QUERY, read_words(QUERY), max_words=2)
 
     plain = run("condense", QUERY, "--titles", str(file), "--words", "2", *options)
-    assert plain.status == 0
     lines = plain.out.splitlines()
     expected = condense(clf, task, TITLES)
     assert lines[0] == expected.query
@@ -59,7 +58,6 @@ def test_titles_of_a_labelled_file_and_estimates(run: Run, options: list[str], t
     file.write_text("\n".join(["query,title,grade", *rows, "other,lamp,1"]), encoding="utf-8")
     arguments = ("--titles", str(file), "--method", "leave_one_out", "--max-loss", "1", *options)
     output = run("condense", QUERY, *arguments)
-    assert output.status == 0
     assert "~" in output.out  # an estimated loss
     answer = orjson.loads(run("condense", QUERY, *arguments, "--json").out)
     assert len(answer["condensed"].split()) == 1
@@ -78,6 +76,4 @@ def test_titles_of_a_labelled_file_and_estimates(run: Run, options: list[str], t
 def test_wrong_arguments_are_said_in_one_line(
     run: Run, arguments: list[str], status: int, reason: str
 ) -> None:
-    output = run("condense", *arguments)
-    assert output.status == status
-    assert reason in output.err
+    assert reason in run("condense", *arguments, status=status).err

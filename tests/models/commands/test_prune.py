@@ -21,7 +21,6 @@ def test_units_and_layers_go_too_and_the_output_says_who_can_load_the_rest(
 
     output = run(*command, str(tmp_path / "mask.json"), "--out", str(tmp_path / "pruned"))
 
-    assert output.status == 0, output.err
     assert "8 of 12 heads, 112 of 192 units, 2 of 3 layers" in output.out
     assert "transformers does not: its layers have different numbers of feed-forward units" in output.out
     mask = HeadMask.parse({"skip": [1], "units": "0.0-15"}, layers=3, heads=4, units=64)
@@ -42,10 +41,9 @@ def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
     monkeypatch.setattr("models.checkpoint.files.copy_tokenizer", fail)
     arguments = ("prune", "--model", str(tiny_checkpoint), "--mask", "0.1", "--out", str(tmp_path / "pruned"))
 
-    output = run(*arguments)
+    output = run(*arguments, status=1)
 
-    assert output.status == 1
     assert "No space left on device" in output.err
     assert not list(tmp_path.iterdir())
     monkeypatch.undo()
-    assert run(*arguments).status == 0
+    run(*arguments)

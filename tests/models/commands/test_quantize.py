@@ -77,7 +77,6 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     output = run(
         *("quantize", "--model", str(source), "--data", str(traffic), "--out", str(tmp_path / "int8"))
     )
-    assert output.status == 0
     assert f" of {(source / 'pytorch_model.bin').stat().st_size / 1e6:.1f} MB" in output.out
     assert "of 80 pairs keep their grade" in output.out
     assert "speed on this machine: " in output.out
@@ -89,7 +88,6 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(
     run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
 ) -> None:
     model = ("--model", str(tiny_checkpoint))
-    ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"))
-    assert ungraded.status == 1
+    ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"), status=1)
     assert "there is no grade" in ungraded.err
     assert not (tmp_path / "int8").exists()

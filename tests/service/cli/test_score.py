@@ -21,7 +21,7 @@ def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], tin
     expected = [
         f"{scores.score[i]:.4f}\t{clf.grades[scores.grade[i]]}\t{title}" for i, title in enumerate(TITLES)
     ]
-    assert output == (0, "\n".join(expected) + "\n", "")
+    assert output == ("\n".join(expected) + "\n", "")
 
 
 def test_a_mask_and_json(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
@@ -86,8 +86,7 @@ def test_the_version(run: Run) -> None:
 def test_wrong_use_is_one_line_and_a_status(
     run: Run, options: list[str], arguments: list[str], status: int, reason: str
 ) -> None:
-    output = run(*arguments[:1], *options, *arguments[1:])
-    assert output.status == status
+    output = run(*arguments[:1], *options, *arguments[1:], status=status)
     assert reason in output.err
     assert "Traceback" not in output.err
     assert output.out == ""
@@ -95,16 +94,12 @@ def test_wrong_use_is_one_line_and_a_status(
 
 @pytest.mark.parametrize("line", [b"no tab here\n", b"\ttitle without query\n", b"caf\xe9\tlatin-1\n"])
 def test_a_wrong_line_is_named(run: Run, options: list[str], line: bytes) -> None:
-    output = run("score", "-", *options, stdin=b"a\tb\n" + line)
-    assert output.status == 1
-    assert "line 2" in output.err
+    assert "line 2" in run("score", "-", *options, stdin=b"a\tb\n" + line, status=1).err
 
 
 def test_help_has_an_example(run: Run) -> None:
     for command in ("score", "train", "evaluate", "prune", "serve"):
-        output = run(command, "--help")
-        assert output.status == 0
-        assert f"Example: headroom {command}" in output.out
+        assert f"Example: headroom {command}" in run(command, "--help").out
 
 
 def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:

@@ -33,8 +33,7 @@ def headroom(*arguments: str | Path, **environment: str) -> subprocess.Completed
 
 
 def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path, run: Run) -> None:
-    failed = run("serve", "--model", str(tmp_path / "none"), "--port", str(free_port()))
-    assert failed.status == 1
+    failed = run("serve", "--model", str(tmp_path / "none"), "--port", str(free_port()), status=1)
     assert failed.out == ""
     reason = failed.err.splitlines()[-1]
     assert reason == f"headroom: {tmp_path / 'none'} does not exist"
@@ -48,8 +47,7 @@ def test_a_mask_that_the_model_cannot_have_fails_before_anything_starts(
     config = tmp_path / "serve.yaml"
     config.write_text(DEPLOY.read_text().replace("masks: {}", 'masks: {bad: "5.*"}'))
     arguments = ("--config", str(config), "--model", str(tiny_checkpoint), "--port", str(free_port()))
-    failed = run("serve", *arguments)
-    assert failed.status == 1
+    failed = run("serve", *arguments, status=1)
     assert "layer 5 does not exist" in failed.err
     assert "starting Ray" not in failed.err
 
@@ -75,15 +73,13 @@ def taken_port() -> Iterator[str]:
 
 
 def test_a_port_that_is_taken_fails_before_anything_starts(run: Run, taken_port: str) -> None:
-    failed = run("serve", "--port", taken_port)
-    assert failed.status == 1
+    failed = run("serve", "--port", taken_port, status=1)
     assert failed.err.startswith(f"headroom: cannot listen on 127.0.0.1:{taken_port}: ")
     assert len(failed.err.splitlines()) == 1
 
 
 def test_a_host_that_does_not_exist_is_blamed_on_the_host(run: Run) -> None:
-    failed = run("serve", "--host", "nosuchhost.invalid", "--port", str(free_port()))
-    assert failed.status == 1
+    failed = run("serve", "--host", "nosuchhost.invalid", "--port", str(free_port()), status=1)
     assert failed.err.endswith("; choose another --host\n")
 
 
@@ -119,8 +115,7 @@ def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
 ) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(DEPLOY.read_text().replace(old, new))
-    failed = run("serve", "--config", str(path))
-    assert failed.status == 1
+    failed = run("serve", "--config", str(path), status=1)
     assert failed.out == ""
     (line,) = failed.err.splitlines()
     assert line.startswith(f"headroom: {path}{reason}")
@@ -148,7 +143,7 @@ def test_a_misspelled_variable_is_told_once(
     # Kubernetes sets such a variable for a service of that name.
     monkeypatch.setenv("HEADROOM_PORT_8000_TCP", "tcp://10.0.0.1:8000")
     monkeypatch.setenv("HEADROOM_URL", "http://127.0.0.1:8000")
-    told = run("serve", "--port", taken_port).err.splitlines()
+    told = run("serve", "--port", taken_port, status=1).err.splitlines()
     assert told[:-1] == [
         "headroom: warning: HEADROOM_API_KEY is no setting; did you mean HEADROOM_API_KEYS?",
         "headroom: warning: HEADROOM_MAX_TITLES is no setting; did you mean HEADROOM_MAX_PAIRS?",
@@ -156,26 +151,22 @@ def test_a_misspelled_variable_is_told_once(
 
 
 def test_wrong_usage_exits_with_2(run: Run) -> None:
-    assert run("serve", "--port", "many").status == 2
-    assert run("serve", "--nonsense").status == 2
+    run("serve", "--port", "many", status=2)
+    run("serve", "--nonsense", status=2)
     for flag, value, reason in (
         ("--dtype", "float8", "'float8' is not one of"),
         ("--device", "mps", "device 'mps' is not supported; give auto, cpu, cuda or cuda:N"),
     ):
-        refused = run("serve", flag, value)
-        assert refused.status == 2
-        assert reason in refused.err
+        assert reason in run("serve", flag, value, status=2).err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
 def test_a_gpu_that_is_not_there_fails_before_ray_starts(run: Run) -> None:
-    failed = run("serve", "--device", "cuda", "--port", str(free_port()))
-    assert failed.status == 1
+    failed = run("serve", "--device", "cuda", "--port", str(free_port()), status=1)
     assert failed.err == "headroom: device 'cuda' is not here: torch sees no CUDA device\n"
-    half = run("serve", "--dtype", "float16", "--port", str(free_port()))
-    assert half.status == 1
+    half = run("serve", "--dtype", "float16", "--port", str(free_port()), status=1)
     assert half.err == ("headroom: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n")
-    second = run("serve", "--device", "cuda:1", "--port", str(free_port()))
+    second = run("serve", "--device", "cuda:1", "--port", str(free_port()), status=1)
     assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.err
 
 
@@ -189,8 +180,7 @@ def test_a_database_without_its_driver_fails_before_ray_starts(
         ("mysql://me:s3cret@host/db", "mysql is not supported"),
     ):
         monkeypatch.setenv("HEADROOM_DATABASE_URL", url)
-        failed = run("serve")
-        assert failed.status == 1
+        failed = run("serve", status=1)
         (line,) = failed.err.splitlines()
         assert line.startswith(f"headroom: database_url: {reason}")
         assert "s3cret" not in line
