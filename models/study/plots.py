@@ -81,7 +81,7 @@ def heat_map(
     values: NDArray[np.floating],
     *,
     title: str,
-    label: str,
+    label: str = "",
     x: str = "head",
     y: str = "layer",
     signed: bool = True,
@@ -92,7 +92,8 @@ def heat_map(
     """Draw a matrix (rows, columns) as coloured cells with their numbers; nan cells stay empty.
 
     signed: spread the colours evenly around 0. limits: the values at the ends of the colours, by default
-    those of the data. marked: cells that get a frame. Row 0 is at the bottom, because layers count upwards.
+    those of the data. marked: cells that get a frame. label: what the colours mean; without it there is no
+    colour bar. Row 0 is at the top, as on the service's page.
     """
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
@@ -101,10 +102,11 @@ def heat_map(
     reach = float(np.abs(finite).max(initial=0)) or 1.0
     low, high = limits or ((-reach, reach) if signed else (float(finite.min(initial=0)), reach))
     colours = colormaps["PuOr" if signed else "cividis"]
-    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
-    bar.set_label(label)
-    bar.outline.set_visible(False)
+    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
+    if label:
+        bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+        bar.set_label(label)
+        bar.outline.set_visible(False)
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.set_xticks(range(values.shape[1]))
     axes.set_yticks(range(values.shape[0]))

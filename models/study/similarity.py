@@ -152,7 +152,7 @@ def _matrices(alike: Alike) -> Drawing:
         (panels[1], leaves_list(alike.tree), "heads in the order of the tree", "index in the tree"),
     ):
         pixels = alike.matrix[np.ix_(order, order)]
-        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()), origin="lower")
+        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()))
         axes.set(title=title, xlabel=label, ylabel=label)
         axes.grid(False)
     middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]

@@ -60,7 +60,5 @@ def changes(found: Found, study: Study) -> Figure:
 def kept(point: Point) -> Figure:
     """Draw the heads that stay."""
     drawing, axes = figure(7, 5.5)
-    heat_map(
-        axes, point.mask.matrix, title="heads kept", label="1: kept", signed=False, limits=(0, 1), digits=0
-    )
+    heat_map(axes, point.mask.matrix, title="1: the head stays", signed=False, limits=(0, 1), digits=0)
     return drawing
