@@ -12,6 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -85,13 +86,8 @@ class Replica:
         beside = (self._report, shadow.run, live.ledger.follow, live.guard.run, give_back_for_ever)
         self._beside = [asyncio.create_task(_keep_up(work)) for work in beside]
         base = catalog.base
-        metrics.build_info(
-            version=version("headroom"),
-            torch=torch.__version__,
-            model=base.name,
-            device=describe(base.network.device),
-            dtype=base.network.number_format,
-        )
+        runs = (torch.__version__, base.name, describe(base.network.device), base.network.number_format)
+        metrics.show("build_info", 1, version("headroom"), *runs)
         self._publish()
 
     @classmethod
@@ -103,7 +99,8 @@ class Replica:
         It takes seconds, on a thread. threads: as `Engine` takes them.
         Raises ModelError or InvalidConfig.
         """
-        engine, catalog = await asyncio.to_thread(load, settings, config, threads, metrics.device_failure)
+        on_failure = partial(metrics.count, "device_failures_total")
+        engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         store = await asyncio.to_thread(Store, settings.database_url)
         live = LiveExperiments(store, metrics.experiments)
         await asyncio.to_thread(_apply_experiments, live, config)
@@ -147,7 +144,7 @@ class Replica:
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand within the drain timeout, and end."""
         self._draining = True
-        self._metrics.ready(False)
+        self._metrics.show("ready", False)
         # Requests that are unfinished at the timeout get 503 when the scheduler's task is cancelled.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
@@ -251,13 +248,11 @@ class Replica:
 
     async def _report(self) -> None:
         while True:
-            self._metrics.queue(
-                tokens=self.scheduler.queued_tokens,
-                oldest_seconds=self.scheduler.oldest_age_s,
-                in_flight_pairs=self.scheduler.in_flight_rows,
-                unread_characters=self._encoder.waiting_chars,
-            )
-            self._metrics.ready(self.ready() is None)
+            self._metrics.show("queue_tokens", self.scheduler.queued_tokens)
+            self._metrics.show("queue_oldest_seconds", self.scheduler.oldest_age_s)
+            self._metrics.show("in_flight_pairs", self.scheduler.in_flight_rows)
+            self._metrics.show("unread_characters", self._encoder.waiting_chars)
+            self._metrics.show("ready", self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)
 
 

@@ -39,7 +39,7 @@ from service.errors import (
     ShedReason,
     as_service_error,
 )
-from service.observe.access_log import Record, Telemetry
+from service.observe.access_log import AccessLog, Record
 from service.observe.metrics import Metrics
 
 API_VERSION = "1"
@@ -89,7 +89,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
         keys=app.state.keys,
         posts=post_routes(app),
         metrics=metrics,
-        telemetry=Telemetry(settings.access_log, log_queries=settings.log_queries),
+        access_log=AccessLog(settings.access_log, log_queries=settings.log_queries),
     )
     if settings.cors_origins:
         app.add_middleware(  # outside the other one
@@ -146,14 +146,14 @@ class RequestMiddleware:
         keys: KeyRing | None,
         posts: Mapping[str, PostRoute],
         metrics: Metrics,
-        telemetry: Telemetry,
+        access_log: AccessLog,
     ) -> None:
         self.app = app
         self.origins = settings.cors_origins
         self.keys = keys
         self.posts = posts
         self.metrics = metrics
-        self.telemetry = telemetry
+        self.access_log = access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -162,7 +162,7 @@ class RequestMiddleware:
         arrived = time.monotonic()
         given = (value for name, value in scope["headers"] if name == b"x-request-id")
         request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
-        record = self.telemetry.begin(scope, request_id or uuid.uuid4().hex)
+        record = self.access_log.begin(scope, request_id or uuid.uuid4().hex)
         is_head = scope["method"] == "HEAD"
         if is_head:
             scope = {**scope, "method": "GET"}
@@ -205,7 +205,7 @@ class RequestMiddleware:
             route = post.path if post is not None else _route(scope)
             status, seconds = record.status or 500, time.monotonic() - arrived
             self.metrics.request(route, status, seconds)
-            self.telemetry.end(record, status=status, seconds=seconds)
+            self.access_log.end(record, status=status, seconds=seconds)
 
     async def _refuse(
         self, error: BaseException, record: Record, scope: Scope, receive: Receive, send: Send
@@ -223,7 +223,7 @@ class RequestMiddleware:
             await response(scope, receive, send)
 
     def _shed(self, reason: ShedReason, record: Record) -> None:
-        self.metrics.shed(reason)
+        self.metrics.count("shed_total", reason)
         record.shed = reason
 
 

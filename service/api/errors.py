@@ -165,8 +165,6 @@ _SENTENCES = {
     "finite_number": "should be a finite number",
 }
 _MAX_SENTENCE_CHARS = 200
-_KEY = "[key]"
-"""The end of the path of pydantic's error if a key of a dict is wrong, and not its value."""
 
 
 def explain(errors: Sequence[Any]) -> InvalidRequest:
@@ -177,9 +175,6 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
         return InvalidRequest("The body should be a JSON object.")
     sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
-    if path[-1] == _KEY and first["type"] != "extra_forbidden" and len(path) > 2:
-        sentence = f"the name {shown(path[-2])!r} {sentence}"
-        path = path[:-2]
     return InvalidRequest(shown(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
 
 

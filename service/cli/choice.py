@@ -13,7 +13,7 @@ from models.commands.options import read_form
 from models.commands.terminal import counted
 
 if TYPE_CHECKING:
-    from models import Classifier
+    from models import Classifier, HeadMask
     from models.quality.comparison import Side
     from models.quality.labelled import Columns, LabelledPair
     from service.config.settings import LiveConfig
@@ -84,6 +84,12 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
 def resolve(network: Network) -> Variant:
     """Return the variant and mask that the options name; without a variant, the config's default."""
     return _resolve_with_model(network)[0]
+
+
+def network_of(network: Network) -> tuple[Classifier, HeadMask]:
+    """Return the classifier and the mask that the options name."""
+    variant = resolve(network)
+    return variant.classifier, variant.mask
 
 
 def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:

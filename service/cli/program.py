@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 from loadtest.cli import app as load
 from models.commands import condense, evaluate, prune, quantize, study, train
-from models.commands.host import Network, host
-from service.cli import experiment, score, serve
+from models.commands.host import host
+from service.cli import choice, experiment, score, serve
 
 
 class Program(TyperGroup):
@@ -53,20 +53,7 @@ def program(
     """A relevance server whose attention heads are run-time switches."""
 
 
-def _resolve(network: Network) -> Any:
-    from service.cli.choice import resolve
-
-    variant = resolve(network)
-    return variant.classifier, variant.mask
-
-
-def _sides(*arguments: Any) -> Any:
-    from service.cli.choice import sides
-
-    return sides(*arguments)
-
-
-host.resolve, host.sides = _resolve, _sides
+host.resolve, host.sides = choice.network_of, choice.sides
 
 app.command("serve")(serve.command)
 app.command("score")(score.command)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from models.device import check_device_name
-from models.errors import ModelError
 from service.config.edits import Glance, LiveEdits, glance, pinned
 from service.config.file import ConfigFile, Overrides, load
 from service.config.settings import InvalidConfig
@@ -34,18 +32,8 @@ DEFAULT_CONFIG = Path(__file__).with_name("serve.yaml").resolve()
 
 WATCH_S = 0.5
 CHECK_S = 0.1
-DOWNLOAD_S = 600.0
-"""How long an edit may take to download its checkpoints. What is there by then need not come again."""
 STOP_S = 13.0
 """How many seconds more than `drain_timeout_s` a stop may take before everything is ended at once."""
-
-
-def _device(value: str | None) -> str | None:
-    try:
-        check_device_name(value or "auto")
-    except ModelError as error:
-        raise typer.BadParameter(str(error)) from None
-    return value
 
 
 def command(
@@ -71,10 +59,8 @@ def command(
         ),
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(
-            callback=_device, help="Device: auto, cpu, cuda or cuda:N.  [default: the file's, or auto]"
-        ),
+        Literal["auto", "cpu", "cuda"] | None,
+        typer.Option(help="Device; CUDA_VISIBLE_DEVICES says which GPUs.  [default: the file's, or auto]"),
     ] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"] | None,
@@ -178,17 +164,12 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     A download that hangs holds up no later edit: it is given up as soon as the file at `path` changes again.
     """
     edited = glance(path)
-    latest = time.monotonic() + DOWNLOAD_S
     checked = start(preflight.check_checkpoints, config)
     while not wait([checked], CHECK_S).done:
         if stop.is_set():
             return "the service stops before its checkpoints are here"
         if glance(path) != edited:
             return "it was edited again before its checkpoints were here"
-        if time.monotonic() > latest:
-            return (
-                f"its checkpoints are not here in {DOWNLOAD_S / 60:g} minutes; save it again to wait longer"
-            )
     try:
         checked.result()
     except InvalidConfig as error:

@@ -20,7 +20,7 @@ import yaml
 from pydantic import ValidationError
 
 from models.files import read_bytes
-from service.config.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
+from service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
 from service.experiments.fields import NAME_PATTERN
 
 DEPLOYMENT = "Relevance"
@@ -33,7 +33,7 @@ _SENTENCES = {
     "dict_type": "should be a mapping (name: value)",
     "model_type": "should be a mapping (name: value)",
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
-    DEVICE_PATTERN: "should be auto, cpu, cuda or cuda:N",
+    ORIGIN_PATTERN: "should be https://NAME or http://NAME, perhaps with :PORT, and without a path",
 }
 """Our sentence instead of pydantic's, by the type of the error or by the pattern that was missed."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -20,40 +19,26 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from models.device import DEVICES
 from service.config.keys import ApiKey, parse_api_keys
 from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
 from service.experiments.assignment import Assigner
-from service.experiments.definition import ExperimentConfig, check_together
+from service.experiments.definition import ExperimentConfig, check_together, check_unique
 from service.experiments.fields import ConfigName
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
-DEVICE_PATTERN = f"^({DEVICES.pattern})$"
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
-_ORIGIN = re.compile(r"https?://[^/\s*@?#]+")
-
-
-def _parse_origins(value: object) -> object:
-    origins = value.split(",") if isinstance(value, str) else value
-    if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
-        raise ValueError("write origins such as https://shop.example, comma-separated, or a list of them")
-    origins = [origin.strip().lower() for origin in origins]
-    for number, origin in enumerate(origins, 1):
-        if not _ORIGIN.fullmatch(origin):
-            raise ValueError(
-                f"entry {number}: an origin is https://NAME or http://NAME, with :PORT if it is not the "
-                "usual one, and without a path"
-            )
-    return origins
-
-
+ORIGIN_PATTERN = r"^(?i:https?://[^/\s*@?#]+)$"
+_Origin = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, pattern=ORIGIN_PATTERN)]
 _Origins = Annotated[
-    tuple[str, ...], NoDecode, BeforeValidator(_parse_origins), WithJsonSchema({"type": "string"})
+    tuple[_Origin, ...],
+    NoDecode,
+    BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),
+    WithJsonSchema({"type": "string"}),
 ]
 
 
@@ -77,10 +62,10 @@ class Settings(BaseSettings):
         min_length=1,
         description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
     )
-    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = Field(
+    device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
-        description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
-        "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
+        description="What computes. `auto`: CUDA if there is any, else the CPU. `CUDA_VISIBLE_DEVICES` says "
+        "which GPUs.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
@@ -173,7 +158,7 @@ class Settings(BaseSettings):
     def _check_number_format(self) -> Self:
         if self.deterministic and self.dtype not in ("auto", "float32"):
             raise ValueError(f"dtype: deterministic scores need float32 (or auto), not {self.dtype}")
-        if self.deterministic and self.device.startswith("cuda"):
+        if self.deterministic and self.device == "cuda":
             raise ValueError(f"device: deterministic scores need cpu, not {self.device}")
         if self.dtype == "float16" and self.device == "cpu":
             raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
@@ -232,17 +217,9 @@ class LiveConfig(BaseModel):
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )
 
-    @field_validator("variants")
-    @classmethod
-    def _unique(cls, variants: tuple[VariantConfig, ...]) -> tuple[VariantConfig, ...]:
-        names = [variant.name for variant in variants]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two variants are called {name!r}")
-        return variants
-
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
+        check_unique("variants", [variant.name for variant in self.variants])
         variants = {variant.name: variant for variant in self.variants}
         if self.default is not None and self.default not in variants:
             raise ValueError(f"default: there is no variant {self.default!r}")

@@ -83,7 +83,6 @@ class Guardrails(_Config):
     error_rate: share of the arm's requests that its variant fails (the control's variant answers them).
     p99_ms: limit of the 99th percentile of the time from admission to result.
     score_shift: population stability index of the arm's scores against the control's.
-    srm: p-value of the sample-ratio check; below it the whole experiment goes back to control.
     min_requests: a replica with fewer requests of an arm in the last minute decides nothing, and with fewer
         units of it nothing about scores.
     """
@@ -91,7 +90,6 @@ class Guardrails(_Config):
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
     p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    srm: Annotated[float, Field(gt=0, le=0.05)] | None = 0.001
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
 
 
@@ -162,8 +160,8 @@ class ExperimentConfig(_Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_unique("arms", [arm.name for arm in self.arms])
-        _check_unique("metrics", [metric.name for metric in self.metrics])
+        check_unique("arms", [arm.name for arm in self.arms])
+        check_unique("metrics", [metric.name for metric in self.metrics])
         for name, (start, end) in self.spans.items():
             if start == end:
                 raise ValueError(f"arms: {name!r} gets none of the {BUCKETS:,} buckets; give it more weight")
@@ -178,13 +176,10 @@ class ExperimentConfig(_Config):
 def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[str]) -> None:
     """Check experiments against each other and the variants. Raises ValueError."""
     salts = {LAYER_SALT: "the slots"}
-    names: set[str] = set()
+    check_unique("experiments", [experiment.name for experiment in experiments])
     taken: list[tuple[tuple[int, int], str]] = []
     for number, experiment in enumerate(experiments):
         place = f"experiments[{number}]"
-        if experiment.name in names:
-            raise ValueError(f"{place}.name: two experiments are called {experiment.name!r}")
-        names.add(experiment.name)
         if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
             raise ValueError(
                 f"{place}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
@@ -207,7 +202,8 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
         taken.append((experiment.slots, experiment.name))
 
 
-def _check_unique(place: str, names: Sequence[str]) -> None:
+def check_unique(place: str, names: Sequence[str]) -> None:
+    """Raise ValueError if a name is there twice."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{place}: two are called {name!r}")

@@ -52,7 +52,7 @@ class Breach:
 
 
 class Guard:
-    """Looks at the windows and the sample ratio, and rolls back. On the event loop, as the windows are."""
+    """Looks at the windows, rolls back, and shows the sample ratio. On the event loop, as the windows are."""
 
     def __init__(self, ledger: Ledger, windows: ArmWindows) -> None:
         self._ledger = ledger
@@ -107,24 +107,14 @@ class Guard:
             find_breach(arm, self._windows.counts(config.name, arm), control, config.guardrails)
             for arm in arms
         ]
-        breaches = [breach for breach in by_arm if breach is not None]
-        breaches = breaches or self._sample_ratio_breaches(config, arms)
-        if breaches:
+        if breaches := [breach for breach in by_arm if breach is not None]:
             self.roll_back(config.name, breaches)
-
-    def _sample_ratio_breaches(self, config: ExperimentConfig, arms: Sequence[str]) -> list[Breach]:
-        """Return a breach of each of these arms if the arms do not have the units they should."""
-        p, limit = self._ledger.sample_ratio_p(config), config.guardrails.srm
+        p = self._ledger.sample_ratio_p(config)
         self._metrics.sample_ratio.labels(config.name).set(math.nan if p is None else p)
-        if p is None or limit is None or p >= limit:
-            return []
-        units = dict(self._ledger.exposures(config.name))
-        detail = f"units {units} do not fit the arms' weights (p = {p:.2g}; the limit is {limit:g})"
-        return [Breach(arm, "srm", detail) for arm in arms]
 
 
 def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:
-    """Return the first guardrail that an arm's window breaks, if any. The guard checks the sample ratio."""
+    """Return the first guardrail that an arm's window breaks, if any."""
     if counts.requests < limits.min_requests:
         return None
     if limits.error_rate is not None:

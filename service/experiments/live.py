@@ -30,9 +30,6 @@ logger = logging.getLogger("headroom.experiments")
 SHADOW_DEPTH = 1_000
 """If the buffer holds this many records, shadow results, which may be large, are not added to it."""
 
-WARNING_SECONDS = 10.0
-"""A failing arm is logged once in this time."""
-
 
 class RecentlySeen:
     """A set that forgets the member that was added least recently once it holds more than `capacity`."""
@@ -96,7 +93,6 @@ class LiveExperiments:
         self.windows = ArmWindows(self.ledger)
         self.guard = Guard(self.ledger, self.windows)
         self._seen = RecentlySeen()
-        self._next_warning: dict[tuple[str, str], float] = {}
         self._writes = False
 
     def check(self, assigner: Assigner) -> None:
@@ -149,10 +145,7 @@ class LiveExperiments:
         assigned = route.assigned
         assert assigned is not None
         self.metrics.fallbacks.labels(assigned.experiment, assigned.arm).inc()
-        key, now = (assigned.experiment, assigned.arm), self.ledger.monotonic()
-        if now >= self._next_warning.get(key, now):  # a broken arm fails all its requests
-            self._next_warning[key] = now + WARNING_SECONDS
-            logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
+        logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, assigned.arm, error)
 
     def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
         """Log that nobody waits for the answer any more. late: its deadline passed, which is an error.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-GUARDRAILS = ("error_rate", "p99", "score_shift", "srm")
+GUARDRAILS = ("error_rate", "p99", "score_shift")
 
 RecordKind = Literal["exposure", "shadow"]
 

@@ -1,6 +1,6 @@
 """Tests whether the arms have the units that the config gives them. If not, an arm loses units somewhere.
 
-The test is valid for any number of looks, as a guardrail needs.
+The test is valid for any number of looks.
 """
 
 from __future__ import annotations

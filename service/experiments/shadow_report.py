@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from sqlalchemy import case, func, literal, select
 
 from models.numbers import number
+from models.quality.metrics import CUTOFF, ndcg10
 from service.experiments.estimates import DENOMINATOR, Boundary, Floats, Moments, estimate, finite, one_sample
 from service.experiments.measure import SECONDS, moments_by_arm
 from service.experiments.report import ShadowMeasure, ShadowReport
 from service.experiments.store import Store
 from service.experiments.tables import shadow_results
 
-CUTOFF = 10
 PLANNED_UNITS = 1000
 """Units at which the intervals of the measures are narrowest."""
 
@@ -138,21 +138,14 @@ def _ranks(values: Floats) -> Floats:
     return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])
 
 
-def _best(scores: Floats) -> NDArray[np.intp]:
-    """Return the indices of the ten best, in order. The request's order breaks ties."""
-    return np.argsort(-scores, kind="stable")[:CUTOFF]
-
-
 def _overlap(before: Floats, after: Floats) -> float | None:
     if len(before) <= CUTOFF:
         return None
-    return len(set(_best(before).tolist()) & set(_best(after).tolist())) / CUTOFF
+    # Ties are in the request's order.
+    best = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (before, after))
+    return len(np.intersect1d(*best)) / CUTOFF
 
 
 def _ndcg_delta(before: Floats, after: Floats, grades: Sequence[int]) -> float | None:
-    gains = np.exp2(np.asarray(grades, np.float64)) - 1
-    if gains.min() == gains.max():
-        return None
-    discounts = 1 / np.log2(np.arange(2, min(len(gains), CUTOFF) + 2))
-    ideal = np.sort(gains)[::-1][:CUTOFF] @ discounts
-    return float((gains[_best(after)] - gains[_best(before)]) @ discounts / ideal)
+    truth = np.asarray(grades)
+    return None if truth.min() == truth.max() else ndcg10(truth, after) - ndcg10(truth, before)

@@ -1,6 +1,6 @@
 """The access log: a record of each request, and its line, which is written at once.
 
-`Telemetry` begins and ends the records of a process; who learns something about a request adds it to
+`AccessLog` begins and ends the records of a process; who learns something about a request adds it to
 `current`.
 
 A line goes into the pipe to `headroom serve` whole, or not at all: if nobody takes it, it is counted and
@@ -85,48 +85,39 @@ def current() -> Record:
     return _current.get(None) or Record("", "", b"")
 
 
-class Telemetry:
-    """The access log of one process, if it is asked for. access_log, log_queries: the settings."""
+class AccessLog:
+    """The records of one process's requests, and their lines, if it is to write any.
 
-    def __init__(self, access_log: Literal["off", "console", "json"], *, log_queries: bool) -> None:
-        self._access_log: AccessLog | None = None
-        self._keeps_query = log_queries
-        if access_log != "off":
-            self._access_log = AccessLog(access_log)
+    form, log_queries: the settings.
+    """
+
+    def __init__(self, form: Literal["off", "console", "json"], *, log_queries: bool = False) -> None:
+        self._is_off, self._keeps_query = form == "off", log_queries
+        self._line: Callable[[Record], str] = json_line if form == "json" else console_line
+        self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
+        self._lost = 0
+        pipe = None if self._is_off else os.environ.get(PIPE)
+        self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
 
     def begin(self, scope: Mapping[str, Any], request_id: str) -> Record:
         """Begin the record of the request that this task answers."""
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         record = Record(request_id, scope["method"], path, self._keeps_query)
-        if self._access_log is not None:
+        if not self._is_off:
             record.trace_id = _trace_of_caller(scope)
         _current.set(record)
         return record
 
     def end(self, record: Record, *, status: int, seconds: float) -> None:
-        """Write the line of a request that is answered, or given up."""
-        if self._access_log is not None:
-            record.status, record.seconds = status, seconds
-            self._access_log.write(record)
-
-
-class AccessLog:
-    """Writes lines of one form, from one process."""
-
-    def __init__(self, form: Literal["console", "json"]) -> None:
-        self._line: Callable[[Record], str] = json_line if form == "json" else console_line
-        self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
-        self._lost = 0
-        pipe = os.environ.get(PIPE)
-        self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-
-    def write(self, request: Record) -> None:
-        """Write a request's line, or count it if nobody takes it."""
+        """Write the line of a request that is answered, or given up; count it if nobody takes it."""
+        if self._is_off:
+            return
+        record.status, record.seconds = status, seconds
         try:
             if self._lost:
                 os.write(self._out, self._lost_line.format(self._lost).encode("ascii"))
                 self._lost = 0
-            os.write(self._out, self._line(request).encode("ascii"))
+            os.write(self._out, self._line(record).encode("ascii"))
         except OSError:  # the pipe is full, or its reader is gone
             self._lost += 1
 

@@ -36,7 +36,6 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.errors import ShedReason
 from service.experiments.metrics import ExperimentMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -146,14 +145,18 @@ class Metrics:
             series = self._series[key] = metric.labels(*labels) if labels else metric
         return series
 
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter."""
+        self._of(name, *labels).inc(by)
+
+    def show(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        self._of(name, *labels).set(value)
+
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""
         self._of("requests_total", route, str(status)).inc()
         _observe(self._of("request_seconds", route), seconds)
-
-    def shed(self, reason: ShedReason) -> None:
-        """Count one request that got no result because of load, time, or its client."""
-        self._of("shed_total", reason).inc()
 
     def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
@@ -195,41 +198,15 @@ class Metrics:
         for stage, pairs in pairs_by_stage.items():
             self._of("cascade_pairs_total", variant, stage).inc(pairs)
 
-    def degraded(self) -> None:
-        """Count one request that was answered by less than it would be without load."""
-        self._of("degraded_total").inc()
-
-    def looked_up(self, *, hits: int, misses: int) -> None:
-        """Count the rows of one request that the score cache had, and those that it lacked."""
-        self._of("cache_total", "hit").inc(hits)
-        self._of("cache_total", "miss").inc(misses)
-
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
         _observe(self._of("batch_pairs"), pairs)
         _observe(self._of("batch_tokens"), tokens)
         _observe(self._of("batch_fill_ratio"), tokens / budget)
 
-    def queue(
-        self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int, unread_characters: int
-    ) -> None:
-        """Record the current state of the scheduler, and of the tokenizer's thread before it."""
-        self._of("queue_tokens").set(tokens)
-        self._of("queue_oldest_seconds").set(oldest_seconds)
-        self._of("in_flight_pairs").set(in_flight_pairs)
-        self._of("unread_characters").set(unread_characters)
-
-    def device_failure(self, kind: str) -> None:
-        """Count a failure of the device; `kind` is `cuda`."""
-        self._of("device_failures_total", kind).inc()
-
     def out_of_memory(self) -> None:
         """Count a batch that did not fit into the device's memory."""
         self._of("out_of_memory_total").inc()
-
-    def ready(self, is_ready: bool) -> None:
-        """Record whether this replica takes requests."""
-        self._of("ready").set(is_ready)
 
     def config(self, version: str, heads_on: Mapping[str, int]) -> None:
         """Record a new live config.
@@ -245,14 +222,6 @@ class Metrics:
         for variant, count in heads_on.items():
             self._of("heads_on", variant).set(count)
         self._variants |= heads_on.keys()
-
-    def config_refused(self, is_refused: bool) -> None:
-        """Record whether the last edit of the live config was refused."""
-        self._of("config_refused").set(is_refused)
-
-    def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
-        """Record what this replica runs."""
-        self._of("build_info", version, torch, model, device, dtype).set(1)
 
     async def scrape(self) -> bytes:
         """Call `render` in a thread, one call at a time, because it is slow with many replicas."""

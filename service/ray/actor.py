@@ -102,11 +102,11 @@ class Relevance:
                 await asyncio.to_thread(self._replica.apply, config)
             except Exception as error:
                 self._refused = (version, _reason(error))
-                self._metrics.config_refused(True)
+                self._metrics.show("config_refused", True)
                 logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
             else:
                 self._refused = None
-                self._metrics.config_refused(False)
+                self._metrics.show("config_refused", False)
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Return why `reconfigure` would refuse this config, or None; change nothing."""
@@ -129,7 +129,7 @@ class Relevance:
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
-        self._metrics.config_refused(is_refused)
+        self._metrics.show("config_refused", is_refused)
 
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.

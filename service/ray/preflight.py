@@ -133,20 +133,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_device(config: ConfigFile) -> None:
-    """Raise ModelError or ConfigFileError if the device is not there, or cannot do what is asked of it."""
+    """Raise ModelError if the device is not there, or cannot do what is asked of it."""
     settings = config.settings
     needs_check = settings.deterministic or settings.dtype == "float16"  # any device can do everything else
-    if not settings.device.startswith("cuda") and not (settings.device == "auto" and needs_check):
+    if settings.device != "cuda" and not (settings.device == "auto" and needs_check):
         return  # importing torch takes seconds
-    gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
-    if isinstance(gpus, int | float) and int(settings.device.partition(":")[2] or 0) >= max(1, gpus):
-        raise ConfigFileError(
-            f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {settings.device}; "
-            "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
-        )
     from models.device import resolve_device, resolve_dtype
 
-    device = resolve_device(settings.device.partition(":")[0])
+    device = resolve_device(settings.device)
     resolve_dtype(settings.dtype, device, deterministic=settings.deterministic)
 
 

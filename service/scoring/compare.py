@@ -35,7 +35,7 @@ async def compare(
         variant, results = column.variant, column.results()
         scorer.count(column, results, computed)
         if column.is_cut_short:
-            scorer.metrics.degraded()
+            scorer.metrics.count("degraded_total")
         answers.append(
             responses.Column(variant.info, variant.name, results, column.stages, column.is_cut_short)
         )

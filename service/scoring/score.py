@@ -98,7 +98,7 @@ class Scorer:
         results = column.results()
         self.count(column, results, computed, "" if assigned is None else assigned.arm)
         if degraded := degraded or column.is_cut_short:
-            self.metrics.degraded()
+            self.metrics.count("degraded_total")
         return ScoreResponse(
             model=variant.classifier.name,
             variant=variant.name,
@@ -172,7 +172,8 @@ class Scorer:
                 await self.run([row for _, row in missing], deadline, computed)
                 self._cache.keep(missing)
                 computed.misses = (computed.misses or 0) + len(missing)
-                self.metrics.looked_up(hits=len(rows) - len(missing), misses=len(missing))
+                self.metrics.count("cache_total", "hit", by=len(rows) - len(missing))
+                self.metrics.count("cache_total", "miss", by=len(missing))
             else:
                 await self.run(rows, deadline, computed, background=background)
             for column in columns:

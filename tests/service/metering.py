@@ -20,19 +20,25 @@ def samples(text: bytes) -> dict[str, float]:
 def feed(metrics: Metrics) -> None:
     metrics.request("/v1/score", 200, 0.012)
     metrics.request("/v1/score", 422, 0.001)
-    metrics.shed("queue_full")
+    metrics.count("shed_total", "queue_full")
     metrics.stages(tokenize=0.0002, queue=0.0004, inference=0.0061, respond=0.0001)
     metrics.stages(tokenize=0.0002, queue=0.0004, inference=1.5, respond=0.0001)
     metrics.scored("full", pairs=1000, seconds=0.25, grades=[900, 0, 50, 40, 10], truncated=3)
     metrics.scored("custom", pairs=1, seconds=0.01, arm="pruned", grades=[0, 1])
     metrics.scored("full", pairs=0, seconds=0.1)
     metrics.batch(pairs=40, tokens=800, budget=1024)
-    metrics.queue(tokens=512, oldest_seconds=0.125, in_flight_pairs=40, unread_characters=9000)
-    metrics.device_failure("cuda")
+    for name, value in (
+        ("queue_tokens", 512),
+        ("queue_oldest_seconds", 0.125),
+        ("in_flight_pairs", 40),
+        ("unread_characters", 9000),
+        ("ready", True),
+    ):
+        metrics.show(name, value)
+    metrics.count("device_failures_total", "cuda")
     metrics.out_of_memory()
-    metrics.ready(True)
     metrics.config("0123456789ab", {"full": 144, "pruned20": 115})
-    metrics.build_info(version="0.1.0", torch="2.13", model="m", device="cpu", dtype="bfloat16")
+    metrics.show("build_info", 1, "0.1.0", "2.13", "m", "cpu", "bfloat16")
 
 
 def check(found: dict[str, float], processes: int = 1) -> None:

@@ -147,8 +147,3 @@ async def test_another_type_of_body_is_a_415(headers: dict[str, str]) -> None:
     async with client(SHARED) as session:
         response = await session.post("/v1/score", content=orjson.dumps(SCORE), headers=headers)
     assert_error(response, 415, "unsupported_media_type")
-
-
-async def test_a_name_in_the_path_is_checked_like_a_field() -> None:
-    response = await post(app_with(), f"/v1/experiments/{'x' * 65}/stop", {})
-    assert_error(response, 422, "invalid_request", "name")

@@ -155,7 +155,7 @@ def test_wrong_usage_exits_with_2(run: Run) -> None:
     run("serve", "--nonsense", status=2)
     for flag, value, reason in (
         ("--dtype", "float8", "'float8' is not one of"),
-        ("--device", "mps", "device 'mps' is not supported; give auto, cpu, cuda or cuda:N"),
+        ("--device", "cuda:1", "'cuda:1' is not one of"),
     ):
         assert reason in run("serve", flag, value, status=2).err
 
@@ -166,8 +166,6 @@ def test_a_gpu_that_is_not_there_fails_before_ray_starts(run: Run) -> None:
     assert failed.err == "headroom: device 'cuda' is not here: torch sees no CUDA device\n"
     half = run("serve", "--dtype", "float16", "--port", str(free_port()), status=1)
     assert half.err == ("headroom: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n")
-    second = run("serve", "--device", "cuda:1", "--port", str(free_port()), status=1)
-    assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.err
 
 
 def test_a_database_without_its_driver_fails_before_ray_starts(

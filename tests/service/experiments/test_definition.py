@@ -115,7 +115,7 @@ def test_experiments_that_would_meet_are_refused() -> None:
 
 def test_one_name_or_salt_cannot_mean_two_things() -> None:
     half, rest = {"slots": [0, 5000]}, {"slots": [5000, 10_000]}
-    assert "two experiments are called 'prune20'" in refusal(
+    assert "experiments: two are called 'prune20'" in refusal(
         EXPERIMENT | half, EXPERIMENT | rest | {"salt": "2026-12"}
     )
     assert "is the salt of the experiment 'prune20'" in refusal(

@@ -14,7 +14,7 @@ from service.experiments.windows import MAX_SCORED_UNITS, SCORE_BINS, Counts, Sl
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
 
-ALL_OFF = Guardrails(error_rate=None, srm=None)
+ALL_OFF = Guardrails(error_rate=None)
 
 
 def counts(requests: int = 1000, errors: int = 0, slow: int = 0, scores: np.ndarray | None = None) -> Counts:

@@ -23,7 +23,7 @@ for line in sys.stdin:
         feed(metrics)
     elif line == "count\\n":
         metrics.scored("full", pairs=5, seconds=0.01)
-        metrics.ready(True)
+        metrics.show("ready", True)
     text = metrics.render() if line == "scrape\\n" else b""
     print(len(text), flush=True)
     sys.stdout.buffer.write(text)
