@@ -21,10 +21,10 @@ from benchmarks.workload import SAMPLE
 from models.checkpoint.caches import TextCache
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
-from models.quality.labelled import read_labelled
+from models.quality.labelled import Columns, read_labelled
 from service.config.settings import LiveConfig
 from service.files.job import make_job
-from service.files.options import ColumnSet, Fields, ScoreOptions
+from service.files.options import ColumnSet, ScoreOptions
 from service.files.running import run
 from service.files.scoring import WindowScorer
 
@@ -36,7 +36,7 @@ ALONE, JOB = "the network alone", "headroom score --input"
 def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: float = 20.0) -> Report:
     """Measure pairs per second of both. seconds: of each turn of the network alone."""
     graded = read_config(Path(model) if model else DEFAULT).is_graded
-    options = ScoreOptions(model, LiveConfig(), (ColumnSet(),), Fields(), graded, device="cpu")
+    options = ScoreOptions(model, LiveConfig(), (ColumnSet(),), Columns(), graded, device="cpu")
     scorer = WindowScorer(options)
     with tempfile.TemporaryDirectory() as directory:
         source, output = Path(directory, "pairs.csv"), Path(directory, "scored.csv")

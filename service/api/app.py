@@ -89,7 +89,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
         keys=app.state.keys,
         posts=post_routes(app),
         metrics=metrics,
-        access_log=AccessLog(settings.access_log, log_queries=settings.log_queries),
+        access_log=AccessLog(settings.access_log),
     )
     if settings.cors_origins:
         app.add_middleware(  # outside the other one

@@ -91,12 +91,12 @@ def command(
             )
         if instruction is not None:
             raise typer.BadParameter("does not go with --input", param_hint="--instruction")
-        from service.files.options import Fields
+        from models.quality.labelled import Columns
 
         options = score_files.options_of(
             choice.read_setup(model, config, device, dtype),
             *(mask or (), variant or ()),
-            Fields(query_column, title_column, delimiter),
+            Columns(query_column, title_column, delimiter=delimiter),
             overflow=overflow,
             prefix=prefix,
         )

@@ -16,9 +16,10 @@ from models.commands.terminal import Share, ends_at_once
 from service.cli import choice
 
 if TYPE_CHECKING:
+    from models.quality.labelled import Columns
     from service.config.settings import LiveConfig
     from service.files.job import Job
-    from service.files.options import ColumnSet, Fields, ScoreOptions
+    from service.files.options import ColumnSet, ScoreOptions
     from service.files.scoring import WindowScorer
 
 Input = Annotated[
@@ -91,7 +92,7 @@ def options_of(
     setup: choice.Setup,
     masks: Sequence[str],
     variants: Sequence[str],
-    fields: Fields,
+    fields: Columns,
     *,
     overflow: str,
     prefix: str,

@@ -8,9 +8,7 @@ from typing import Annotated, Literal, Self
 
 import orjson
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     WithJsonSchema,
@@ -23,7 +21,7 @@ from service.config.keys import ApiKey, parse_api_keys
 from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
 from service.experiments.assignment import Assigner
 from service.experiments.definition import ExperimentConfig, check_together, check_unique
-from service.experiments.fields import ConfigName
+from service.experiments.fields import ConfigName, Declared
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
@@ -143,11 +141,6 @@ class Settings(BaseSettings):
         description="Write one line per request to standard output, for people (`console`) or programs "
         "(`json`). It holds neither texts nor headers nor API keys.",
     )
-    log_queries: bool = Field(
-        False,
-        description="Also write each request's query, cut to 200 characters, into its line of the access "
-        "log. Titles are never written.",
-    )
 
     @field_validator("access_log", mode="before")
     @classmethod
@@ -186,13 +179,11 @@ class Settings(BaseSettings):
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
-class LiveConfig(BaseModel):
+class LiveConfig(Declared):
     """Settings that may change while the service runs; Ray Serve's `user_config`."""
 
     # Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a
     # replica gets a config, because a replica that refuses a config stops the service.
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     masks: dict[ConfigName, MaskForm] = Field(
         default_factory=dict,

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
     model_validator,
 )
 
-from service.experiments.fields import STORABLE, ConfigName
+from service.experiments.fields import STORABLE, ConfigName, Declared
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
@@ -25,11 +23,7 @@ MAX_STAGES = 8
 KEEP_RANGE = "a whole number of titles from 1, or a share between 0 and 1 (both excluded)"
 
 
-class _Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class StageConfig(_Config):
+class StageConfig(Declared):
     """One stage of a cascade."""
 
     variant: ConfigName = Field(description="The variant that scores in this stage; not a cascade.")
@@ -40,7 +34,7 @@ class StageConfig(_Config):
     )
 
 
-class VariantConfig(_Config):
+class VariantConfig(Declared):
     """A servable: a checkpoint with a mask, or a cascade of such variants."""
 
     name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
@@ -85,7 +79,7 @@ class VariantConfig(_Config):
         return self
 
 
-class DegradeConfig(_Config):
+class DegradeConfig(Declared):
     """Brownout: a cheaper variant answers while the queue is long, before requests are refused.
 
     It concerns requests to score or rank that name neither variant nor mask and are in no experiment.

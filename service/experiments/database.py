@@ -157,15 +157,8 @@ def _sqlite(url: URL) -> Engine:
 
 
 def _make_private(file: Path) -> None:
-    """Create an empty file (mode 0600) and its directory (0700) if they are missing.
-
-    The mode of others stays as it is, except that the state directory is always closed to other users.
-    Raises OSError.
-    """
+    """Create an empty file (mode 0600) and its directory (0700) if they are missing. Raises OSError."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if file.parent.absolute() == state_directory():
-        with contextlib.suppress(PermissionError):  # somebody else's, who lets this user write there
-            file.parent.chmod(0o700)
     with contextlib.suppress(FileExistsError):  # closing a file that is there would end SQLite's locks
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, model_validator
+from pydantic import Field, Strict, StringConstraints, model_validator
 
 from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
-from service.experiments.fields import ConfigName, Salt, Share
+from service.experiments.fields import ConfigName, Declared, Salt, Share
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
@@ -21,11 +21,7 @@ MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$"
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
 
 
-class _Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Metric(_Config):
+class Metric(Declared):
     """A metric over units, computed from the values of their outcomes.
 
     kind: `mean` is the mean of the units' sums; `proportion` is the share of units with a sum above 0;
@@ -69,7 +65,7 @@ class Metric(_Config):
         return 1 if self.better == "higher" else -1
 
 
-class ArmConfig(_Config):
+class ArmConfig(Declared):
     """A variant's place in an experiment. `weight` sizes its share of the units."""
 
     name: ConfigName
@@ -77,7 +73,7 @@ class ArmConfig(_Config):
     weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
 
-class Guardrails(_Config):
+class Guardrails(Declared):
     """The limits that take an arm back to control automatically. Null switches a limit off.
 
     error_rate: share of the arm's requests that its variant fails (the control's variant answers them).
@@ -93,7 +89,7 @@ class Guardrails(_Config):
     min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
 
 
-class ExperimentConfig(_Config):
+class ExperimentConfig(Declared):
     """One experiment.
 
     traffic: the share of each arm's units that takes part, until somebody ramps.

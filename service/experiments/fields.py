@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, GetPydanticSchema, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
 from pydantic_core import PydanticCustomError, core_schema
 
 MAX_UNIT_CHARS = 256
@@ -29,6 +29,12 @@ ConfigName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
 Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Declared(BaseModel):
+    """A part of the live config."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def says(description: str) -> Any:

@@ -78,7 +78,7 @@ class Guard:
         for started in self._running - before:
             self._metrics.watched(started)
         for stopped in before - self._running:
-            self._metrics.sample_ratio.labels(stopped).set(math.nan)
+            self._metrics.show("sample_ratio_p", math.nan, stopped)
         if failure is not None:
             raise failure
 
@@ -87,7 +87,7 @@ class Guard:
         for breach in breaches:
             what = (experiment, breach.arm, breach.guardrail, breach.detail)
             logger.error("experiment %s: arm %s rolled back (%s): %s", *what)
-            self._metrics.rollbacks.labels(experiment, breach.guardrail).inc()
+            self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
         now = self._ledger.clock()
         self._ledger.add(
             [
@@ -110,7 +110,7 @@ class Guard:
         if breaches := [breach for breach in by_arm if breach is not None]:
             self.roll_back(config.name, breaches)
         p = self._ledger.sample_ratio_p(config)
-        self._metrics.sample_ratio.labels(config.name).set(math.nan if p is None else p)
+        self._metrics.show("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
 def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:

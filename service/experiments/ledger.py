@@ -73,7 +73,7 @@ class Ledger:
             with self._lock:
                 self.standings = self._folded(configs)
                 self.configs, self.config_version = configs, config_version
-            self.metrics.state.set(self.state_version)
+            self.metrics.show("experiment_state_version", self.state_version)
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
@@ -194,7 +194,7 @@ class Ledger:
     def _fold(self) -> None:
         with self._lock:
             self.standings = self._folded(self.configs)
-        self.metrics.state.set(self.state_version)
+        self.metrics.show("experiment_state_version", self.state_version)
 
     def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
         return {config.name: fold(config, self._actions(config.name)) for config in configs}

@@ -144,7 +144,7 @@ class LiveExperiments:
         self._record(route, elapsed, is_error=True)
         assigned = route.assigned
         assert assigned is not None
-        self.metrics.fallbacks.labels(assigned.experiment, assigned.arm).inc()
+        self.metrics.count("experiment_fallbacks_total", assigned.experiment, assigned.arm)
         logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, assigned.arm, error)
 
     def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
@@ -175,7 +175,7 @@ class LiveExperiments:
         member = (assigned.experiment, route.unit)
         if not self._seen.add(member):
             return
-        self.metrics.exposures.labels(assigned.experiment, assigned.arm).inc()
+        self.metrics.count("exposures_total", assigned.experiment, assigned.arm)
         exposure = Exposure(
             experiment=assigned.experiment,
             unit=route.unit,

@@ -71,7 +71,7 @@ class Writer:
             accepted = len(self._records) < self._capacity and not self._closing.is_set()
             if accepted:
                 self._records.append(record)
-                self._metrics.unwritten.set(self.depth)
+                self._metrics.show("exposure_buffer_rows", self.depth)
         if not accepted:
             _count([record], self._metrics.lost)
         return accepted
@@ -101,7 +101,7 @@ class Writer:
             self._given_up.set()
             unstored = list(self._records)
             self._records.clear()
-            self._metrics.unwritten.set(0)
+            self._metrics.show("exposure_buffer_rows", 0)
         if self._thread.is_alive():  # wait until it has released its connection
             self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
         _count(unstored, self._metrics.lost)
@@ -110,7 +110,7 @@ class Writer:
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         while not self._given_up.is_set():
-            self._metrics.unwritten.set(self.depth)
+            self._metrics.show("exposure_buffer_rows", self.depth)
             try:
                 self._empty()
             except Exception as error:  # the database is down

@@ -6,20 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from models.errors import ModelError
+from models.quality.labelled import Columns
 from service.config.settings import LiveConfig
 from service.config.variants import MaskForm
 
 GRADED = ("score", "grade", "label", "expected_grade", "probabilities", "truncated")
 UNGRADED = ("score", "truncated")
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The names of the input's columns. delimiter: between the cells of csv."""
-
-    query: str = "query"
-    title: str = "title"
-    delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,7 @@ class ScoreOptions:
     model: str | None
     live: LiveConfig
     columns: tuple[ColumnSet, ...]
-    fields: Fields
+    fields: Columns
     graded: bool
     overflow: str = "truncate"
     device: str = "auto"

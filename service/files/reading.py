@@ -13,8 +13,9 @@ import pyarrow
 
 from models.errors import ModelError
 from models.quality.formats import Format
+from models.quality.labelled import Columns
 from service.files import reading_text
-from service.files.options import Fields, ScoreOptions
+from service.files.options import ScoreOptions
 from service.files.storage import BUFFER_BYTES, Storage
 
 WINDOW_ROWS = 4096
@@ -186,7 +187,7 @@ def _settled(window: Window, options: ScoreOptions) -> Window:
     return window
 
 
-def _problem(values: Mapping[str, Any], fields: Fields) -> str:
+def _problem(values: Mapping[str, Any], fields: Columns) -> str:
     """Return why a row's values cannot be scored, or "" if they can."""
     for name in (fields.query, fields.title):
         text = values.get(name)

@@ -30,8 +30,6 @@ CHUNK_BYTES = 4096
 
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
-MAX_QUERY_CHARS = 200
-"""How many characters of a query are written."""
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
@@ -40,8 +38,8 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0
 class Record:
     """Facts of one request, as far as they are known.
 
-    path: as the client sent it, in percent encoding, without its query string. keeps_query: whether the
-    operator wants queries written. came: seconds since 1970. key: the name of its API key. trace_id: 32 hex
+    path: as the client sent it, in percent encoding, without its query string. came: seconds
+    since 1970. key: the name of its API key. trace_id: 32 hex
     digits, of the caller's `traceparent` header. pairs: 0 if it was refused before they were counted.
     variant, mask: a name and an id, or up to four of each, joined by commas. queue_ms, inference_ms: as in
     the answer. shed: why it got no result, in the words of the metric.
@@ -50,26 +48,22 @@ class Record:
     request_id: str
     method: str
     path: bytes
-    keeps_query: bool = False
     came: float = field(default_factory=time.time)
     key: str | None = None
     trace_id: str | None = None
     pairs: int = 0
     variant: str | None = None
     mask: str | None = None
-    query: str | None = None
     queue_ms: float | None = None
     inference_ms: float | None = None
     shed: str | None = None
     status: int = 0
     seconds: float = 0.0
 
-    def asks_for(self, columns: Sequence[tuple[str, str]], pairs: int, query: str) -> None:
+    def asks_for(self, columns: Sequence[tuple[str, str]], pairs: int) -> None:
         """Note what is to be scored: the variant's name and the mask's id of each column."""
         self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
         self.pairs = pairs
-        if self.keeps_query:
-            self.query = query[:MAX_QUERY_CHARS]
 
     def responds(self, queue_ms: float, inference_ms: float) -> None:
         """Note that the result is there."""
@@ -86,13 +80,10 @@ def current() -> Record:
 
 
 class AccessLog:
-    """The records of one process's requests, and their lines, if it is to write any.
+    """The records of one process's requests, and their lines, if it is to write any."""
 
-    form, log_queries: the settings.
-    """
-
-    def __init__(self, form: Literal["off", "console", "json"], *, log_queries: bool = False) -> None:
-        self._is_off, self._keeps_query = form == "off", log_queries
+    def __init__(self, form: Literal["off", "console", "json"]) -> None:
+        self._is_off = form == "off"
         self._line: Callable[[Record], str] = json_line if form == "json" else console_line
         self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
         self._lost = 0
@@ -102,7 +93,7 @@ class AccessLog:
     def begin(self, scope: Mapping[str, Any], request_id: str) -> Record:
         """Begin the record of the request that this task answers."""
         path = scope.get("raw_path") or quote(scope["path"]).encode()
-        record = Record(request_id, scope["method"], path, self._keeps_query)
+        record = Record(request_id, scope["method"], path)
         if not self._is_off:
             record.trace_id = _trace_of_caller(scope)
         _current.set(record)
@@ -123,7 +114,7 @@ class AccessLog:
 
 
 def json_line(request: Record) -> str:
-    """Return a JSON object. Members that do not apply are null; `query` is left out unless it is wanted."""
+    """Return a JSON object. Members that do not apply are null."""
     return json.dumps(_members(request)) + "\n"
 
 
@@ -131,15 +122,13 @@ def console_line(request: Record) -> str:
     """Return the same for people; what does not apply is left out."""
     members = _members(request)
     words = [str(members.pop(name)) for name in ("time", "status", "method", "path")]
-    for name, value in members.items():
-        if value is not None:
-            words.append(f"{name}={json.dumps(value) if name == 'query' else value}")
+    words += [f"{name}={value}" for name, value in members.items() if value is not None]
     return " ".join(words) + "\n"
 
 
 def _members(request: Record) -> dict[str, Any]:
     moment = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
-    members = {
+    return {
         "time": moment.replace("+00:00", "Z"),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
@@ -155,9 +144,6 @@ def _members(request: Record) -> dict[str, Any]:
         "inference_ms": request.inference_ms,
         "shed": request.shed,
     }
-    if request.keeps_query:
-        members["query"] = request.query
-    return members
 
 
 def _plain(text: bytes) -> str:

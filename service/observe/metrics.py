@@ -22,13 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
 
 import psutil
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -36,7 +33,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from service.experiments.metrics import ExperimentMetrics
+from service.experiments.metrics import Counters, ExperimentMetrics, Gauges, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
@@ -58,7 +55,7 @@ _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _STEPS = 2.0**24
 _PAIR_STEPS = 2.0**14
 
-_COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the labels
+_COUNTERS: Counters = {
     "requests_total": ("Requests answered.", ["route", "status"]),
     "pairs_total": ("Pairs scored.", ["variant", "arm"]),
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
@@ -81,8 +78,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # als
     "batch_tokens": ("Tokens of a batch.", [], _TOKENS),
     "batch_fill_ratio": ("A batch's tokens over the token budget.", [], _RATIOS),
 }
-_Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
-_GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's values become one
+_GAUGES: Gauges = {
     "queue_tokens": ("Tokens waiting.", [], "livesum"),
     "queue_oldest_seconds": ("Age of the oldest waiting pair.", [], "livemax"),
     "in_flight_pairs": ("Pairs on the device.", [], "livesum"),
@@ -107,7 +103,7 @@ _FROM_THE_START: Mapping[str, Sequence[str]] = {
 """Series that exist from the start, at 0: Prometheus sees no increase if the first value is already 1."""
 
 
-class Metrics:
+class Metrics(Series):
     """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
     They have a registry of their own, so that two services can share a process.
@@ -116,54 +112,30 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = self._registry = CollectorRegistry()
+        super().__init__(own, _COUNTERS, _GAUGES)
         self._directory = node_directory()
         self.history: deque[tuple[float, str]] = deque(maxlen=HISTORY_LENGTH)
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
-        self._series: dict[tuple[str, ...], Any] = {}
         self.experiments = ExperimentMetrics(own)
-        self._metrics: dict[str, Counter | Histogram | Gauge] = {}
-        for name, (text, labels) in _COUNTERS.items():
-            self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=own)
         for name, (text, labels, buckets) in _HISTOGRAMS.items():
             self._metrics[name] = Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
-        for name, (text, labels, mode) in _GAUGES.items():
-            self._metrics[name] = Gauge(
-                f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode
-            )
         for name, labels in _FROM_THE_START.items():
             for label in labels:
-                self._of(name, label)
-
-    def _of(self, name: str, *labels: str) -> Any:
-        """Return the series of a metric with these labels, without the library's checks and lock."""
-        key = (name, *labels)
-        series = self._series.get(key)
-        if series is None:
-            metric = self._metrics[name]
-            series = self._series[key] = metric.labels(*labels) if labels else metric
-        return series
-
-    def count(self, name: str, *labels: str, by: int = 1) -> None:
-        """Add to a counter."""
-        self._of(name, *labels).inc(by)
-
-    def show(self, name: str, value: float, *labels: str) -> None:
-        """Set a gauge."""
-        self._of(name, *labels).set(value)
+                self.of(name, label)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""
-        self._of("requests_total", route, str(status)).inc()
-        _observe(self._of("request_seconds", route), seconds)
+        self.of("requests_total", route, str(status)).inc()
+        _observe(self.of("request_seconds", route), seconds)
 
     def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
-        _observe(self._of("stage_seconds", "tokenize"), tokenize)
-        _observe(self._of("stage_seconds", "queue"), queue)
-        _observe(self._of("stage_seconds", "inference"), inference)
-        _observe(self._of("stage_seconds", "respond"), respond)
+        _observe(self.of("stage_seconds", "tokenize"), tokenize)
+        _observe(self.of("stage_seconds", "queue"), queue)
+        _observe(self.of("stage_seconds", "inference"), inference)
+        _observe(self.of("stage_seconds", "respond"), respond)
 
     def scored(
         self,
@@ -184,29 +156,29 @@ class Metrics:
         """
         if pairs == 0:
             return
-        self._of("pairs_total", variant, arm).inc(pairs)
+        self.of("pairs_total", variant, arm).inc(pairs)
         if timed := pairs - cached:
-            _observe(self._of("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
+            _observe(self.of("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
         for grade, count in enumerate(grades):
             if count:
-                self._of("grade_total", variant, str(grade)).inc(count)
+                self.of("grade_total", variant, str(grade)).inc(count)
         if truncated:
-            self._of("truncated_total").inc(truncated)
+            self.of("truncated_total").inc(truncated)
 
     def cascade(self, variant: str, pairs_by_stage: Mapping[str, int]) -> None:
         """Record what a cascade's stages scored of one request."""
         for stage, pairs in pairs_by_stage.items():
-            self._of("cascade_pairs_total", variant, stage).inc(pairs)
+            self.of("cascade_pairs_total", variant, stage).inc(pairs)
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
-        _observe(self._of("batch_pairs"), pairs)
-        _observe(self._of("batch_tokens"), tokens)
-        _observe(self._of("batch_fill_ratio"), tokens / budget)
+        _observe(self.of("batch_pairs"), pairs)
+        _observe(self.of("batch_tokens"), tokens)
+        _observe(self.of("batch_fill_ratio"), tokens / budget)
 
     def out_of_memory(self) -> None:
         """Count a batch that did not fit into the device's memory."""
-        self._of("out_of_memory_total").inc()
+        self.of("out_of_memory_total").inc()
 
     def config(self, version: str, heads_on: Mapping[str, int]) -> None:
         """Record a new live config.
@@ -216,11 +188,11 @@ class Metrics:
             heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
                 multi-process mode cannot remove a series.
         """
-        self._of("config_version").set(int(version, 16))
+        self.of("config_version").set(int(version, 16))
         for removed in self._variants - heads_on.keys():
-            self._of("heads_on", removed).set(math.nan)
+            self.of("heads_on", removed).set(math.nan)
         for variant, count in heads_on.items():
-            self._of("heads_on", variant).set(count)
+            self.of("heads_on", variant).set(count)
         self._variants |= heads_on.keys()
 
     async def scrape(self) -> bytes:

@@ -51,7 +51,7 @@ async def attention(
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
     variant = catalog.choose(request.variant, request.head_mask)
-    current().asks_for([(variant.name, variant.mask.id)], 1, request.query)
+    current().asks_for([(variant.name, variant.mask.id)], 1)
     classifier = variant.classifier
     computed = Computed()
     pairs = await scorer.encode(classifier, [(request.query, request.title)], request, computed)

@@ -41,7 +41,7 @@ class Condenser:
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
         variant = catalog.choose(request.variant, request.head_mask)
-        current().asks_for([(variant.name, variant.mask.id)], len(request.titles), request.query)
+        current().asks_for([(variant.name, variant.mask.id)], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:

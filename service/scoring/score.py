@@ -138,8 +138,7 @@ class Scorer:
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
         texts, computed = request.texts(), Computed()
-        names = [(variant.name, variant.mask.id) for variant in variants]
-        current().asks_for(names, pairs=len(texts), query=texts[0][0])
+        current().asks_for([(variant.name, variant.mask.id) for variant in variants], len(texts))
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
             classifier: await self.encode(classifier, texts, request, computed, request.long_titles)

@@ -72,7 +72,7 @@ class Shadow:
                 self._jobs.append(Job(config, catalog, request, chars))
                 self._chars += chars
         while len(self._jobs) > MAX_JOBS or self._chars > MAX_CHARS:
-            self._experiments.metrics.shadow.labels(self._pop().experiment.name, "dropped").inc()
+            self._count(self._pop(), "dropped")
         self._work.set()
 
     async def run(self) -> None:
@@ -82,16 +82,17 @@ class Shadow:
                 self._work.clear()
                 await self._work.wait()
             job = self._pop()
-            counter = self._experiments.metrics.shadow
             try:
-                fate = "scored" if await self._score(job) else "dropped"
-                counter.labels(job.experiment.name, fate).inc()
+                self._count(job, "scored" if await self._score(job) else "dropped")
             except Draining:
                 return
             except Exception as error:
                 # The guardrails act on an arm that cannot score; here it only has no result.
                 logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
-                counter.labels(job.experiment.name, "failed").inc()
+                self._count(job, "failed")
+
+    def _count(self, job: Job, fate: str) -> None:
+        self._experiments.metrics.count("shadow_requests_total", job.experiment.name, fate)
 
     def _pop(self) -> Job:
         job = self._jobs.popleft()

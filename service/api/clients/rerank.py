@@ -46,12 +46,6 @@ UNIT_DOCUMENTS = 100
 _VLLMS_OWN = {"max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens", "use_activation"}
 
 
-class Tokens(TypedDict):
-    """How much was read."""
-
-    input_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
-
-
 class Meta(TypedDict):
     """The part of an answer besides its results, for Cohere's clients."""
 
@@ -60,7 +54,7 @@ class Meta(TypedDict):
         dict[str, int],
         says("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
-    tokens: Tokens
+    tokens: Annotated[dict[str, int], says("`input_tokens`: scored, the query counted with each document.")]
     warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
 
 

@@ -14,12 +14,6 @@ from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
 
 
-class VoyageUsage(TypedDict):
-    """How much was scored."""
-
-    total_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
-
-
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
@@ -33,7 +27,7 @@ class VoyageAnswer(ScoredBy):
 
     object: Annotated[Literal["list"], says("What this is.")]
     data: Annotated[list[VoyageResult], says("The most relevant first.")]
-    usage: VoyageUsage
+    usage: Annotated[dict[str, int], says("`total_tokens`: scored, the query counted with each document.")]
     warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
 
 

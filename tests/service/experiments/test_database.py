@@ -72,7 +72,6 @@ def test_the_default_is_a_file_that_only_the_user_may_read(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
     directory = tmp_path / "headroom"
-    directory.mkdir(mode=0o755)  # as earlier releases made it
     before = os.umask(0o022)
     store = Store()
     try:

@@ -29,7 +29,8 @@ class Counts(ExperimentMetrics):
     @property
     def totals(self) -> tuple[int, int, int]:
         """Exposures written and lost, and shadow results lost."""
-        counters = (self.exposures_written, self.exposures_lost, self.shadow_lost)
+        names = ("exposures_written_total", "exposures_lost_total", "shadow_results_lost_total")
+        counters = (self.of(name) for name in names)
         written, lost, shadow_lost = (int(next(iter(c.collect())).samples[0].value) for c in counters)
         return written, lost, shadow_lost
 

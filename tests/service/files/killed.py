@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from models.quality.labelled import DEFAULT, Columns
 from service.cli import score_files
 from service.cli.choice import read_setup
-from service.files.options import Fields
 from service.files.reading import WINDOW_ROWS
 from service.files.running import Summary, run
 
@@ -26,7 +26,7 @@ class Arguments:
     source: str
     output: str
     model: str
-    columns: tuple[str, str, str] = ("query", "title", ",")
+    columns: Columns = DEFAULT
     masks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     overflow: str = "truncate"
@@ -42,7 +42,7 @@ def score_all(job: Arguments, report: Callable[[float, int, int], None], *, wind
     """Do what `headroom score --input` does, with windows of so many rows."""
     setup = read_setup(job.model, job.config, "cpu", "float32")
     options = score_files.options_of(
-        setup, job.masks, job.variants, Fields(*job.columns), overflow=job.overflow, prefix=""
+        setup, job.masks, job.variants, job.columns, overflow=job.overflow, prefix=""
     )
     prepared, scorer = score_files.prepared(job.source, job.output, options)
     return run(replace(prepared, window_rows=window_rows), scorer, report, overwrite=job.overwrite)
