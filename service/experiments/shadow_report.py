@@ -142,8 +142,8 @@ def _overlap(before: Floats, after: Floats) -> float | None:
     if len(before) <= CUTOFF:
         return None
     # Ties are in the request's order.
-    best = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (before, after))
-    return len(np.intersect1d(*best)) / CUTOFF
+    best, best_after = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (before, after))
+    return len(np.intersect1d(best, best_after)) / CUTOFF
 
 
 def _ndcg_delta(before: Floats, after: Floats, grades: Sequence[int]) -> float | None:
