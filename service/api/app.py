@@ -77,20 +77,12 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
-    app.state.keys = KeyRing(settings.api_keys) if settings.api_keys else None
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
     add_compat_routes(app)
     add_pages(app)
-    app.add_middleware(
-        RequestMiddleware,
-        settings=settings,
-        keys=app.state.keys,
-        posts=post_routes(app),
-        metrics=metrics,
-        access_log=AccessLog(settings.access_log),
-    )
+    app.add_middleware(RequestMiddleware, settings=settings, posts=post_routes(app), metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(  # outside the other one
             CORSMiddleware,
@@ -139,21 +131,14 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        settings: Settings,
-        keys: KeyRing | None,
-        posts: Mapping[str, PostRoute],
-        metrics: Metrics,
-        access_log: AccessLog,
+        self, app: ASGIApp, *, settings: Settings, posts: Mapping[str, PostRoute], metrics: Metrics
     ) -> None:
         self.app = app
         self.origins = settings.cors_origins
-        self.keys = keys
+        self.keys = KeyRing(settings.api_keys) if settings.api_keys else None
         self.posts = posts
         self.metrics = metrics
-        self.access_log = access_log
+        self.access_log = AccessLog(settings.access_log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

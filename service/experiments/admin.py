@@ -121,7 +121,7 @@ class ExperimentAdmin:
         """Return the experiments of the live config as this replica knows them, without the database."""
         ledger = self._ledger
         views = [self._view(config) for config in ledger.configs]
-        return ExperimentsView(ledger.config_version, ledger.state_version, views)
+        return ExperimentsView(ledger.config_version, views)
 
     async def show(self, name: str, *, report: bool = True) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""

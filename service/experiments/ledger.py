@@ -51,7 +51,6 @@ class Ledger:
         self.configs: tuple[ExperimentConfig, ...] = ()
         self.config_version = ""
         self.standings: Mapping[str, Standing] = {}
-        self.state_version = 0
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
         self._log: Mapping[str, Sequence[Action]] = {}
@@ -73,7 +72,6 @@ class Ledger:
             with self._lock:
                 self.standings = self._folded(configs)
                 self.configs, self.config_version = configs, config_version
-            self.metrics.show("experiment_state_version", self.state_version)
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
@@ -178,9 +176,8 @@ class Ledger:
         recorded: the action that was just recorded. If the database's answer was lost, the log still has it.
         """
         waiting = {action.experiment for action in self._unrecorded}
-        numbered = self.store.actions(sorted(waiting.union(names)))
         log: dict[str, list[Action]] = {name: [] for name in waiting.union(names)}
-        for _, action in numbered:
+        for action in self.store.actions(sorted(log)):
             log[action.experiment].append(action)
         with self._lock:
             self._log = log
@@ -189,12 +186,10 @@ class Ledger:
                 for action in self._unrecorded
                 if action is not recorded and action not in log.get(action.experiment, ())
             ]
-            self.state_version = max((number for number, _ in numbered), default=0)
 
     def _fold(self) -> None:
         with self._lock:
             self.standings = self._folded(self.configs)
-        self.metrics.show("experiment_state_version", self.state_version)
 
     def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
         return {config.name: fold(config, self._actions(config.name)) for config in configs}

@@ -166,7 +166,7 @@ class LiveExperiments:
         if self.writer.failure is None and self.writer.depth < SHADOW_DEPTH:
             self.writer.put(result)
         else:
-            self.metrics.lost("shadow", 1)
+            self.metrics.lost([result])
 
     def _expose(self, route: Route) -> None:
         assigned = route.assigned

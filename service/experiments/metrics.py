@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from service.experiments.events import Exposure, ShadowResult
+
 GUARDRAILS = ("error_rate", "p99", "score_shift")
 
 Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
@@ -17,8 +19,6 @@ Counters = Mapping[str, tuple[str, Sequence[str]]]
 """The text and the labels of each."""
 Gauges = Mapping[str, tuple[str, Sequence[str], Mode]]
 """Also how the values of a node's processes become one."""
-
-RecordKind = Literal["exposure", "shadow"]
 
 _COUNTERS: Counters = {
     "exposures_total": (
@@ -50,7 +50,6 @@ _GAUGES: Gauges = {
         [],
         "livesum",
     ),
-    "experiment_state_version": ("The last action on any experiment that a replica knows.", [], "liveall"),
 }
 
 
@@ -97,14 +96,15 @@ class ExperimentMetrics(Series):
         self.tell: Callable[[str], None] = lambda _: None
         """Shows a line to the operator, once per line."""
 
-    def written(self, kind: RecordKind, count: int) -> None:
+    def written(self, records: Sequence[Exposure | ShadowResult]) -> None:
         """Count records that are in the database."""
-        if kind == "exposure":
-            self.count("exposures_written_total", by=count)
+        self.count("exposures_written_total", by=sum(isinstance(record, Exposure) for record in records))
 
-    def lost(self, kind: RecordKind, count: int) -> None:
+    def lost(self, records: Sequence[Exposure | ShadowResult]) -> None:
         """Count records that will never reach the database: the buffer was full, or the replica ended."""
-        self.count("exposures_lost_total" if kind == "exposure" else "shadow_results_lost_total", by=count)
+        exposures = sum(isinstance(record, Exposure) for record in records)
+        self.count("exposures_lost_total", by=exposures)
+        self.count("shadow_results_lost_total", by=len(records) - exposures)
 
     def database_failed(self, reason: str) -> None:
         """Count a call of the database that failed, and tell the operator."""

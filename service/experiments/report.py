@@ -189,7 +189,6 @@ class ExperimentsView:
     """The experiments of the live config."""
 
     config_version: Annotated[str, says("Changes with the live config.")]
-    state_version: Annotated[int, says("Grows with every action on an experiment.")]
     experiments: Annotated[list[ExperimentView], says("The experiments in the config's order.")]
 
 

@@ -140,12 +140,12 @@ class Store:
         with self._write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-            action = decide([action for _, action in _read_log(db, [experiment])])
+            action = decide(_read_log(db, [experiment]))
             if action is not None:
                 db.execute(insert(actions).values(values_of(action)))
 
-    def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
-        """Return all actions on these experiments with their numbers, in their order."""
+    def actions(self, experiments: Collection[str]) -> list[Action]:
+        """Return all actions on these experiments, in their order."""
         with self.read() as db:
             return _read_log(db, experiments)
 
@@ -183,12 +183,10 @@ def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
         yield rows[start : start + CHUNK]
 
 
-def _read_log(db: Connection, experiments: Collection[str]) -> list[tuple[int, Action]]:
-    query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
-    return [
-        (int(row["number"]), Action(**{name: row[name] for name in Action.__slots__}))
-        for row in db.execute(query).mappings()
-    ]
+def _read_log(db: Connection, experiments: Collection[str]) -> list[Action]:
+    columns = [actions.c[name] for name in Action.__slots__]
+    query = select(*columns).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
+    return [Action(*row) for row in db.execute(query)]
 
 
 def _sort_out(

@@ -10,13 +10,13 @@ import logging
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import reason_of
 from service.experiments.events import Exposure, ShadowResult
-from service.experiments.metrics import ExperimentMetrics, RecordKind
+from service.experiments.metrics import ExperimentMetrics
 from service.experiments.store import Store
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Writer:
                 self._records.append(record)
                 self._metrics.show("exposure_buffer_rows", self.depth)
         if not accepted:
-            _count([record], self._metrics.lost)
+            self._metrics.lost([record])
         return accepted
 
     @property
@@ -104,7 +104,7 @@ class Writer:
             self._metrics.show("exposure_buffer_rows", 0)
         if self._thread.is_alive():  # wait until it has released its connection
             self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
-        _count(unstored, self._metrics.lost)
+        self._metrics.lost(unstored)
         return len(unstored)
 
     def _run(self) -> None:
@@ -145,19 +145,11 @@ class Writer:
             else:
                 self._settle(batch, self._metrics.written)
 
-    def _settle(self, records: list[Record], count: Callable[[RecordKind, int], None]) -> None:
+    def _settle(self, records: list[Record], count: Callable[[Sequence[Record]], None]) -> None:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
             for _ in records:
                 self._records.popleft()
             self._settled.notify_all()
-        _count(records, count)
-
-
-def _count(records: Sequence[Record], count: Callable[[RecordKind, int], None]) -> None:
-    kinds = Counter[RecordKind](
-        "exposure" if isinstance(record, Exposure) else "shadow" for record in records
-    )
-    for kind, number in kinds.items():
-        count(kind, number)
+        count(records)

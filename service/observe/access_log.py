@@ -3,8 +3,8 @@
 `AccessLog` begins and ends the records of a process; who learns something about a request adds it to
 `current`.
 
-A line goes into the pipe to `headroom serve` whole, or not at all: if nobody takes it, it is counted and
-dropped. So the log holds up no request and fills no memory.
+A line goes into the pipe to `headroom serve` whole, as it has no more than PIPE_BUF bytes, or not at all: if
+nobody takes it, it is counted and dropped. So the log holds up no request and fills no memory.
 
 Every line is printable ASCII, whatever the request holds, so no request can forge a line or move a cursor.
 """
@@ -24,9 +24,6 @@ from urllib.parse import quote
 
 PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 """Variable that names the pipe to `headroom serve`. Without it, lines go to the replica's standard output."""
-
-CHUNK_BYTES = 4096
-"""Bytes that a pipe takes at once; more could be torn apart by another replica's lines."""
 
 MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")

@@ -1,4 +1,4 @@
-"""A policy for Ray Serve's autoscaling: as many replicas as the tokens of work need.
+"""How many replicas: the default for a machine, and a policy for Ray Serve's autoscaling.
 
 Serve counts requests, but a request may hold one title or a thousand. Each replica reports the tokens that
 wait or are being computed there (`Relevance.record_autoscaling_stats`); Serve collects and averages them over
@@ -17,9 +17,44 @@ Serve's controller runs the policy, so this module imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil, floor
 from typing import Any
 
 METRIC = "work_tokens"
+
+MAX_REPLICAS = 8
+"""Limit of the default on a machine without a GPU; a replica of the shipped model takes about 0.9 GB."""
+
+
+def replicas(cores: int, gpus: float) -> int:
+    """Return the default: one replica per GPU, else one per core (docs/decisions/007-replicas.md)."""
+    return max(1, int(gpus)) if gpus else min(cores, MAX_REPLICAS)
+
+
+def gpu_share(replicas: int, gpus: float) -> float:
+    """Return each replica's part of a GPU: a whole one, or 1/n if n replicas share each (docs/decisions/014).
+
+    Ray places a replica on one GPU, so 2 GPUs hold no 3 replicas of two thirds each, but four halves.
+    """
+    whole = max(1, int(gpus))
+    return min(1.0, gpus) / max(1, ceil(replicas / whole))
+
+
+def cpu_share(asked: float, replicas: int, cores: int) -> float:
+    """Return the CPUs that Ray reserves for a replica: those asked for, or fewer so that all find a place.
+
+    Ray takes ten-thousandths of one CPU and whole CPUs, so 8 cores hold 3 replicas of 2, not of 2.67.
+    """
+    share = cores / replicas
+    return min(asked, floor(share * 10_000) / 10_000 if share < 1 else int(share))
+
+
+def threads(cores: int, replicas: int) -> int:
+    """Return the threads of each replica: an equal part of the cores, but at least two if there are two.
+
+    With two threads, a request is faster on an idle machine.
+    """
+    return max(cores // replicas, min(cores, 2))
 
 
 def bounds(deployment: Mapping[str, Any]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
 from service.config.file import ConfigFile
-from service.ray import autoscaling, environment, machine
+from service.ray import autoscaling, environment
 from service.ray.notices import notices_file
 from service.ray.processes import deaf_children, kill_family, named, start
 
@@ -216,14 +216,14 @@ class Cluster:
         first, most = autoscaling.bounds(deployment)
         replicas = config.replicas or first
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
-            replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
+            replicas = deployment["num_replicas"] = autoscaling.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
-        variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
+        variables.setdefault("OMP_NUM_THREADS", str(autoscaling.threads(cores(), replicas)))
         if gpus:
-            options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
+            options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
         asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = machine.cpu_share(asked, max(replicas, most), cores())
+        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, most), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),

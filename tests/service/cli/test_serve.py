@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from models.cores import cores
-from service.ray import machine
+from service.ray import autoscaling
 from service.ray.processes import VITAL
 from tests.service.client import metric, request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
@@ -109,7 +109,7 @@ def test_unasked_each_core_has_a_replica_and_the_death_of_what_ray_depends_on_en
     server = Server(tmp_path, tiny_checkpoint, replicas=None)
     try:
         assert server.wait_until_ready(), server.stderr
-        assert len(server.replicas()) == machine.replicas(cores(), gpus=0)
+        assert len(server.replicas()) == autoscaling.replicas(cores(), gpus=0)
         processes = server.family()
         assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
         next(process for process in processes if process.name() == "gcs_server").kill()

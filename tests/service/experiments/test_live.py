@@ -203,7 +203,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         # They are counted after they are stored, so a reader of the database may be ahead of the counter.
         await eventually(lambda: service.metric("headroom_exposures_written_total") == 30)
         store = Store(database)
-        await eventually(lambda: "rollback" in [action.kind for _, action in store.actions(["prune20"])])
+        await eventually(lambda: "rollback" in [action.kind for action in store.actions(["prune20"])])
         store.close()
         assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
 

@@ -30,7 +30,7 @@ def act(store: Store, config: ExperimentConfig, time: float, kind: Any, **more: 
 
 
 def report_of(store: Store, config: ExperimentConfig, now: float) -> Report:
-    return analyse(store, config, [action for _, action in store.actions(["e"])], now)
+    return analyse(store, config, store.actions(["e"]), now)
 
 
 def record(store: Store, outcomes: list[Outcome]) -> None:
@@ -78,14 +78,14 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
         if kind == "stop":
             for period in (1, 2, 3):
                 behave(period, is_treated=False)
-        log = [action for _, action in store.actions(["e"])]
+        log = store.actions(["e"])
         log.append(Action("e", kind, PERIOD, "test", **more))  # type: ignore[arg-type]
         after = analyse(store, half, log, 5 * PERIOD)
         assert after.arms[0].metrics[0] == found
         assert after.recommendation == "stop"
 
     # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
-    log = [*(action for _, action in store.actions(["e"])), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
+    log = [*store.actions(["e"]), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
     during = comparisons(config, losses(config, log))["pruned"]
     sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
     moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
@@ -94,7 +94,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
 
     # A window has to be over before the end: the units of the last hours do not count.
     windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
-    log = [*(action for _, action in store.actions(["e"])), Action("e", "stop", PERIOD, "test")]
+    log = [*store.actions(["e"]), Action("e", "stop", PERIOD, "test")]
     during = comparisons(config, losses(config, log))["pruned"]
     moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):

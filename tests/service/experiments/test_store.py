@@ -199,8 +199,6 @@ def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) 
     rollback = Action("prune20", "rollback", 2.0, "guardrail", **more)
     store.record_action(Action("other", "ramp", 1.5, "operator", traffic=0.25))
     store.record_action(rollback)
-    log = store.actions(["prune20"])
-    assert [action for _, action in log] == [start, rollback]
-    assert [number for number, _ in log] == sorted(number for number, _ in log)
-    assert [action.traffic for _, action in store.actions(["prune20", "other"])] == [None, 0.25, None]
+    assert store.actions(["prune20"]) == [start, rollback]
+    assert [action.traffic for action in store.actions(["prune20", "other"])] == [None, 0.25, None]
     assert store.actions([]) == []

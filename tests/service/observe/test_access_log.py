@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import select
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,10 +120,10 @@ def test_no_request_can_forge_a_line_or_move_the_cursor(line_of: Callable[[Recor
         assert line.endswith("\n")
         assert re.fullmatch(r"[ -~]*", line[:-1]), text
         assert " status=200 " not in line
-        assert len(line) < access_log.CHUNK_BYTES
+        assert len(line) < select.PIPE_BUF
     long = Record("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000)
     long.asks_for([("v" * 64, "0" * 12)] * 64, 1)
-    assert len(line_of(long)) < access_log.CHUNK_BYTES
+    assert len(line_of(long)) < select.PIPE_BUF
 
 
 def test_lines_that_nobody_reads_are_counted_and_hold_up_nobody(lines: Callable[[], list[str]]) -> None:

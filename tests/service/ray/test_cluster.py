@@ -19,7 +19,7 @@ from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
-    from service.ray import cluster, machine, rollout
+    from service.ray import autoscaling, cluster, rollout
     from service.ray.actor import Relevance
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
@@ -296,10 +296,18 @@ def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("cores", "gpus", "replicas"),
-    [(1, 0, 1), (2, 0, 2), (8, 0, 8), (64, 0, machine.MAX_REPLICAS), (16, 1, 1), (16, 4, 4), (16, 0.5, 1)],
+    [
+        (1, 0, 1),
+        (2, 0, 2),
+        (8, 0, 8),
+        (64, 0, autoscaling.MAX_REPLICAS),
+        (16, 1, 1),
+        (16, 4, 4),
+        (16, 0.5, 1),
+    ],
 )
 def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) -> None:
-    assert machine.replicas(cores, gpus) == replicas
+    assert autoscaling.replicas(cores, gpus) == replicas
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,7 @@ def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) 
     ],
 )
 def test_replicas_share_gpus_in_parts_that_find_a_place(replicas: int, gpus: float, share: float) -> None:
-    assert machine.gpu_share(replicas, gpus) == pytest.approx(share)
+    assert autoscaling.gpu_share(replicas, gpus) == pytest.approx(share)
     of_each_gpu = int(min(gpus, 1) / share + 1e-9)
     assert of_each_gpu * max(1, int(gpus)) >= replicas
 
@@ -328,4 +336,4 @@ def test_replicas_share_gpus_in_parts_that_find_a_place(replicas: int, gpus: flo
 def test_cores_are_divided_and_two_are_never_left_to_one_thread(
     cores: int, replicas: int, threads: int
 ) -> None:
-    assert machine.threads(cores, replicas) == threads
+    assert autoscaling.threads(cores, replicas) == threads
