@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Annotated, Any
 
@@ -80,24 +79,29 @@ async def _act(request: Post, name: str, decide: admin.Decide, reason: str) -> E
     return await request.backend.experiments.act(name, decide, reason=reason, actor=actor)
 
 
-_LISTINGS = (
-    ("models", ModelsResponse, "The checkpoints that are loaded."),
-    ("variants", VariantsResponse, "The variants that requests can name."),
-    ("masks", MasksResponse, "The stored masks that specs can name as `@name`."),
-    (
-        "heads",
-        HeadsResponse,
-        "The head study of the service's own checkpoint: what it found out about each head.",
-    ),
-)
+def _listing(request: Request, name: str) -> Response:
+    backend = backend_of(request)
+    return json_response(getattr(backend, name)(), headers={"x-config-version": backend.config_version})
 
 
-def _listing(name: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    async def endpoint(request: Request) -> Response:
-        backend = backend_of(request)
-        return json_response(getattr(backend, name)(), headers={"x-config-version": backend.config_version})
+async def models(request: Request) -> Response:
+    """The checkpoints that are loaded."""
+    return _listing(request, "models")
 
-    return endpoint
+
+async def variants(request: Request) -> Response:
+    """The variants that requests can name."""
+    return _listing(request, "variants")
+
+
+async def masks(request: Request) -> Response:
+    """The stored masks that specs can name as `@name`."""
+    return _listing(request, "masks")
+
+
+async def heads(request: Request) -> Response:
+    """The head study of the service's own checkpoint: what it found out about each head."""
+    return _listing(request, "heads")
 
 
 async def experiments(request: Request) -> Response:
@@ -161,6 +165,10 @@ def add_routes(app: FastAPI) -> None:
         ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, "experiments", get),
         ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, "experiments", get),
         ("/v1/experiments/{name}/course", course, Course, by_name, "experiments", get),
+        ("/v1/models", models, ModelsResponse, GET_ERRORS, "what is loaded", get),
+        ("/v1/variants", variants, VariantsResponse, GET_ERRORS, "what is loaded", get),
+        ("/v1/masks", masks, MasksResponse, GET_ERRORS, "what is loaded", get),
+        ("/v1/heads", heads, HeadsResponse, GET_ERRORS, "what is loaded", get),
         ("/health/live", live, Health, errors(500), "operations", get),
         ("/health/ready", ready, Health, errors(500, 503), "operations", get),
     ):
@@ -172,16 +180,6 @@ def add_routes(app: FastAPI) -> None:
         responses=by_name,
         tags=["experiments"],
     )
-    for name, listed, description in _LISTINGS:
-        app.add_api_route(
-            f"/v1/{name}",
-            _listing(name),
-            name=name,
-            description=description,
-            response_model=listed,
-            responses=GET_ERRORS,
-            tags=["what is loaded"],
-        )
     app.add_api_route(
         "/metrics",
         metrics,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,26 +86,23 @@ def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
             why = f"{entry.name}, but the model has no {lacking}"
         else:
             continue
-        if (user := _user_of(config, entry.name)) is not None:
-            raise InvalidConfig(f"{user} is {why}")
+        for place, name in _uses(config):
+            if name == entry.name:
+                raise InvalidConfig(f"{place} is {why}")
     return reasons
 
 
-def _user_of(config: LiveConfig, variant: str) -> str | None:
-    """Return the place in a config that needs the variant, or None."""
-    if variant == config.default_variant:
-        return "default"
-    if config.degrade is not None and variant == config.degrade.variant:
-        return "degrade.variant"
+def _uses(config: LiveConfig) -> Iterator[tuple[str, str]]:
+    """Yield the places in a config that need a variant, and the variant's name."""
+    yield "default", config.default_variant
+    if config.degrade is not None:
+        yield "degrade.variant", config.degrade.variant
     for number, experiment in enumerate(config.experiments):
         for index, arm in enumerate(experiment.arms):
-            if arm.variant == variant:
-                return f"experiments[{number}].arms[{index}].variant"
+            yield f"experiments[{number}].arms[{index}].variant", arm.variant
     for number, entry in enumerate(config.variants):
-        for index, stage in enumerate(entry.cascade or ()):
-            if stage.variant == variant and not entry.optional:
-                return f"variants[{number}].cascade[{index}].variant"
-    return None
+        for index, stage in enumerate(() if entry.optional else entry.cascade or ()):
+            yield f"variants[{number}].cascade[{index}].variant", stage.variant
 
 
 def _parse(

@@ -136,10 +136,9 @@ class Settings(BaseSettings):
         "`https://shop.example`: comma-separated, or a list in the config file. Unset: its own page alone.",
     )
 
-    access_log: Literal["off", "console", "json"] = Field(
+    access_log: Literal["off", "json"] = Field(
         "off",
-        description="Write one line per request to standard output, for people (`console`) or programs "
-        "(`json`). It holds neither texts nor headers nor API keys.",
+        description="Write one line of JSON per request to standard output, without texts, headers and API keys.",
     )
 
     @field_validator("access_log", mode="before")

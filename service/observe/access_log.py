@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -79,10 +79,8 @@ def current() -> Record:
 class AccessLog:
     """The records of one process's requests, and their lines, if it is to write any."""
 
-    def __init__(self, form: Literal["off", "console", "json"]) -> None:
+    def __init__(self, form: Literal["off", "json"]) -> None:
         self._is_off = form == "off"
-        self._line: Callable[[Record], str] = json_line if form == "json" else console_line
-        self._lost_line = '{{"lost_lines": {}}}\n' if form == "json" else "access log: {} lines were lost\n"
         self._lost = 0
         pipe = None if self._is_off else os.environ.get(PIPE)
         self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -103,29 +101,17 @@ class AccessLog:
         record.status, record.seconds = status, seconds
         try:
             if self._lost:
-                os.write(self._out, self._lost_line.format(self._lost).encode("ascii"))
+                os.write(self._out, b'{"lost_lines": %d}\n' % self._lost)
                 self._lost = 0
-            os.write(self._out, self._line(record).encode("ascii"))
+            os.write(self._out, line(record).encode("ascii"))
         except OSError:  # the pipe is full, or its reader is gone
             self._lost += 1
 
 
-def json_line(request: Record) -> str:
+def line(request: Record) -> str:
     """Return a JSON object. Members that do not apply are null."""
-    return json.dumps(_members(request)) + "\n"
-
-
-def console_line(request: Record) -> str:
-    """Return the same for people; what does not apply is left out."""
-    members = _members(request)
-    words = [str(members.pop(name)) for name in ("time", "status", "method", "path")]
-    words += [f"{name}={value}" for name, value in members.items() if value is not None]
-    return " ".join(words) + "\n"
-
-
-def _members(request: Record) -> dict[str, Any]:
     moment = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
-    return {
+    members = {
         "time": moment.replace("+00:00", "Z"),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
@@ -141,6 +127,7 @@ def _members(request: Record) -> dict[str, Any]:
         "inference_ms": request.inference_ms,
         "shed": request.shed,
     }
+    return json.dumps(members) + "\n"
 
 
 def _plain(text: bytes) -> str:

@@ -165,11 +165,6 @@ class Metrics(Series):
         if truncated:
             self.of("truncated_total").inc(truncated)
 
-    def cascade(self, variant: str, pairs_by_stage: Mapping[str, int]) -> None:
-        """Record what a cascade's stages scored of one request."""
-        for stage, pairs in pairs_by_stage.items():
-            self.of("cascade_pairs_total", variant, stage).inc(pairs)
-
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
         _observe(self.of("batch_pairs"), pairs)

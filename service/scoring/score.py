@@ -257,4 +257,5 @@ class Scorer:
             cached=0 if computed.misses is None else max(0, len(results) - computed.misses),
         )
         if column.stages is not None:
-            self.metrics.cascade(variant.label, {stage.variant: stage.pairs for stage in column.stages})
+            for stage in column.stages:
+                self.metrics.count("cascade_pairs_total", variant.label, stage.variant, by=stage.pairs)
