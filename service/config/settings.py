@@ -138,7 +138,7 @@ class Settings(BaseSettings):
 
     access_log: Literal["off", "json"] = Field(
         "off",
-        description="Write one line of JSON per request to standard output, without texts, headers and API keys.",
+        description="Write one line of JSON per request to standard output, without texts and keys.",
     )
 
     @field_validator("access_log", mode="before")
