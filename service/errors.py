@@ -5,8 +5,6 @@ The proxy's pages and the errors of the OpenAPI document are generated from here
 for a person, `param` names the field at fault (`titles[3]`) or is null.
 """
 
-from __future__ import annotations
-
 import copyreg
 import math
 from typing import Any, ClassVar, Literal, NamedTuple

@@ -3,8 +3,6 @@
 The layer gives each request its id, checks its key, and times and counts it. Nothing leaves it but answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -5,8 +5,6 @@ orjson already refuses text that is not UTF-8, lone surrogates, NaN, numbers bey
 keys, of which orjson keeps the last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import contextlib

@@ -5,8 +5,6 @@ that the page uses: `import {a, b as c} from "./x.js"`, `import d from "./x.js"`
 classes, constants, lists and one default. Modules must not import each other in a circle.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

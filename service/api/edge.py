@@ -13,8 +13,6 @@ what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.api.edge:middlewares` re
 It imports neither ray nor the application, and costs a few microseconds a request.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Awaitable, Callable, MutableMapping

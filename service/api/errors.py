@@ -6,8 +6,6 @@ before any route (no API key, no such path), or by Ray Serve itself, has the sha
 several kinds of clients chooses another one with `use`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass

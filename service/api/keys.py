@@ -7,8 +7,6 @@ another site names itself in `Origin`; one whose domain was rebound to this mach
 `Host` (https://fetch.spec.whatwg.org, section "Origin header").
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Completes FastAPI's OpenAPI document, which it makes from the types: answers, errors, limits, keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from service.api.body import MAX_DEPTH

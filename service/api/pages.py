@@ -6,8 +6,6 @@ visit. They hold no data of the service, so they are open to everybody; what the
 document too) is not.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

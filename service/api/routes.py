@@ -1,7 +1,5 @@
 """The routes of /v1, health and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from functools import partial

@@ -3,8 +3,6 @@
 Nothing but `main` is here, so that Ctrl-C in that second ends the program as it does later.
 """
 
-from __future__ import annotations
-
 import sys
 
 from models.commands.terminal import EXIT_STATUS

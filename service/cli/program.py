@@ -1,7 +1,5 @@
 """The commands of `headroom`. They import heavy packages only when they run, so that `--help` is quick."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """Applies good edits of the config file while it is served, and refuses wrong ones in one line."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

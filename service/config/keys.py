@@ -5,8 +5,6 @@ second, and each replica counts by itself. Instead of a key, an entry may hold `
 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """The operator's settings: `Settings` for the start, from the environment, and `LiveConfig` for later."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cached_property
 from typing import Annotated, Literal, Self

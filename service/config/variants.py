@@ -1,7 +1,5 @@
 """Variants in the live config: a checkpoint with a mask, a cascade of variants, the one of a brownout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 

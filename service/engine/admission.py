@@ -1,7 +1,5 @@
 """Decides which requests are let into the queue."""
 
-from __future__ import annotations
-
 from math import inf
 
 from service.engine.queue import FairQueue

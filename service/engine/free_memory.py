@@ -5,8 +5,6 @@ layer (docs/decisions/008-memory.md). So the process would keep for ever what a 
 Once a minute, it faults the pages that it still needs in again, at 0.3 ms per MiB.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 

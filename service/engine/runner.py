@@ -1,7 +1,5 @@
 """Runs a batch on the device, and finds the rows at fault if it fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass

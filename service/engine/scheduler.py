@@ -14,8 +14,6 @@ The parts: `request` (rows and the claim on their results), `admission` (who is 
 next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if it fails).
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -9,8 +9,6 @@ Three rules decide, each within the one before it:
   with part of a long request.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple
 

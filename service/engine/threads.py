@@ -7,8 +7,6 @@ two threads, each with a stream of its own: while one waits for its batch's scor
 batch and sends it over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

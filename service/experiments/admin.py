@@ -4,8 +4,6 @@ An operator's action is decided in the transaction that records it, so that two 
 a guardrail, cannot act on a state that is no longer there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

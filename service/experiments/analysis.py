@@ -1,7 +1,5 @@
 """Analyses an experiment. The report is valid at any time, however often it is made."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Assigns units to arms by the contract's rules: slots, then the arm's buckets."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass

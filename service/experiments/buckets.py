@@ -5,8 +5,6 @@ consecutive ranges of the buckets, sized by weight. `traffic` exposes the first 
 raising it moves nobody from one arm to another. tests/cases/assignment*.json are worked cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """The experiments' database, SQLite or PostgreSQL: engine, schema, transactions, short timeouts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

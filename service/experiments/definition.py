@@ -1,7 +1,5 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, Self

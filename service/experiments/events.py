@@ -1,7 +1,5 @@
 """The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

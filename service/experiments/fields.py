@@ -1,7 +1,5 @@
 """The types of an experiment's fields: names, units and shares."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints

@@ -10,8 +10,6 @@ often, too: no single caller takes an arm back for everybody. Control is taken w
 that no single caller hides an arm that fails. Scores are compared by unit (windows.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -5,8 +5,6 @@ log of actions every second and records the roll-backs of this replica. While th
 standings stay in force. A roll-back counts at once and is recorded later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

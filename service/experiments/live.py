@@ -6,8 +6,6 @@ its units in the analysis, and a refusal adds none. The caller says which it was
 `fell_back` or `abandoned`. No request waits for the database.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -5,8 +5,6 @@ after it do not look like the arm's effect. An outcome of a unit that has lost i
 rollback, less traffic) comes from the default, and would hide the arm's effect.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Label values are the config's names and fixed words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 

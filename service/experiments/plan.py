@@ -5,8 +5,6 @@ to rule out; `tau` is the standard deviation of the estimate after one unit. Wit
 on shift √N / tau.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The answers of the experiment routes, as plain values. None means that a value is not known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """An experiment's report to share: one HTML file with the verdict, the intervals drawn, and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 The test is valid for any number of looks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 

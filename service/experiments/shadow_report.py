@@ -1,7 +1,5 @@
 """Compares the scores and rankings of requests that were scored under two arms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The log is in the database, so that a new replica sees a rollback as the old ones do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

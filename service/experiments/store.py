@@ -5,8 +5,6 @@ reached. The first call that succeeds makes the tables, so that a store made whi
 as soon as it is back.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -6,8 +6,6 @@ Times are seconds since the epoch in double precision, so that the arithmetic of
 in SQLite and PostgreSQL.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, Double, Index, Integer, MetaData, Table, Text

@@ -1,7 +1,5 @@
 """Turns an interval into a verdict: a code for programs and a sentence for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A request only appends to the buffer. A `kill -9` loses the `depth` records in t
 and while the database takes writes only those of about the last `interval_s` seconds.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

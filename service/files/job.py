@@ -1,7 +1,5 @@
 """A job: which file is scored into which, and all that the output depends on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from importlib.metadata import version

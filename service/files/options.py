@@ -1,7 +1,5 @@
 """The models, masks and columns that a job scores its pairs with: values that go to any process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The unfinished output of a job: one file for each scored window, beside the name of the output."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

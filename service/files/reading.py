@@ -1,7 +1,5 @@
 """Reads files of pairs in windows: the same rows are in the same window whenever and wherever it is read."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Reads rows of csv, tsv and jsonl; what is wrong with one row never hides another."""
 
-from __future__ import annotations
-
 import csv
 from collections import deque
 from collections.abc import Iterator, Sequence

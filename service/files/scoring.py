@@ -4,8 +4,6 @@ A window's batches depend on the window alone, and each pass on its batch alone,
 are the same bits whenever it is scored, unless the device's memory is full: then its batches are halved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field

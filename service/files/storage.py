@@ -4,8 +4,6 @@ A file is there whole or not at all. On a disk it is written under another name 
 is written to a temporary file and uploaded when it is whole, because pyarrow cannot abort an upload.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

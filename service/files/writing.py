@@ -1,7 +1,5 @@
 """Writes scored windows as parts, and puts the parts of a file together."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -9,8 +9,6 @@ nobody takes it, it is counted and dropped. So the log holds up no request and f
 Every line is printable ASCII, whatever the request holds, so no request can forge a line or move a cursor.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -8,8 +8,6 @@ process that ended still count, but its gauges must go: nobody tells prometheus-
 Label values come from the config and from fixed words, never from a request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

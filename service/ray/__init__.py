@@ -4,8 +4,6 @@ No other package of the service imports ray. Importing this package does not imp
 of its settings from the environment when it is imported, so `environment.prepare` must run first.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

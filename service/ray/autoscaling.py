@@ -14,8 +14,6 @@ wait or are being computed there (`Relevance.record_autoscaling_stats`); Serve c
 Serve's controller runs the policy, so this module imports nothing heavy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil, floor
 from typing import Any

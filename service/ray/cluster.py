@@ -3,8 +3,6 @@
 `service.ray.environment.prepare` must have run before this module is imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

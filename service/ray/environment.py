@@ -3,8 +3,6 @@
 The decision records 002, 008 and 009 in docs/decisions give the reason for each entry, with numbers.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import ctypes

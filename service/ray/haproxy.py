@@ -16,8 +16,6 @@ replaces the manager as well, which means half a minute of refused connections.
 This module uses private names of Ray 2.60; if one of them is gone, the start and the tests fail.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ On a cluster that `headroom serve` does not start, run `python -m service.ray.ha
 node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to DIRECTORY/launch-haproxy.
 """
 
-from __future__ import annotations
-
 import http
 import shlex
 import sys

@@ -6,8 +6,6 @@ process of the run, and it would keep the port if it outlived its manager.
 This script runs before each start of HAProxy, so it imports only the standard library.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -7,8 +7,6 @@ The replicas write the access log to a named pipe in the run's directory, so it 
 standard output, the pipe fills up, and the replicas count the lines that they drop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

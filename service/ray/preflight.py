@@ -3,8 +3,6 @@
 Serve restarts a failing replica again and again, so the same error would otherwise come after minutes.
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import ipaddress

@@ -4,8 +4,6 @@ A call into a dead Ray may block for ever, and Ray does not start its own progra
 them, whatever the other threads wait for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -5,8 +5,6 @@ directory while its process lives. The kernel releases the lock when the process
 a later process with the same pid does not hold it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

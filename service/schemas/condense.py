@@ -1,7 +1,5 @@
 """The request and the answer of POST /v1/condense."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

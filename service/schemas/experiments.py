@@ -1,7 +1,5 @@
 """The shapes of requests about experiments."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 Plain slotted dataclasses, as in `responses`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

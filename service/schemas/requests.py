@@ -4,8 +4,6 @@ pydantic checks types and shapes; `check` what types cannot express, and the lim
 What depends on the model (masks, variants) is checked in `service.scoring`. Answers are in `responses`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 

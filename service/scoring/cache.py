@@ -5,8 +5,6 @@ by its tokens, which are what the network reads of a query and a title. So a new
 path, another mask under the same name, or a longer window never meets an old score.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence

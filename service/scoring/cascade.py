@@ -10,8 +10,6 @@ the last stage scored, best first, then those that the stage before it left behi
 (`comparable_scores`). So sorting by score gives the cascade's order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

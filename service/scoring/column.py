@@ -1,7 +1,5 @@
 """A column: the pairs of a request under one variant and mask, from their tokens to their results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

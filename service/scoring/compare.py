@@ -1,7 +1,5 @@
 """Compares variants and masks over the same pairs, and shows the attention of heads over one pair."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from models.checkpoint.tokenizer import EncodedPair

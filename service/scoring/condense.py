@@ -1,7 +1,5 @@
 """Condenses queries: each step of the search is queued as a request of its own, so others take turns."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

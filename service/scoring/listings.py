@@ -1,7 +1,5 @@
 """Builds the answers of `GET /v1/models`, `/v1/variants` and `/v1/masks`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import zip_longest
 

@@ -1,7 +1,5 @@
 """Loads the checkpoints of a config and warms them up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from models.classifier import Classifier

@@ -1,7 +1,5 @@
 """Scores pairs by a variant without a server: in one process, a cascade stage by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

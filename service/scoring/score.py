@@ -1,7 +1,5 @@
 """Scores requests: reads their tokens, has their rows computed, counts them, and builds the answer."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

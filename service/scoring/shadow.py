@@ -7,8 +7,6 @@ that can share a batch do, so the same pairs are compared at the same moment; a 
 of its own as it does for users.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

@@ -1,7 +1,5 @@
 """The tokens of a request's texts. Long texts are read on one thread, where requests take turns."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Generator, Iterable, Sequence

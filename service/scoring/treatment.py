@@ -8,8 +8,6 @@ arm keeps its arm's variant. If another variant answered, the result could not c
 be ignored either: the unit saw it, so its later behaviour would no longer show the arm's effect.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

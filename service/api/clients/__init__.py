@@ -1,7 +1,5 @@
 """Other people's request and answer shapes: one file per vendor, `base` for what they share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated, Any, Union

@@ -5,8 +5,6 @@ scoring request of it, `answer` makes their answer of ours. Limits, deadlines an
 `POST /v1/score`. `service.api.clients` says which shapes each path takes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, cast

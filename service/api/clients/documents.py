@@ -1,7 +1,5 @@
 """The documents of a rerank request: texts, or objects of which some fields are the text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 

@@ -5,8 +5,6 @@ the others as an object. Infinity's own path is /rerank, so documents are text t
 vLLM has tells that its client asks.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import uuid

@@ -3,8 +3,6 @@
 https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/http/types.rs
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version

@@ -3,8 +3,6 @@
 https://github.com/vllm-project/vllm/blob/main/vllm/entrypoints/pooling/scoring/protocol.py
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Voyage's rerank requests and answers."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
