@@ -102,7 +102,7 @@ class Replica:
         on_failure = partial(metrics.count, "device_failures_total")
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         store = await asyncio.to_thread(Store, settings.database_url)
-        live = LiveExperiments(store, metrics.experiments)
+        live = LiveExperiments(store, metrics)
         await asyncio.to_thread(_apply_experiments, live, config)
         return cls(settings, metrics, engine, catalog, live)
 

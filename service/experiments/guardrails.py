@@ -27,6 +27,7 @@ from service.experiments.windows import ArmWindows, Counts
 
 logger = logging.getLogger("headroom.experiments")
 
+GUARDRAILS = ("error_rate", "p99", "score_shift")
 WATCH_SECONDS = 1.0
 
 CHANCE = 1e-4
@@ -74,7 +75,8 @@ class Guard:
             except Exception as error:
                 failure = error
         for started in self._running - before:
-            self._metrics.watched(started)
+            for guardrail in GUARDRAILS:  # Prometheus sees no increase if the first value is already 1
+                self._metrics.of("experiment_rollbacks_total", started, guardrail)
         for stopped in before - self._running:
             self._metrics.show("sample_ratio_p", math.nan, stopped)
         if failure is not None:

@@ -15,10 +15,10 @@ from contextlib import suppress
 from service.errors import DatabaseUnavailable
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
-from service.experiments.metrics import ExperimentMetrics
 from service.experiments.sample_ratio import check
 from service.experiments.state import IDLE, Standing, fold, identity
 from service.experiments.store import Store
+from service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -37,7 +37,7 @@ class Ledger:
     def __init__(
         self,
         store: Store,
-        metrics: ExperimentMetrics,
+        metrics: Metrics,
         *,
         clock: Callable[[], float],
         monotonic: Callable[[], float],

@@ -17,11 +17,11 @@ from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.guardrails import Guard
 from service.experiments.ledger import Ledger
-from service.experiments.metrics import ExperimentMetrics
 from service.experiments.state import identity
 from service.experiments.store import Store
 from service.experiments.windows import ArmWindows, Scores
 from service.experiments.writer import Writer
+from service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -79,13 +79,13 @@ class LiveExperiments:
     def __init__(
         self,
         store: Store,
-        metrics: ExperimentMetrics,
+        metrics: Metrics,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metrics = metrics
-        store.on_failure = metrics.database_failed
+        store.on_failure = self._database_failed
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
@@ -164,7 +164,13 @@ class LiveExperiments:
         if self.writer.failure is None and self.writer.depth < SHADOW_DEPTH:
             self.writer.put(result)
         else:
-            self.metrics.lost([result])
+            self.metrics.count("shadow_results_lost_total")
+
+    def _database_failed(self, reason: str) -> None:
+        self.metrics.count("experiment_database_errors_total")
+        self.metrics.tell(
+            f"the experiments' database fails, and outcomes are refused until it works: {reason}"
+        )
 
     def _expose(self, route: Route) -> None:
         assigned = route.assigned

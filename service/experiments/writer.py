@@ -9,13 +9,14 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 from service.errors import DatabaseUnavailable
 from service.experiments.database import reason_of
 from service.experiments.events import Exposure, ShadowResult
-from service.experiments.metrics import ExperimentMetrics
 from service.experiments.store import Store
+from service.observe.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, 
 MAX_RETRY_S = 5.0
 
 Record = Exposure | ShadowResult
+Fate = Literal["written", "lost"]
 
 
 class Writer:
@@ -40,7 +42,7 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        metrics: ExperimentMetrics,
+        metrics: Metrics,
         *,
         capacity: int = 20_000,
         interval_s: float = 0.2,
@@ -71,7 +73,7 @@ class Writer:
                 self._records.append(record)
                 self._metrics.show("exposure_buffer_rows", self.depth)
         if not accepted:
-            self._metrics.lost([record])
+            self._count("lost", [record])
         return accepted
 
     @property
@@ -102,7 +104,7 @@ class Writer:
             self._metrics.show("exposure_buffer_rows", 0)
         if self._thread.is_alive():  # wait until it has released its connection
             self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
-        self._metrics.lost(unstored)
+        self._count("lost", unstored)
         return len(unstored)
 
     def _run(self) -> None:
@@ -139,15 +141,21 @@ class Writer:
                 logger.warning(
                     "%d exposures and shadow results are dropped: %s", len(batch), reason_of(error)
                 )
-                self._settle(batch, self._metrics.lost)
+                self._settle(batch, "lost")
             else:
-                self._settle(batch, self._metrics.written)
+                self._settle(batch, "written")
 
-    def _settle(self, records: list[Record], count: Callable[[Sequence[Record]], None]) -> None:
+    def _settle(self, records: list[Record], fate: Fate) -> None:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
             for _ in records:
                 self._records.popleft()
             self._settled.notify_all()
-        count(records)
+        self._count(fate, records)
+
+    def _count(self, fate: Fate, records: Sequence[Record]) -> None:
+        exposures = sum(isinstance(record, Exposure) for record in records)
+        self._metrics.count(f"exposures_{fate}_total", by=exposures)
+        if fate == "lost":
+            self._metrics.count("shadow_results_lost_total", by=len(records) - exposures)

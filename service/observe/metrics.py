@@ -15,23 +15,24 @@ import re
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import psutil
 from prometheus_client import (
     CollectorRegistry,
+    Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
     values,
 )
 from prometheus_client.multiprocess import MultiProcessCollector
-
-from service.experiments.metrics import Counters, ExperimentMetrics, Gauges, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
@@ -53,7 +54,7 @@ _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _STEPS = 2.0**24
 _PAIR_STEPS = 2.0**14
 
-_COUNTERS: Counters = {
+_COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the labels
     "requests_total": ("Requests answered.", ["route", "status"]),
     "pairs_total": ("Pairs scored.", ["variant", "arm"]),
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
@@ -67,6 +68,23 @@ _COUNTERS: Counters = {
     "grade_total": ("Pairs by the grade they got.", ["variant", "grade"]),
     "device_failures_total": ("Failures of the device.", ["kind"]),
     "out_of_memory_total": ("Batches too large for the device's memory.", []),
+    "exposures_total": (
+        "Units exposed, once per replica that remembers them.",
+        ["experiment", "arm"],
+    ),
+    "exposures_written_total": ("Exposures that the database has.", []),
+    "exposures_lost_total": ("Exposures that will not reach the database, a retried one each time.", []),
+    "experiment_rollbacks_total": (
+        "Arms that a guardrail took back to control.",
+        ["experiment", "guardrail"],
+    ),
+    "experiment_fallbacks_total": (
+        "Requests that an arm's variant failed and the control's answered.",
+        ["experiment", "arm"],
+    ),
+    "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
+    "shadow_results_lost_total": ("Shadow results not stored.", []),
+    "experiment_database_errors_total": ("Calls of the experiments' database that failed.", []),
 }
 _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # also the buckets
     "request_seconds": ("From a request's first byte to its answer's last.", ["route"], _SECONDS),
@@ -76,7 +94,8 @@ _HISTOGRAMS: Mapping[str, tuple[str, Sequence[str], Sequence[float]]] = {  # als
     "batch_tokens": ("Tokens of a batch.", [], _TOKENS),
     "batch_fill_ratio": ("A batch's tokens over the token budget.", [], _RATIOS),
 }
-_GAUGES: Gauges = {
+_Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
+_GAUGES: Mapping[str, tuple[str, Sequence[str], _Mode]] = {  # also how a node's values become one
     "queue_tokens": ("Tokens waiting.", [], "livesum"),
     "queue_oldest_seconds": ("Age of the oldest waiting pair.", [], "livemax"),
     "in_flight_pairs": ("Pairs on the device.", [], "livesum"),
@@ -91,6 +110,16 @@ _GAUGES: Gauges = {
         ["version", "torch", "model", "device", "dtype"],
         "livemax",
     ),
+    "sample_ratio_p": (
+        "Anytime-valid p-value of the sample-ratio check; NaN if there is none, as after a stop.",
+        ["experiment"],
+        "livemostrecent",
+    ),
+    "exposure_buffer_rows": (
+        "Rows waiting for the database: what a kill of the replicas would lose now.",
+        [],
+        "livesum",
+    ),
 }
 _FROM_THE_START: Mapping[str, Sequence[str]] = {
     "shed_total": ("queue_full", "deadline", "disconnect", "draining", "rate"),
@@ -101,7 +130,7 @@ _FROM_THE_START: Mapping[str, Sequence[str]] = {
 """Series that exist from the start, at 0: Prometheus sees no increase if the first value is already 1."""
 
 
-class Metrics(Series):
+class Metrics:
     """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
     They have a registry of their own, so that two services can share a process.
@@ -110,18 +139,43 @@ class Metrics(Series):
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = self._registry = CollectorRegistry()
-        super().__init__(own, _COUNTERS, _GAUGES)
         self._directory = node_directory()
         self.history: deque[tuple[float, str]] = deque(maxlen=HISTORY_LENGTH)
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
-        self.experiments = ExperimentMetrics(own)
+        self._series: dict[tuple[str, ...], Any] = {}
+        self._metrics: dict[str, Any] = {}
+        self.tell: Callable[[str], None] = lambda _: None
+        """Shows a line to the operator, once per line."""
+        for name, (text, labels) in _COUNTERS.items():
+            self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=own)
         for name, (text, labels, buckets) in _HISTOGRAMS.items():
             self._metrics[name] = Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
+        for name, (text, labels, mode) in _GAUGES.items():
+            self._metrics[name] = Gauge(
+                f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode
+            )
         for name, labels in _FROM_THE_START.items():
             for label in labels:
                 self.of(name, label)
+
+    def of(self, name: str, *labels: str) -> Any:
+        """Return the series of a metric with these labels, without the library's checks and lock."""
+        key = (name, *labels)
+        series = self._series.get(key)
+        if series is None:
+            metric = self._metrics[name]
+            series = self._series[key] = metric.labels(*labels) if labels else metric
+        return series
+
+    def count(self, name: str, *labels: str, by: int = 1) -> None:
+        """Add to a counter."""
+        self.of(name, *labels).inc(by)
+
+    def show(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        self.of(name, *labels).set(value)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""

@@ -160,7 +160,7 @@ class Relevance:
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
-        self._metrics.experiments.tell = partial(tell, once=True)
+        self._metrics.tell = partial(tell, once=True)
         try:
             replica = await start(self._settings, config, self._metrics, threads=_threads())
         except InvalidConfig as error:

@@ -5,16 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
-from prometheus_client import CollectorRegistry
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.estimates import Moments
 from service.experiments.events import Action, Exposure, ShadowResult
 from service.experiments.live import LiveExperiments
 from service.experiments.measure import Comparison
-from service.experiments.metrics import ExperimentMetrics
 from service.experiments.state import identity
 from service.experiments.store import Store
+from service.observe.metrics import Metrics
 
 ALWAYS = Comparison(("control", "pruned"))
 """A comparison of two arms that run all the time."""
@@ -49,7 +48,7 @@ def shadowed(
 
 def live_of(store: Store, **more: Any) -> LiveExperiments:
     """A replica's share in the experiments."""
-    return LiveExperiments(store, ExperimentMetrics(CollectorRegistry()), **more)
+    return LiveExperiments(store, Metrics(), **more)
 
 
 def moments_of(value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayLike = 0.0) -> Moments:

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from sqlalchemy import func, select
 
-from service.experiments.metrics import ExperimentMetrics
 from service.experiments.store import Store
 from service.experiments.tables import exposures, shadow_results
 from service.experiments.writer import Writer
+from service.observe.metrics import Metrics
 from tests.service.experiments.making import exposure, shadowed
 
 
-class Counts(ExperimentMetrics):
+class Counts(Metrics):
     """What a writer reports."""
-
-    def __init__(self) -> None:
-        super().__init__(CollectorRegistry())
 
     def writer(self, store: Store, capacity: int = 20_000, **options: Any) -> Writer:
         return Writer(store, self, capacity=capacity, interval_s=0.01, **options)
@@ -90,13 +86,12 @@ def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) 
 
 KILLED = """
 import os, signal, sys
-from prometheus_client import CollectorRegistry
 from service.experiments.events import Exposure
-from service.experiments.metrics import ExperimentMetrics
+from service.observe.metrics import Metrics
 from service.experiments.store import Store
 from service.experiments.writer import Writer
 
-metrics = ExperimentMetrics(CollectorRegistry())
+metrics = Metrics()
 writer = Writer(Store(sys.argv[1]), metrics, capacity=400, interval_s=0.01)
 writer.start()
 put = 0

@@ -45,7 +45,7 @@ def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: P
     metrics, store = Metrics(), Store(f"sqlite:///{tmp_path / 'experiments.db'}")
     arms = [{"name": name, "variant": name} for name in ("control", "pruned")]
     config = ExperimentConfig.model_validate({"name": "prune20", "salt": "x", "arms": arms})
-    live = LiveExperiments(store, metrics.experiments)
+    live = LiveExperiments(store, metrics)
 
     def p() -> float:
         for _ in range(COUNTS_EVERY):
