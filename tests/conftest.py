@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
-from models import device
+from models import Classifier, device
 from models.ops.kernel_build import build_all, levels_of_machine
 from tests.checkpoints import write_checkpoint
 from tests.service.running import Server, running
@@ -94,6 +94,12 @@ def one_thread() -> Iterator[None]:
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graded checkpoint with random weights: 3 layers x 4 heads x 32, five grades, 64 positions."""
     return write_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def clf(tiny_checkpoint: Path) -> Classifier:
+    """Its network, for tests that leave it as it is."""
+    return Classifier.load(tiny_checkpoint, "cpu", "float32")
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def clf(tiny_checkpoint: Path) -> Classifier:
-    return Classifier.load(tiny_checkpoint, "cpu", "float32")
-
-
 def test_shapes_and_dtypes_are_the_documented_ones(clf: Classifier) -> None:
     scores = clf.score(PAIRS)
 

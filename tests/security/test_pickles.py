@@ -90,9 +90,9 @@ def test_what_a_training_saved_is_refused_by_name(tmp_path: Path, mark: Path, wr
 
 @pytest.mark.parametrize("write", [_as_pickle, _as_numpy_array])
 def test_what_a_study_cached_is_computed_again(
-    tiny_checkpoint: Path, tmp_path: Path, mark: Path, write: Writer
+    clf: Classifier, tmp_path: Path, mark: Path, write: Writer
 ) -> None:
-    runner = Runner(Classifier.load(tiny_checkpoint, "cpu", "float32"), judged(), cache=tmp_path)
+    runner = Runner(clf, judged(), cache=tmp_path)
     masks = [np.ones((3, 4), np.float32)]
     first = runner.logits(masks)
     (file,) = tmp_path.glob("*.npy")

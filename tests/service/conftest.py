@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from models import Classifier
 from tests.service.in_process import Service, serve
 from tests.service.running import Server, running
 
@@ -33,9 +32,3 @@ def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     model = Path(shutil.copytree(tiny_checkpoint, directory / "model"))
     with running(directory, model, replicas=2, score_cache_size=1000) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def clf(tiny_checkpoint: Path) -> Classifier:
-    """The network of `service`, to compare with."""
-    return Classifier.load(tiny_checkpoint, "cpu", "float32")

@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import numpy as np
+from fastapi import FastAPI
 
 from models.masks.head_mask import HeadMask
+from service.api import create_app
+from service.config.settings import Settings
 from service.config.variants import MaskForm
 from service.engine.request import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.admin import Decide
 from service.experiments.events import Outcome, OutcomeReceipt
 from service.experiments.report import Course, ExperimentDetail, ExperimentsView
+from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
     HeadsResponse,
@@ -39,6 +44,13 @@ LAYERS, HEADS = 12, 12
 UNITS = 3072
 LABELS = ("irrelevant", "related", "partial", "good", "exact")
 TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
+
+
+def app_with(backend: "FakeBackend | None" = None, **settings: Any) -> FastAPI:
+    """The application of a replica without a model."""
+    app = create_app(Settings(**settings), Metrics())
+    app.state.backend = backend if backend is not None else FakeBackend()
+    return app
 
 
 class FakeExperiments:

@@ -17,11 +17,10 @@ TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "lamp"]
 
 
 def test_the_short_query_and_the_loss_at_every_length(
-    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
+    run: Run, options: list[str], clf: Classifier, tmp_path: Path
 ) -> None:
     file = tmp_path / "titles.txt"
     file.write_text("\n".join([*TITLES, ""]), encoding="utf-8")
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     task = Task(QUERY, read_words(QUERY), max_words=2)
 
     plain = run("condense", QUERY, "--titles", str(file), "--words", "2", *options)

@@ -27,12 +27,11 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_metrics_of_model_and_mask_with_the_paired_change(
-    run: Run, tiny_checkpoint: Path, labelled: Path
+    run: Run, tiny_checkpoint: Path, clf: Classifier, labelled: Path
 ) -> None:
     options = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "200", *DEVICE)
     report = orjson.loads(run("evaluate", *options, "--mask", "0-1.*", "--json").out)
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     queries, titles, grades = zip(*ROWS, strict=True)
     expected, sides = {}, {side["head_mask"]: side["metrics"] for side in report["sides"]}
     for spec in ("none", "0-1.*"):
@@ -75,7 +74,7 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
 
 
 def test_models_and_masks_are_compared_pairwise_in_a_report(
-    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
+    run: Run, tiny_checkpoint: Path, clf: Classifier, labelled: Path, tmp_path: Path
 ) -> None:
     other = write_checkpoint(tmp_path / "other", seed=3)
     output = run(
@@ -95,7 +94,6 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
         assert pair["change"]["qwk"]["value"] == pytest.approx(expected, abs=1e-9)
 
     queries, titles, truth = zip(*ROWS, strict=True)
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     predicted = clf.score(list(zip(queries, titles, strict=True))).grade
     first = report["sides"][0]
     assert np.array_equal(first["confusion"], confusion_matrix(truth, predicted, labels=range(5)))
@@ -116,7 +114,9 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     run("evaluate", "--data", str(labelled), "--model", "a", "--model", "a", status=2)
 
 
-def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_cascade_beside_its_last_stage(
+    run: Run, tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
     """NDCG is that of the cascade's scores: with one title kept of two, the kept one comes first."""
     rng = np.random.default_rng(1)
     rows = [(f"lamp {n // 4}", " ".join(rng.choice(WORDS, 5)), n % 5) for n in range(48)]
@@ -130,7 +130,6 @@ def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_pa
     assert list(metrics) == ["full", "both"]
     assert report["stages"] == {"small": 36, "full": 12}
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     queries, titles, grades = zip(*rows, strict=True)
     pairs = list(zip(queries, titles, strict=True))
     small = clf.score(pairs, HeadMask.parse("0-1.*", layers=3, heads=4))

@@ -39,7 +39,7 @@ def judged(tmp_path: Path) -> Path:
 
 
 def test_the_loss_that_is_printed_is_the_loss(
-    run: Run, tiny_checkpoint: Path, traffic: Path, judged: Path, tmp_path: Path
+    run: Run, tiny_checkpoint: Path, clf: Classifier, traffic: Path, judged: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "int8"
     options = ("--model", str(tiny_checkpoint), "--data", str(traffic), "--test", str(judged))
@@ -48,7 +48,7 @@ def test_the_loss_that_is_printed_is_the_loss(
 
     rows = [json.loads(line) for line in judged.read_text().splitlines()]
     pairs = [(row["query"], row["title"]) for row in rows]
-    exact = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
+    exact = clf.score(pairs)
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]
     for side, scores in (("before", exact), ("after", int8)):

@@ -25,11 +25,6 @@ TITLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def clf(tiny_checkpoint: Path) -> Classifier:
-    return Classifier.load(tiny_checkpoint, "cpu", "float32")
-
-
 def task(query: str = QUERY, **options: object) -> Task:
     return Task(query, read_words(query), **options)  # type: ignore[arg-type]
 

@@ -35,8 +35,7 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 
 
-def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> None:
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+def test_last_state_is_what_the_encoder_classifies(clf: Classifier) -> None:
     encoded = clf.tokenizer.encode(PAIRS)
     order, (*_, last) = states(clf.network, encoded, [np.arange(len(pair)) == 0 for pair in encoded])
 

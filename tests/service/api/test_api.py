@@ -9,21 +9,13 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from service.api import create_app
-from service.config.settings import Settings
 from service.observe.metrics import Metrics
 from tests.service.asgi import Exchange, client
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.metering import samples
 
 SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
 GETS = ("/v1/models", "/v1/variants", "/v1/masks")
-
-
-def app_with(backend: FakeBackend | None = None, **settings: Any) -> FastAPI:
-    app = create_app(Settings(**settings), Metrics())
-    app.state.backend = backend if backend is not None else FakeBackend()
-    return app
 
 
 SHARED = app_with()
@@ -131,7 +123,8 @@ async def test_head_is_get_without_the_body() -> None:
 
 
 async def test_health_tells_alive_from_ready() -> None:
-    app = create_app(Settings(), Metrics())
+    app = app_with()
+    app.state.backend = None
     assert (await get(app, "/health/live")).json() == {"status": "live"}
     assert "starting" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
     app.state.backend = FakeBackend()
@@ -142,7 +135,8 @@ async def test_health_tells_alive_from_ready() -> None:
 
 
 async def test_requests_before_the_model_is_up_are_told_to_come_back() -> None:
-    app = create_app(Settings(), Metrics())
+    app = app_with()
+    app.state.backend = None
     assert_error(await post(app, "/v1/score", SCORE), 503, "starting")
     for path in GETS:
         assert_error(await get(app, path), 503, "starting")

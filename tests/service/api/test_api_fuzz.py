@@ -19,11 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
-from service.api import create_app
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
 from tests.service.asgi import Answer, Exchange, chunk
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import app_with
 from tests.service.running import Server
 
 PATHS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
@@ -33,13 +30,7 @@ SECONDS_PER_REQUEST = 60.0
 """After so long a request hangs, on a machine of any speed."""
 
 
-def make_app() -> FastAPI:
-    app = create_app(Settings(), Metrics())
-    app.state.backend = FakeBackend()
-    return app
-
-
-APP = make_app()
+APP = app_with()
 HERE = {"host": "localhost"}  # schemathesis says "testserver", and without keys no other name is answered
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP, headers=HERE)
 

@@ -5,11 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from service.api import create_app
 from service.api.edge import Edge, Message, Receive, Scope, Send
 from service.api.post import PostRoute
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
+from tests.service.fake_backend import app_with
 
 PLAIN = [(b"content-type", b"text/plain; charset=utf-8")]
 
@@ -82,8 +80,7 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_posts_to_us(
 
 
 def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
-    app = create_app(Settings(), Metrics())
-    posts = [route for route in app.routes if "POST" in (getattr(route, "methods", None) or ())]
+    posts = [route for route in app_with().routes if "POST" in (getattr(route, "methods", None) or ())]
     assert len(posts) == 15
     assert all(isinstance(route, PostRoute) for route in posts)
 

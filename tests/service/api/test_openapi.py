@@ -10,15 +10,13 @@ import pytest
 
 from models import Classifier, HeadMask
 from models.checkpoint.hub import DEFAULT
-from service.api import create_app
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
 from tests.clients.environments import run
 from tests.service.experimenting import BOSS, KEYS, config
+from tests.service.fake_backend import app_with
 from tests.service.in_process import serve
 from tests.service.running import Server
 
-DOCUMENT: dict[str, Any] = create_app(Settings(api_keys="alpha"), Metrics()).openapi()
+DOCUMENT: dict[str, Any] = app_with(api_keys="alpha").openapi()
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 

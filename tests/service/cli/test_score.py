@@ -13,10 +13,9 @@ QUERY = "angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
 
 
-def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], clf: Classifier) -> None:
     output = run("score", QUERY, *TITLES, *options)
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     scores = clf.score([(QUERY, title) for title in TITLES])
     expected = [
         f"{scores.score[i]:.4f}\t{clf.grades[scores.grade[i]]}\t{title}" for i, title in enumerate(TITLES)
@@ -24,10 +23,9 @@ def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], tin
     assert output == ("\n".join(expected) + "\n", "")
 
 
-def test_a_mask_and_json(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+def test_a_mask_and_json(run: Run, options: list[str], clf: Classifier) -> None:
     output = run("score", QUERY, *TITLES, *options, "--mask", "0-1.*", "--json")
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     mask = HeadMask.parse("0-1.*", layers=3, heads=4)
     expected = clf.score([(QUERY, title) for title in TITLES], mask)
     rows = [orjson.loads(line) for line in output.out.splitlines()]
@@ -35,11 +33,10 @@ def test_a_mask_and_json(run: Run, options: list[str], tiny_checkpoint: Path) ->
     assert [row["title"] for row in rows] == TITLES
 
 
-def test_a_long_title_in_chunks(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+def test_a_long_title_in_chunks(run: Run, options: list[str], clf: Classifier) -> None:
     title = "steel wood lamp " * 40
     output = run("score", QUERY, title, TITLES[0], *options, "--overflow", "chunks", "--json")
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     expected = clf.score([(QUERY, title), (QUERY, TITLES[0])], overflow="chunks")
     assert expected.chunks is not None
     rows = [orjson.loads(line) for line in output.out.splitlines()]

@@ -73,12 +73,11 @@ def read(path: Path) -> list[dict[str, object]]:
     ],
 )
 def test_every_format_keeps_its_columns_and_gets_the_scores(
-    score: Run, tiny_checkpoint: Path, tmp_path: Path, source: str, target: str
+    score: Run, clf: Classifier, tmp_path: Path, source: str, target: str
 ) -> None:
     output = tmp_path / target
     assert "3 pairs scored" in score(write(tmp_path / source), output).out
 
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     expected = clf.score(PAIRS)
     rows = read(output)
     assert [(row["query"], row["title"]) for row in rows] == PAIRS
@@ -112,10 +111,9 @@ def test_parquet_with_views_of_text(score: Run, tmp_path: Path) -> None:
     assert parquet.read_table(output).column("title").to_pylist() == ["red lamp", "cable"]
 
 
-def test_several_masks_are_several_columns(score: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_several_masks_are_several_columns(score: Run, clf: Classifier, tmp_path: Path) -> None:
     specs, output = ["none", "0-1.*", "random:0.5@3"], tmp_path / "b.jsonl"
     score(write(tmp_path / "a.jsonl"), output, *(part for spec in specs for part in ("--mask", spec)))
-    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     for spec in specs:
         expected = clf.score(PAIRS, HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads))
         found = [row[f"score[full {spec}]"] for row in read(output)]

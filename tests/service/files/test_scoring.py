@@ -46,7 +46,7 @@ def check(output: Path, rows: list[dict[str, str]], model: Path, spec: str) -> N
 
 
 def test_batches_that_do_not_fit_the_memory_are_halved(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, clf: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that a GPU scores beside something else ended in a traceback, hours in."""
     rows = write(tmp_path / "in.csv", 100)
@@ -63,7 +63,7 @@ def test_batches_that_do_not_fit_the_memory_are_halved(
     first_fit = next(index for index, size in enumerate(sizes) if size <= 250)
     assert max(sizes[first_fit + 3 :]) <= 250, "later batches are as large as the one that did not fit"
     pairs = [(row["query"], row["title"]) for row in rows]
-    whole = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
+    whole = clf.score(pairs)
     assert whole.score.shape == (100,)
     monkeypatch.undo()
     check(tmp_path / "out.csv", rows, tiny_checkpoint, "none")

@@ -20,44 +20,40 @@ from tests.checkpoints import write_checkpoint
 from tests.service.in_process import QUERY, TITLES, pairs, serve
 
 
-@pytest.fixture(scope="module")
-def classifier(tiny_checkpoint: Path) -> Classifier:
-    return Classifier.load(tiny_checkpoint, device="cpu", dtype="float32")
+def load(path: Path | str) -> Classifier:
+    return Classifier.load(path, "cpu", "float32")
 
 
-def catalog(classifier: Classifier) -> Catalog:
-    config = LiveConfig.model_validate(
-        {"masks": {"some": "1.0"}, "variants": [{"name": "full"}, {"name": "cut", "head_mask": "0.1"}]}
-    )
-    return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
+def catalog(base: Classifier, **document: Any) -> Catalog:
+    live = document or {
+        "masks": {"some": "1.0"},
+        "variants": [{"name": "full"}, {"name": "cut", "head_mask": "0.1"}],
+    }
+    return build_catalog(LiveConfig.model_validate(live), {BASE: base}, load)
 
 
 def parsed(spec: str, classifier: Classifier) -> HeadMask:
     return HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
 
 
-def test_rows_of_requests_with_one_spec_share_one_mask(classifier: Classifier) -> None:
+def test_rows_of_requests_with_one_spec_share_one_mask(clf: Classifier) -> None:
     """The engine then multiplies by one mask for the batch, which costs less than one for each row."""
-    config = catalog(classifier)
+    config = catalog(clf)
     first, again = config.choose(None, "0.0"), config.choose(None, "0.0")
     assert first.mask is again.mask
-    assert first.mask == parsed("0.0", classifier)
+    assert first.mask == parsed("0.0", clf)
 
 
-def test_a_spec_is_remembered_for_its_variant_and_its_config_alone(classifier: Classifier) -> None:
-    config = catalog(classifier)
-    assert config.choose("full", "@some").mask == parsed("1.0", classifier)
-    assert config.choose("cut", "@some").mask == parsed("0.1,1.0", classifier)
-    other = build_catalog(
-        LiveConfig.model_validate({"masks": {"some": "1.1"}}),
-        {BASE: classifier},
-        lambda path: Classifier.load(path),
-    )
-    assert other.choose(None, "@some").mask == parsed("1.1", classifier)
+def test_a_spec_is_remembered_for_its_variant_and_its_config_alone(clf: Classifier) -> None:
+    config = catalog(clf)
+    assert config.choose("full", "@some").mask == parsed("1.0", clf)
+    assert config.choose("cut", "@some").mask == parsed("0.1,1.0", clf)
+    other = catalog(clf, masks={"some": "1.1"})
+    assert other.choose(None, "@some").mask == parsed("1.1", clf)
 
 
-def test_callers_cannot_fill_the_memory_with_specs(classifier: Classifier) -> None:
-    config = catalog(classifier)
+def test_callers_cannot_fill_the_memory_with_specs(clf: Classifier) -> None:
+    config = catalog(clf)
     for seed in range(2 * CACHED_CHOICES):
         config.choose(None, f"random:0.5@{seed}")
         assert len(config._chosen) <= CACHED_CHOICES
@@ -69,80 +65,60 @@ def test_a_smaller_network_beside_the_weights_is_a_variant_of_its_model(tmp_path
     home = write_checkpoint(tmp_path / "model")
     smaller = write_checkpoint(home / "networks" / "fast", seed=1, num_hidden_layers=1)
     share_words(smaller)
-    document = {
-        "variants": [
-            {"name": "full"},
-            {"name": "fast", "checkpoint": "@fast", "optional": True},
-            {"name": "other", "checkpoint": "@other", "optional": True},
-        ]
-    }
-
-    def load(path: Path | str) -> Classifier:
-        return Classifier.load(path, "cpu", "float32")
-
-    def build() -> Catalog:
-        return build_catalog(LiveConfig.model_validate(document), {BASE: load(home)}, load)
-
-    found = build()
+    variants = [
+        {"name": "full"},
+        {"name": "fast", "checkpoint": "@fast", "optional": True},
+        {"name": "other", "checkpoint": "@other", "optional": True},
+    ]
+    found = catalog(load(home), variants=variants)
     assert list(found.variants) == ["full", "fast"]
     fast = found.variants["fast"].classifier
     assert fast.num_layers == 1
     name = "bert.embeddings.word_embeddings.weight"
     torch.testing.assert_close(fast.network.tensors()[name], load(home).network.tensors()[name])
-    document["variants"][2]["optional"] = False
+    variants[2]["optional"] = False
     with pytest.raises(InvalidConfig, match="the model has no network @other"):
-        build()
+        catalog(load(home), variants=variants)
 
 
 def test_heads_that_a_checkpoint_lost_are_not_on(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The gauge said 144 of a network with 72 heads."""
     prune(tiny_checkpoint, tmp_path / "smaller", HeadMask.parse("0.0-2,2.1", layers=3, heads=4))
-    found = catalog(Classifier.load(tmp_path / "smaller", "cpu", "float32"))
+    found = catalog(load(tmp_path / "smaller"))
     assert [found.variants[name].heads_on for name in ("full", "cut")] == [8, 8]
     assert found.choose("full", "1.*,0.3").heads_on == 3
 
 
 def test_an_optional_variant_of_another_checkpoint_stays_where_that_has_the_mask(
-    classifier: Classifier, tmp_path: Path
+    clf: Classifier, tmp_path: Path
 ) -> None:
     other = write_checkpoint(tmp_path / "other", seed=3)
     (other / "masks").mkdir()
     (other / "masks" / "tuned.json").write_text('{"mask": "0.1"}')
     entry = {"name": "tuned", "checkpoint": str(other), "head_mask": "@tuned", "optional": True}
-    config = LiveConfig.model_validate({"variants": [{"name": "full"}, entry]})
-
-    def build() -> Catalog:
-        return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path, "cpu", "float32"))
-
-    assert build().variants["tuned"].mask == parsed("0.1", classifier)
+    variants = [{"name": "full"}, entry]
+    assert catalog(clf, variants=variants).variants["tuned"].mask == parsed("0.1", clf)
     (other / "masks" / "tuned.json").unlink()
-    assert list(build().variants) == ["full"]
+    assert list(catalog(clf, variants=variants).variants) == ["full"]
 
 
-def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(
-    classifier: Classifier, tmp_path: Path
-) -> None:
+def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(clf: Classifier, tmp_path: Path) -> None:
     smaller = write_checkpoint(tmp_path / "smaller", num_hidden_layers=1)
     document: dict[str, Any] = {
         "masks": {"upper": "1.*", "lower": "0.1", "both": "@upper"},
         "variants": [{"name": "full"}, {"name": "new", "checkpoint": str(smaller)}],
     }
-
-    def build(document: dict[str, Any]) -> Catalog:
-        config = LiveConfig.model_validate(document)
-        return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path, "cpu", "float32"))
-
-    found = build(document)
+    found = catalog(clf, **document)
     assert set(found.masks[BASE]) >= {"upper", "lower", "both"}
     assert found.choose("new", "@lower").mask.heads_on == 3
     with pytest.raises(InvalidMask, match="both"):
         found.choose("new", "@both")
     named = {"name": "wrong", "checkpoint": str(smaller), "head_mask": "@upper"}
     document["variants"].append(named | {"optional": True})
-    assert list(build(document).variants) == ["full", "new"]
+    assert list(catalog(clf, **document).variants) == ["full", "new"]
     document["variants"][2] = named
     with pytest.raises(InvalidConfig, match=r"^masks\.upper: layer 1 "):
-        build(document)
+        catalog(clf, **document)
 
 
 SHAPE: Any = {"layers": 3, "heads": 4, "units": 64}
@@ -161,7 +137,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 async def test_layers_and_units_per_request_by_name_and_as_variants(checkpoint: Path) -> None:
-    clf = Classifier.load(checkpoint, "cpu", "float32")
+    clf = load(checkpoint)
     thin = clf.stored_masks["thin"]
     narrow = HeadMask.parse(NARROW, **SHAPE)
     upper = HeadMask.parse("2.1,skip:1-2", layers=3, heads=4)

@@ -13,14 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models import Classifier
-from service.api import create_app
-from service.config.settings import Settings
 from service.errors import QueueFull
-from service.observe.metrics import Metrics
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.service.asgi import client
 from tests.service.experimenting import config, score
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
 
 LENGTH = "inference-header-content-length"
@@ -206,7 +203,7 @@ async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> No
     )
 
 
-APP = create_app(Settings(api_keys="alpha"), Metrics())
+APP = app_with(api_keys="alpha")
 KEY = {"authorization": "Bearer alpha"}
 
 

@@ -12,9 +12,9 @@ from models import Classifier, HeadMask
 from service.errors import DeadlineExceeded, DeviceFailed, QueueFull
 from service.schemas.requests import DocumentsRequest, ScoreRequest
 from tests.checkpoints import WORDS, random_model, write_vocabulary
-from tests.service.api.test_api import app_with, post
+from tests.service.api.test_api import post
 from tests.service.asgi import client
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")

@@ -9,17 +9,15 @@ import pytest
 import pytest_asyncio
 
 from models import Classifier
-from service.api import create_app
 from service.config.settings import Settings
 from service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
-from service.observe.metrics import Metrics
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.service.asgi import client
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
 
 RERANK = {"query": QUERY, "texts": TITLES}
-APP = create_app(Settings(api_keys="alpha"), Metrics())
+APP = app_with(api_keys="alpha")
 TIMES = ("compute", "total", "tokenization", "queue", "inference")
 
 

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from service.api import create_app
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
 from tests.service.asgi import client
-from tests.service.fake_backend import FakeBackend
+from tests.service.fake_backend import app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session
 
-APP = create_app(Settings(), Metrics())
+APP = app_with()
 PATHS = ("/score", "/v1/score")
 
 
@@ -93,7 +90,6 @@ async def test_a_request_of_ours_stays_ours(shared: Service) -> None:
 async def test_wrong_requests_are_refused_with_their_own_names(
     path: str, body: dict[str, Any], message: str
 ) -> None:
-    APP.state.backend = FakeBackend()
     async with client(APP) as http:
         answer = await http.post(path, json=body)
     error = answer.json()["error"]
