@@ -19,12 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.checkpoint.decoder import Rope
 from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.layer import Layer, MultiHeadAttention, head_rows
 from models.network import Network
 from models.ops.causal import Causal
-from models.ops.torch import Norm, Tensors, attention_probabilities, normed, rotations
+from models.ops.torch import Norm, Tensors, attention_probabilities, normed
 from models.selection import Chosen
 
 
@@ -53,11 +52,10 @@ class DecoderNetwork(Network):
     """A decoder with a classifier on the last token."""
 
     def lay_out(self, tensors: Tensors) -> None:
-        """Make the angles, the embeddings, layers and classifier."""
+        """Make the embeddings, layers and classifier."""
         how = self.config.decoder
         assert how is not None
         self.how = how
-        self.rotation = _rotation(how.rope, self.config.max_positions, how.head_size, self.device)
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
         self.layers = [self.pre_norm_layer(tensors, number) for number in range(self.config.num_layers)]
         self.final_norm = self.norm(tensors, "bert.final_norm")
@@ -81,7 +79,8 @@ class DecoderNetwork(Network):
         if not kept:
             return None
         borders = tuple(range(0, self.config.num_heads + 1, self.config.num_heads // self.how.key_heads))
-        whole = Causal(borders, self.rotation, query_norm, key_norm, self.config.layer_norm_eps)
+        rotation = self.rotations[self.config.ropes[number]]
+        whole = Causal(borders, rotation, query_norm, key_norm, self.config.layer_norm_eps)
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
         return GroupedAttention(
             len(kept),
@@ -130,13 +129,3 @@ class DecoderNetwork(Network):
         hidden = ~heads.causal.visible(length, length, x.device)
         bias = query.new_zeros(length, length).masked_fill_(hidden, -torch.inf)
         return attention_probabilities(query, heads.causal.grouped(key), bias)
-
-
-def _rotation(rope: Rope, positions: int, head_size: int, device: torch.device) -> Tensor:
-    """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
-    divisor = torch.tensor(rope.factor)
-    if rope.ramp is not None:
-        low, high = rope.ramp
-        scaled = ((torch.arange(head_size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)
-        divisor = 1 / (scaled / rope.factor + 1 - scaled)
-    return rotations(rope.theta, positions, head_size, device, divisor) * rope.length

@@ -35,14 +35,12 @@ from models.masks.rows import Masks, RowMasks, rows_of
 from models.ops import choose
 from models.ops.torch import (
     Linear,
-    Positions,
     Tensors,
     TorchOps,
     activate,
     attention_probabilities,
     normed,
     rotated,
-    rotations,
 )
 from models.selection import Chosen, Selector
 from models.weights import Weights
@@ -320,10 +318,6 @@ class ModernBert(Network):
         self.reads_first_tokens = not config.pools_mean
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
         self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
-        self.rotations = {
-            theta: rotations(theta, config.max_positions, config.head_size, self.device)
-            for theta in set(config.thetas)
-        }
         # What enters the first layer is normalised already.
         self.layers = [
             self.pre_norm_layer(tensors, number, norms_input=number > 0)
@@ -333,10 +327,6 @@ class ModernBert(Network):
         self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
         self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
         self.classifier = self.linear(tensors, "classifier", torch.float32)
-
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
-        """Return the rotation and the window of a layer."""
-        return Positions(self.rotations[self.config.thetas[number]], self.config.windows[number])
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word embeddings, normalised: (T, D)."""

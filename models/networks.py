@@ -12,7 +12,7 @@ from models.checkpoint.families import FAMILIES
 from models.decoder import DecoderNetwork
 from models.network import Bert, ModernBert, Network
 from models.ops.torch import TorchOps
-from models.positions import AlibiBert, Deberta, RotaryBert
+from models.positions import AlibiBert, Deberta
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,6 @@ NETWORKS: dict[str, type[Network]] = {
     "bert": Bert,
     "modernbert": ModernBert,
     "deberta": Deberta,
-    "rotary": RotaryBert,
     "alibi": AlibiBert,
     "decoder": DecoderNetwork,
 }

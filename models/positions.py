@@ -1,9 +1,4 @@
-"""BERT with other positions: DeBERTa-v2's scores of distances, rotations (GTE "new"), or ALiBi's slopes.
-
-Both kinds of scores are in `models.ops.relative`.
-"""
-
-import math
+"""BERT that scores distances: DeBERTa-v2's attention, or ALiBi's slopes (`models.ops.relative`)."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +9,7 @@ from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM, layer_prefix
 from models.network import Bert
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import Linear, Norm, Positions, Tensors, rotations
+from models.ops.torch import Linear, Norm, Positions, Tensors
 
 
 class Deberta(Bert):
@@ -65,30 +60,6 @@ class Deberta(Bert):
         """Return the sum of the embeddings, widened and then normalised: (T, D)."""
         x = self.embeddings(batch)
         return self.embedding_norm(x if self.widen is None else self.widen(x))
-
-
-class RotaryBert(Bert):
-    """BERT that rotates queries and keys by their positions, with or without NTK scaling."""
-
-    def lay_out(self, tensors: Tensors) -> None:
-        """Make the angles, embeddings, layers and classifier.
-
-        With a factor f, the base θ becomes θ·f, and angles shrink by f^(2/d) (https://kexue.fm/archives/9706);
-        with an exponent b ("mixed") they keep θ, and the i-th one shrinks by exp(ln f · (2i/d)^b), i from 1.
-        """
-        assert self.config.rotary is not None
-        theta, factor, mixed = self.config.rotary
-        size, positions = self.config.head_size, self.config.max_positions
-        divisor = torch.tensor(factor ** (2 / size))
-        if mixed is not None:
-            divisor = (math.log(factor) * (torch.arange(1, size // 2 + 1) * 2 / size) ** mixed).exp()
-        base = theta * factor if mixed is None else theta
-        self.rotation = rotations(base, positions, size, self.device, divisor)
-        super().lay_out(tensors)
-
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
-        """Return the rotation, the same in each layer."""
-        return Positions(self.rotation)
 
 
 class AlibiBert(Bert):

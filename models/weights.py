@@ -9,14 +9,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig
+from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
 from models.ops.kernel_library import fitting
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps, rotations
 
 P = TypeVar("P", Linear, Norm, Tensor)
 
@@ -30,6 +30,7 @@ class Weights(ABC):
         self.config = config
         self.ops = ops
         self._parts: dict[str, Linear | Norm | Tensor] = {}
+        self.rotations = {rope: _rotation(rope, config, ops.device) for rope in set(config.ropes)}
 
     def part(self, name: str, part: P) -> P:
         """Remember a part outside the attention under its name, for `tensors`."""
@@ -84,7 +85,11 @@ class Weights(ABC):
 
     def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
-        return PLAIN_POSITIONS
+        config = self.config
+        if not config.ropes:
+            return PLAIN_POSITIONS
+        window = config.windows[number] if config.windows else None
+        return Positions(self.rotations[config.ropes[number]], window)
 
     def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> MultiHeadAttention | None:
         """Lay out the heads of a layer; None if pruning left none. norm: after W^O and the residual."""
@@ -156,3 +161,16 @@ class Weights(ABC):
                 tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
         empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
         return empty | {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
+    """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
+    size, divisor = config.head_size, torch.tensor(rope.factor)
+    if rope.ramp is not None:
+        low, high = rope.ramp
+        scaled = ((torch.arange(size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)
+        divisor = 1 / (scaled / rope.factor + 1 - scaled)
+    if rope.exponent is not None:
+        share = torch.arange(1, size // 2 + 1) * 2 / size
+        divisor = (math.log(rope.factor) * share**rope.exponent).exp()
+    return rotations(rope.theta, config.max_positions, size, device, divisor) * rope.length

@@ -31,6 +31,22 @@ QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary angles position·θ^(−2i/d), whose frequencies may be divided by `factor`.
+
+    ramp: between these i YaRN goes over from whole frequencies to divided ones (Peng et al. 2023,
+    https://arxiv.org/abs/2309.00071); None: all are divided. exponent: the i-th one, from 1, is divided by
+    exp(ln factor · (2i/d)^exponent) instead. length: cosines and sines are multiplied by it.
+    """
+
+    theta: float
+    factor: float = 1.0
+    ramp: tuple[float, float] | None = None
+    exponent: float | None = None
+    length: float = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Shape and labels of one sequence classifier.
@@ -51,11 +67,10 @@ class ModelConfig:
     gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
     attention_bias, mlp_bias, norm_bias, head_bias: these parts have biases in the checkpoint.
     pools_mean: the classifier reads the mean of all tokens, not the first one.
-    windows: for each layer how many tokens to each side a token sees; None: all. thetas: for each layer the
-        base of its rotary angles. Both are empty for a network without rotary positions.
+    windows: for each layer how many tokens to each side a token sees; None: all. ropes: for each layer its
+        rotary angles. Empty for a network in which each layer sees all, or that has no rotary positions.
     gate_bias: the maps into a gated feed-forward network have biases, if `mlp_bias`.
     absolute_positions: the network adds embeddings of positions. disentangled: of DeBERTa's attention.
-    rotary: base, factor and mixed exponent of rotary angles that all layers of a post-norm network share.
     decoder: of a network that attends to what stands before a token.
     """
 
@@ -86,11 +101,10 @@ class ModelConfig:
     head_bias: bool = True
     pools_mean: bool = False
     windows: tuple[int | None, ...] = ()
-    thetas: tuple[float, ...] = ()
+    ropes: tuple[Rope, ...] = ()
     gate_bias: bool = True
     absolute_positions: bool = True
     disentangled: Disentangled | None = None
-    rotary: tuple[float, float, float | None] | None = None
     decoder: Decoder | None = None
 
     def is_stored(self, name: str) -> bool:
@@ -118,7 +132,7 @@ class ModelConfig:
             self,
             num_layers=len(layers),
             windows=tuple(self.windows[layer] for layer in layers) if self.windows else (),
-            thetas=tuple(self.thetas[layer] for layer in layers) if self.thetas else (),
+            ropes=tuple(self.ropes[layer] for layer in layers) if self.ropes else (),
         )
 
     def parameters_of(self, heads: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.config import ModelConfig
+from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Expected, Family
 from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
 from models.checkpoint.shapes import decoder_shapes
@@ -52,20 +52,6 @@ _YARN = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attentio
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary angles position·θ^(−2i/d), whose frequencies may be scaled by `factor`.
-
-    ramp: between these i YaRN goes over from whole frequencies to scaled ones; None: all are scaled.
-    length: cosines and sines are multiplied by it. Peng et al. 2023, https://arxiv.org/abs/2309.00071.
-    """
-
-    theta: float
-    factor: float = 1.0
-    ramp: tuple[float, float] | None = None
-    length: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Decoder:
     """The parts of a decoder's network beyond `ModelConfig`.
 
@@ -78,7 +64,6 @@ class Decoder:
 
     head_size: int
     key_heads: int
-    rope: Rope
     head_norms: bool
     norm_offset: float
     embedding_scale: float
@@ -160,10 +145,10 @@ class DecoderFamily(Family):
             absolute_positions=False,
             attention_bias=biased,
             mlp_bias=False,
+            ropes=(_rope(raw, positions, head_size),) * layers,
             decoder=Decoder(
                 head_size=head_size,
                 key_heads=key_heads,
-                rope=_rope(raw, positions, head_size),
                 head_norms=self.head_norms,
                 norm_offset=float(self.is_gemma),
                 embedding_scale=math.sqrt(hidden) if self.is_gemma else 1.0,
@@ -235,4 +220,5 @@ def _rope(raw: Mapping[str, Any], positions: int, head_size: int) -> Rope:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_size - 1)
     length = given.get("attention_factor") or (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
-    return Rope(theta, factor, (low, high if high > low else low + 0.001), positive_float(length, "length"))
+    ramp = low, high if high > low else low + 0.001
+    return Rope(theta, factor, ramp, length=positive_float(length, "length"))

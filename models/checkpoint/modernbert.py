@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.checkpoint.config import ModelConfig
+from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Expected, Family
 from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
 from models.checkpoint.shapes import PROJECTIONS, modernbert_shapes
@@ -79,7 +79,7 @@ class ModernBertFamily(Family):
             head_activation=activation(raw, "classifier_activation"),
             gated=True,
             windows=tuple(window if kind == LOCAL else None for kind in kinds),
-            thetas=tuple(thetas[kind] for kind in kinds),
+            ropes=tuple(Rope(thetas[kind]) for kind in kinds),
             pools_mean=pooling == "mean",
             attention_bias=flag(raw, "attention_bias"),
             mlp_bias=flag(raw, "mlp_bias"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from models.checkpoint.config import ModelConfig
+from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Expected, LikeBert
 from models.checkpoint.fields import need, positive_float, positive_int
 from models.checkpoint.shapes import PROJECTIONS, Shapes, bert_shapes
@@ -80,7 +80,6 @@ class GteFamily(_Gated):
 
     encoder: str = "new."
     in_layer: Mapping[str, str] = field(default_factory=lambda: _GTE_LAYER)
-    network: str = "rotary"
     expected: Expected = _gate_first
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
@@ -95,8 +94,7 @@ class GteFamily(_Gated):
         _check_fixed(raw, fixed)
         shape = super().shape(raw)
         need(shape.head_size % 2 == 0, "hidden_size", shape.hidden_size, "heads must be even, to be rotated")
-        theta = positive_float(raw.get("rope_theta", 10_000.0), "rope_theta")
-        return replace(shape, rotary=(theta, *_scaling(raw)))
+        return replace(shape, ropes=(_rope(raw, shape.head_size),) * shape.num_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +153,15 @@ def _check_fixed(raw: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
         need(raw.get(name, value) == value, name, raw.get(name), f"only {value!r} is supported")
 
 
-def _scaling(raw: Mapping[str, Any]) -> tuple[float, float | None]:
-    """Return by what the rotary angles are scaled, and the exponent of mixed scaling (None: fixed)."""
-    scaling = raw.get("rope_scaling")
+def _rope(raw: Mapping[str, Any], head_size: int) -> Rope:
+    """Return the rotary angles. With NTK scaling by f, θ becomes θ·f and angles shrink by f^(2/d)
+    (https://kexue.fm/archives/9706); `mixed_b` is an exponent, with which θ stays."""
+    theta, scaling = positive_float(raw.get("rope_theta", 10_000.0), "rope_theta"), raw.get("rope_scaling")
     if scaling is None:
-        return 1.0, None
+        return Rope(theta)
     is_ntk = isinstance(scaling, Mapping) and scaling.get("type") == "ntk"
     need(is_ntk, "rope_scaling", scaling, "only type 'ntk' is supported")
-    mixed = scaling.get("mixed_b")
-    factor = positive_float(scaling.get("factor"), "rope_scaling.factor")
-    return factor, None if mixed is None else positive_float(mixed, "rope_scaling.mixed_b")
+    factor, mixed = positive_float(scaling.get("factor"), "rope_scaling.factor"), scaling.get("mixed_b")
+    if mixed is None:
+        return Rope(theta * factor, factor ** (2 / head_size))
+    return Rope(theta, factor, exponent=positive_float(mixed, "rope_scaling.mixed_b"))

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models import Classifier, UnsupportedCheckpoint
-from models.checkpoint.config import ModelConfig, parse_config
+from models.checkpoint.config import ModelConfig, Rope, parse_config
 from tests.modernberts import write_modernbert
 
 BASE: dict[str, Any] = {
@@ -58,12 +58,12 @@ def test_every_form_says_the_same(form: dict[str, Any]) -> None:
     config = parsed(**form)
 
     assert config.windows == (None, 64, 64, None)
-    assert config.thetas == (160000.0, 10000.0, 10000.0, 160000.0)
+    assert [rope.theta for rope in config.ropes] == [160000.0, 10000.0, 10000.0, 160000.0]
     assert (config.max_positions, config.layer_norm_eps, config.pools_mean) == (8192, 1e-5, False)
 
 
 def test_null_for_the_local_theta_means_the_global_one() -> None:
-    assert parsed(local_rope_theta=None, global_rope_theta=5e4).thetas == (5e4,) * 4
+    assert parsed(local_rope_theta=None, global_rope_theta=5e4).ropes == (Rope(5e4),) * 4
 
 
 @pytest.mark.parametrize(
