@@ -93,14 +93,13 @@ def command(
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
-        pairs, masks = check(data, columns, paths, mask or [])
+        pairs, masks, labels = check(data, columns, paths, mask or [])
         sides: list[Side] = []
         for path, masks_of_model in zip(paths, masks, strict=True):
             sides_of_model = score(path, pairs, masks_of_model, device, dtype)
             if sides_of_model[0].model in {side.model for side in sides}:
                 sides_of_model = [replace(side, model=str(path)) for side in sides_of_model]
             sides += sides_of_model
-        labels = labels_of(paths[0])
     else:
         network = Network(model[0] if model else None, config, variant, None, device, dtype)
         judged = host.sides(network, data, columns)
@@ -157,8 +156,8 @@ def check(
     columns: Columns,
     models: Sequence[str | None],
     values: list[str],
-) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
-    """Return the pairs, and each model's masks as they were written, `none` first.
+) -> tuple[list[LabelledPair], list[dict[str, HeadMask]], tuple[str, ...]]:
+    """Return the pairs, each model's masks as they were written, `none` first, and the first one's labels.
 
     Refuse wrong arguments before torch is imported, which takes seconds.
     """
@@ -169,23 +168,24 @@ def check(
 
     if len(set(models)) < len(models):
         raise typer.BadParameter("one model is given twice", param_hint="--model")
-    grades = set()
-    masks = []
+    labels, masks = [], []
     for path in models:
         directory = locate(path)
         config = read_config(directory)
         if not config.is_graded:
             raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
-        grades.add(len(config.labels))
+        labels.append(config.labels)
         stored = read_stored_masks(directory, config)
         shape = {"layers": config.num_layers, "heads": config.num_heads}
         parsed = {value: parse_mask(value, config, stored) for value in values}
         masks.append({"none": HeadMask.none(**shape)} | parsed)
+    grades = set(map(len, labels))
     if len(grades) > 1:
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
         )
-    return read_labelled(data, grades=grades.pop(), labels=labels_of(models[0]), columns=columns), masks
+    pairs = read_labelled(data, grades=grades.pop(), labels=labels[0], columns=columns)
+    return pairs, masks, labels[0]
 
 
 def score(
@@ -212,11 +212,3 @@ def named(sides: list[Side]) -> list[Side]:
     if len({side.model for side in sides}) == 1:
         return sides
     return [replace(side, name=side.model + side.name.removeprefix(side.variant)) for side in sides]
-
-
-def labels_of(model: str | None) -> tuple[str, ...]:
-    """Return the names of a model's grades, least relevant first."""
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-
-    return read_config(locate(model)).labels
