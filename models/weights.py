@@ -117,25 +117,8 @@ class Weights(ABC):
 
     def parameters_off(self, mask: HeadMask) -> int:
         """Return how many weights belong to the heads, units and layers that a mask switches off."""
-        config = self.config
-        stored = replace(config, int8=False).is_stored
-        sizes = {name: math.prod(shape) for name, shape in expected_shapes(config) if stored(name)}
-        total = 0
-        for number, layer in enumerate(self.layers):
-            prefix = layer_prefix(number)
-            if number in mask.skipped:
-                total += sum(size for name, size in sizes.items() if name.startswith(prefix))
-                continue
-            kept = config.kept_heads[number]
-            on = [head for head in kept if mask.matrix[number, head]]
-            total += config.parameters_of(kept) - config.parameters_of(on)
-            if mask.units_off is not None:
-                width = layer.units.count
-                maps = [f"{prefix}{name}.dense." for name in ("intermediate", "gate", "output")]
-                names = [f"{name}weight" for name in maps] + [f"{name}bias" for name in maps[:2]]
-                unit = sum(sizes.get(name, 0) for name in names) // width
-                total += unit * int(mask.units_off[number, :width].sum())
-        return total
+        whole, smaller = (_parameters(config) for config in (self.config, self.config.under(mask)))
+        return whole - smaller
 
     def tensors(self) -> dict[str, Tensor]:
         """Return float32 weights under our names; int8 weights as the floats they stand for."""
@@ -161,6 +144,12 @@ class Weights(ABC):
                 tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
         empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
         return empty | {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _parameters(config: ModelConfig) -> int:
+    """Return the number of weights of a float checkpoint of this shape."""
+    is_stored = replace(config, int8=False).is_stored
+    return sum(math.prod(shape) for name, shape in expected_shapes(config) if is_stored(name))
 
 
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:

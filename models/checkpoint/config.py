@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from models.checkpoint.fields import need, positive_float, positive_int, read_json
 from models.checkpoint.files import check_files, weights_of
 from models.checkpoint.modules import Head, check_head, read_head, with_modules
@@ -126,22 +128,39 @@ class ModelConfig:
             return self.decoder.output_bias
         return self.attention_bias if ".attention." in module else self.mlp_bias
 
-    def of_layers(self, layers: Sequence[int]) -> ModelConfig:
-        """Return the shape of a network of only these layers; `kept_heads` and `widths` stay as they are."""
+    def heads_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
+        """Return the heads of each layer that a mask keeps, ascending; none in a layer that it skips."""
+        return tuple(
+            tuple(head for head in held if mask.matrix[layer, head] > 0)
+            for layer, held in enumerate(self.kept_heads)
+        )
+
+    def units_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
+        """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips.
+
+        A unit is an inner activation of a layer's feed-forward half: a row of the up map (and of the gate)
+        and a column of the down map.
+        """
+        units = []
+        for layer, width in enumerate(self.widths):
+            on = np.ones(width, np.bool_) if mask.units_off is None else ~mask.units_off[layer, :width]
+            units.append(() if layer in mask.skipped else tuple(np.flatnonzero(on).tolist()))
+        return tuple(units)
+
+    def under(self, mask: HeadMask) -> ModelConfig:
+        """Return the shape of the network that a mask leaves: its layers are numbered from 0, its heads keep
+        their numbers, and a layer may be without units."""
+        layers, heads, units = mask.layers_kept, self.heads_kept(mask), self.units_kept(mask)
+        widths = tuple(len(units[layer]) for layer in layers)
         return replace(
             self,
             num_layers=len(layers),
             windows=tuple(self.windows[layer] for layer in layers) if self.windows else (),
             ropes=tuple(self.ropes[layer] for layer in layers) if self.ropes else (),
+            kept_heads=tuple(heads[layer] for layer in layers),
+            intermediate_size=max(widths, default=0),
+            widths=widths,
         )
-
-    def parameters_of(self, heads: Sequence[int]) -> int:
-        """Return the number of parameters of some heads of a layer: their parts of W^Q, W^K, W^V and W^O."""
-        own = 0 if self.disentangled is None else len(self.disentangled.own_maps)
-        keys = len(set(self.key_heads(heads)))
-        rows = (1 + own) * len(heads) + 2 * keys
-        biases = rows if self.attention_bias else 0
-        return self.head_size * ((rows + len(heads)) * self.hidden_size + biases)
 
     def key_heads(self, heads: Sequence[int]) -> list[int]:
         """Return the head of keys and values that each of some heads of queries reads, as in the unpruned

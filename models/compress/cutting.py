@@ -11,7 +11,7 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.shapes import layer_prefix
-from models.compress.structure import check, kept_heads, kept_layers, kept_units
+from models.compress.structure import check
 from models.errors import ModelError
 from models.layer import head_rows
 from models.masks.head_mask import HeadMask
@@ -27,21 +27,16 @@ def cut(
     Raises ModelError as `check` does.
     """
     check(mask, config)
-    heads, units, layers = kept_heads(mask, config), kept_units(mask, config), kept_layers(mask)
+    heads, units, left = config.heads_kept(mask), config.units_kept(mask), config.under(mask)
     smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(mask.layers_kept):
         prefix = layer_prefix(layer)
         of_layer = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         _cut_heads(of_layer, config, layer, heads[layer], mask.matrix[layer])
         _cut_units(of_layer, config, layer, units[layer])
         smaller |= {layer_prefix(number) + name.removeprefix(prefix): t for name, t in of_layer.items()}
-    widths = tuple(max(1, len(units[layer])) for layer in layers)
-    return smaller, replace(
-        config.of_layers(layers),
-        kept_heads=tuple(heads[layer] for layer in layers),
-        intermediate_size=max(widths),
-        widths=widths,
-    )
+    widths = tuple(max(1, width) for width in left.widths)
+    return smaller, replace(left, intermediate_size=max(widths), widths=widths)
 
 
 def _cut_heads(

@@ -101,6 +101,11 @@ class HeadMask:
         return int(np.count_nonzero(self.matrix))
 
     @property
+    def layers_kept(self) -> tuple[int, ...]:
+        """Return the layers that are computed, ascending."""
+        return tuple(layer for layer in range(self.layers) if layer not in self.skipped)
+
+    @property
     def layers_on(self) -> int:
         """Return how many layers are computed."""
         return self.layers - len(self.skipped)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoint.config import ModelConfig
-from models.compress.structure import kept_heads, kept_layers, kept_units, whole
+from models.compress.structure import whole
 from models.masks.head_mask import HeadMask
 from models.study.base import Head, Heads
 from models.study.gradients import Gradients
@@ -145,8 +145,8 @@ class Planner:
 
     def seconds(self, mask: HeadMask) -> float:
         """Return the predicted time of the network that a mask leaves."""
-        heads, units = kept_heads(mask, self.config), kept_units(mask, self.config)
-        return self.times.network([(len(heads[layer]), len(units[layer])) for layer in kept_layers(mask)])
+        heads, units = self.config.heads_kept(mask), self.config.units_kept(mask)
+        return self.times.network([(len(heads[layer]), len(units[layer])) for layer in mask.layers_kept])
 
     def fitting(self, seconds: float, skipped: Collection[int] = ()) -> HeadMask | None:
         """Return the mask of least loss without these layers that takes at most `seconds`; None if
@@ -198,8 +198,8 @@ def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:
     """Return a mask that keeps as many heads and units of each layer, drawn at random."""
     rng = np.random.default_rng([seed, 10])
     matrix, units_off = _nothing_off(config)
-    heads, units = kept_heads(mask, config), kept_units(mask, config)
-    for layer in kept_layers(mask):
+    heads, units = config.heads_kept(mask), config.units_kept(mask)
+    for layer in mask.layers_kept:
         held = config.kept_heads[layer]
         matrix[layer, rng.permutation(held)[len(heads[layer]) :]] = 0
         units_off[layer, rng.permutation(config.widths[layer])[len(units[layer]) :]] = True

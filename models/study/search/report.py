@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from models.compress.structure import kept_heads, kept_units
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
@@ -84,10 +83,8 @@ def _is_untestable(found: Found) -> bool:
 
 def _counts(point: Point, study: Study) -> tuple[int, int]:
     """Return how many heads and units stay."""
-    heads, units = (
-        sum(map(len, kept(point.mask, study.classifier.config))) for kept in (kept_heads, kept_units)
-    )
-    return heads, units
+    config = study.classifier.config
+    return sum(map(len, config.heads_kept(point.mask))), sum(map(len, config.units_kept(point.mask)))
 
 
 def _shown(study: Study) -> str:
@@ -221,7 +218,7 @@ def _test_section(found: Found, study: Study) -> Section:
 
 def _chosen_section(study: Study, point: Point) -> Section:
     config = study.classifier.config
-    heads, units = kept_heads(point.mask, config), kept_units(point.mask, config)
+    heads, units = config.heads_kept(point.mask), config.units_kept(point.mask)
     columns = 3 if study.by_time else 2  # the number of units says nothing if only heads may go
     rows = tuple(
         (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")[:columns]

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from models import Classifier, HeadMask
-from models.compress.structure import kept_heads, kept_units
 from models.networks import build
 from models.study.base import held_heads
 from models.study.gradients import DifferentiableNetwork, Gradients
@@ -100,8 +99,8 @@ def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     heads = replace(planner, what=("heads",)).fitting(planner.whole_seconds / 1.1)
     assert units is not None
     assert heads is not None
-    assert kept_heads(units, config) == config.kept_heads
-    assert {len(units) for units in kept_units(heads, config)} == {UNITS}
+    assert config.heads_kept(units) == config.kept_heads
+    assert {len(units) for units in config.units_kept(heads)} == {UNITS}
     assert replace(planner, what=("heads",)).fitting(planner.whole_seconds / 20) is None
 
 
