@@ -113,10 +113,6 @@ class PackedBatch:
         """Return the same batch for a layer that only first tokens leave."""
         return replace(self, first_only=True)
 
-    def of_last_tokens(self) -> Self:
-        """Return the same batch for a layer that only last tokens leave."""
-        return replace(self, last_only=True)
-
     def leaving(self, x: Tensor) -> Tensor:
         """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first or last tokens."""
         if self.last_only:

@@ -51,6 +51,8 @@ class GroupedAttention(MultiHeadAttention):
 class DecoderNetwork(Network):
     """A decoder with a classifier on the last token."""
 
+    reads = "last"
+
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings, layers and classifier."""
         how = self.config.decoder
@@ -95,10 +97,6 @@ class DecoderNetwork(Network):
         x = F.embedding(batch.ids, self.word_embeddings)
         scale = self.how.embedding_scale
         return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
-
-    def views(self, batch: PackedBatch) -> list[PackedBatch]:
-        """Return the batch as each layer computes it: only last tokens leave the last one."""
-        return [batch] * (len(self.layers) - 1) + [batch.of_last_tokens()]
 
     def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
         """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""

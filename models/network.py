@@ -19,7 +19,7 @@ The tests hold them to transformers' BertModel and ModernBertModel.
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -59,8 +59,8 @@ class Network(Weights):
     max_pack_tokens: the tokens of the largest pack that the device computes well; None for any number.
     """
 
-    reads_first_tokens = True
-    """Whether the classifier reads first tokens alone; the last layer then computes no others."""
+    reads: Literal["first", "last", "all"] = "first"
+    """The tokens of a sequence that the classifier reads; the last layer computes no others."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Network(Weights):
 
     def views(self, batch: PackedBatch) -> list[PackedBatch]:
         """Return the batch as each layer computes it: only the tokens that are read leave the last one."""
-        last = replace(batch, first_only=True) if self.reads_first_tokens else batch
+        last = replace(batch, first_only=self.reads == "first", last_only=self.reads == "last")
         return [batch] * (len(self.layers) - 1) + [last]
 
     def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
@@ -315,7 +315,7 @@ class ModernBert(Network):
     def lay_out(self, tensors: Tensors) -> None:
         """Make the layers, embeddings and classifier."""
         config = self.config
-        self.reads_first_tokens = not config.pools_mean
+        self.reads = "all" if config.pools_mean else "first"
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
         self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
         # What enters the first layer is normalised already.
@@ -335,7 +335,7 @@ class ModernBert(Network):
     def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """Return the normalised first tokens, or the mean of each sequence's: (B, D)."""
         x = self.final_norm(x)
-        if self.reads_first_tokens:
+        if self.reads == "first":
             return x
         # The last bag ends with the list, whatever its offset: padding must not be in it.
         tokens = torch.arange(int(batch.lengths.sum()), dtype=torch.int32, device=self.device)
