@@ -82,28 +82,18 @@ def family_of(raw: Mapping[str, Any]) -> str:
     """
     if (own := family_of_own_code(raw)) is not None:
         return own
-    model_type, is_listwise = raw.get("model_type"), raw.get("architectures") == ["JinaForRanking"]
-    if model_type is None:
-        return _family_without_type(raw)
-    if not isinstance(model_type, str) or model_type not in FAMILIES or is_listwise:
-        kind = " of a listwise reranker" if is_listwise else ""
+    model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
+    family = model_type
+    if model_type is None:  # XLMRobertaForSequenceClassification
+        first = str(architectures[0]) if isinstance(architectures, list) else ""
+        class_names = {name.replace("-", ""): name for name in FAMILIES}
+        family = class_names.get(re.split("For|Model", first)[0].lower())
+    is_listwise = architectures == ["JinaForRanking"]
+    if not isinstance(family, str) or family not in FAMILIES or is_listwise:
+        kind = " (a listwise reranker)" if is_listwise else ""
         raise UnsupportedCheckpoint(
-            f"config.json: model_type is {model_type!r}{kind}, which is not supported; supported: "
-            f"{', '.join(FAMILIES)}"
-        )
-    _refuse_forks(raw)
-    return model_type
-
-
-def _family_without_type(raw: Mapping[str, Any]) -> str:
-    architectures = raw.get("architectures") or ["BertModel"]
-    first = str(architectures[0]) if isinstance(architectures, list) else ""
-    class_names = {name.replace("-", ""): name for name in FAMILIES}  # XLMRobertaForSequenceClassification
-    family = class_names.get(re.split("For|Model", first)[0].lower())
-    if family is None:
-        raise UnsupportedCheckpoint(
-            f"config.json: there is no model_type, and architectures is {architectures!r}; "
-            f"supported: {', '.join(FAMILIES)}"
+            f"config.json: model_type is {model_type!r}, and architectures is "
+            f"{raw.get('architectures')!r}{kind}; supported: {', '.join(FAMILIES)}"
         )
     _refuse_forks(raw)
     return family
