@@ -13,7 +13,7 @@ from models.study.base import Judged
 from models.study.report_files import JSON
 from models.study.result import Result
 from models.study.runner import Runner
-from models.study.study import FULL, Study
+from models.study.study import QUICK, Study
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "tool", "case", "phone"]
 
@@ -46,4 +46,4 @@ def drawn(result: Result) -> list[str]:
 
 def study(classifier: Classifier, out: Path, data: Judged | None = None) -> Study:
     data = data or judged()
-    return Study(classifier, data, Runner(classifier, data), out, effort=replace(FULL, resamples=200))
+    return Study(classifier, data, Runner(classifier, data), out, effort=replace(QUICK, resamples=200))
