@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from models import Classifier, device
 from models.ops.kernel_build import build_all, levels_of_machine
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import load, write_checkpoint
 from tests.service.running import Server, running
 
 settings.load_profile("ci")  # everywhere: the same examples in every run, however long each takes
@@ -99,7 +99,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def clf(tiny_checkpoint: Path) -> Classifier:
     """Its network, for tests that leave it as it is."""
-    return Classifier.load(tiny_checkpoint, "cpu", "float32")
+    return load(tiny_checkpoint)
 
 
 @pytest.fixture(scope="session")

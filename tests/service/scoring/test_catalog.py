@@ -16,12 +16,8 @@ from models.training.shipped.smaller import share_words
 from service.config.masks import resolve_masks
 from service.config.settings import InvalidConfig, LiveConfig
 from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import load, write_checkpoint
 from tests.service.in_process import QUERY, TITLES, pairs, serve
-
-
-def load(path: Path | str) -> Classifier:
-    return Classifier.load(path, "cpu", "float32")
 
 
 def catalog(base: Classifier, **document: Any) -> Catalog:

@@ -69,25 +69,6 @@ async def test_one_word_stays_and_a_note_says_why(shared: Service) -> None:
 
 
 @in_session
-@pytest.mark.parametrize(
-    ("body", "param", "says"),
-    [
-        ({"query": "\u0301 \u0301"}, "query", "no character that the model can read"),
-        ({"variant": "nope"}, "variant", "there are full, masked, cut"),
-        ({"head_mask": "9.9"}, "head_mask", "layers 0 to 2"),
-    ],
-)
-async def test_what_only_the_model_can_refuse_names_the_field(
-    shared: Service, body: dict[str, Any], param: str, says: str
-) -> None:
-    before = shared.metric("headroom_batch_pairs_count")
-    error = await shared.refused("/v1/condense", 422, **({"query": QUERY, "titles": TITLES} | body))
-    assert error["param"] == param
-    assert says in error["message"]
-    assert shared.metric("headroom_batch_pairs_count") == before
-
-
-@in_session
 @pytest.mark.parametrize("method", METHODS)
 async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
     shared: Service, monkeypatch: pytest.MonkeyPatch, method: Method

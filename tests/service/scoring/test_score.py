@@ -143,22 +143,29 @@ async def test_attention_refuses_more_than_one_answer_can_hold(
 
 @in_session
 @pytest.mark.parametrize(
-    ("body", "param"),
+    ("path", "body", "param", "says"),
     [
-        ({"query": QUERY, "titles": ["x"], "head_mask": "3.0"}, "head_mask"),
-        ({"query": QUERY, "titles": ["x"], "head_mask": {"weights": [[1]]}}, "head_mask"),
-        ({"query": QUERY, "titles": ["x"], "head_mask": "@unknown"}, "head_mask"),
-        ({"query": QUERY, "titles": ["x"], "variant": "nope"}, "variant"),
-        ({"query": "\u0301", "titles": ["x"]}, "query"),
-        ({"pairs": [["a", "b"], ["\u0301", "x"]]}, "pairs[1][0]"),
+        *(
+            (path, {"query": QUERY, "titles": ["x"]} | body, *error)
+            for path in ("/v1/score", "/v1/condense")
+            for body, *error in (
+                ({"head_mask": "3.0"}, "head_mask", "layers 0 to 2"),
+                ({"head_mask": {"weights": [[1]]}}, "head_mask", ""),
+                ({"head_mask": "@unknown"}, "head_mask", ""),
+                ({"variant": "nope"}, "variant", "there are full, masked, cut"),
+                ({"query": "\u0301 \u0301"}, "query", "no character that the model can read"),
+            )
+        ),
+        ("/v1/score", {"pairs": [["a", "b"], ["\u0301", "x"]]}, "pairs[1][0]", ""),
     ],
 )
 async def test_what_only_the_model_can_refuse_names_the_field(
-    shared: Service, body: dict[str, Any], param: str
+    shared: Service, path: str, body: dict[str, Any], param: str, says: str
 ) -> None:
     before = shared.metric("headroom_batch_pairs_count")
-    error = await shared.refused("/v1/score", 422, **body)
+    error = await shared.refused(path, 422, **body)
     assert error["param"] == param
+    assert says in error["message"]
     assert shared.metric("headroom_batch_pairs_count") == before  # nothing was queued
 
 
