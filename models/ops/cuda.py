@@ -8,6 +8,7 @@ every copy to the GPU starts in pinned memory.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,12 +41,12 @@ class VarlenOps(CudaOps):
     """One GPU on which `fits_varlen`: Flash Attention over the whole pack, without padding.
 
     num_splits: 1 keeps the kernel from splitting the keys of a sequence by the lengths of its neighbours,
-    which changes last bits. None: as it likes, for Flash Attention 2, which takes no number and never splits.
+    which changes last bits. None: as it likes, for Flash Attention 2 and torch 2.11, which take no number.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, num_splits: int | None = None) -> None:
         super().__init__(device, dtype)
-        self._num_splits = num_splits
+        self._options: dict[str, Any] = {} if num_splits is None else {"num_splits": num_splits}
 
     def attention(
         self,
@@ -75,7 +76,7 @@ class VarlenOps(CudaOps):
         context = varlen_attn(
             *(query, key, value, queries, keys, longest_query, longest),
             window_size=(-1, -1) if window is None else (window, window),
-            num_splits=self._num_splits,
+            **self._options,
         )
         assert isinstance(context, Tensor)
         if head_weights is not None:
