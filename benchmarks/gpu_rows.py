@@ -26,7 +26,8 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.network import Network
 from models.networks import build
-from models.ops.cuda import CudaOps
+from models.ops.cuda import CudaOps, VarlenOps
+from models.ops.torch import Linear, Norm, TorchOps
 from models.quality.labelled import read_pairs
 
 PRODUCTS = 20
@@ -47,11 +48,11 @@ class Bench:
     rounds: int
     dry: bool
 
-    def network(self) -> Network:
-        """Return the network with random weights, with the fastest operators of the device."""
+    def network(self, ops: TorchOps | None = None) -> Network:
+        """Return the network with random weights. ops: default: the fastest operators of the device."""
         model = workload.network(self.shape)
         config = parse_config(model.config.to_dict())
-        ops = CudaOps(self.device, self.dtype) if self.dry else None
+        ops = CudaOps(self.device, self.dtype) if self.dry and ops is None else ops
         return build(config, model.state_dict(), device=self.device, dtype=self.dtype, ops=ops)
 
     def pairs(self) -> list[EncodedPair]:
@@ -105,6 +106,8 @@ def dry() -> Bench:
 
 def accuracy(bench: Bench) -> list[Row]:
     """Compare the shipped model with float64, and with what transformers loses in the same number format."""
+    if not (DEFAULT / "model.safetensors").exists():
+        return [Row("the shipped model", "left out: models/default/model.safetensors is not here")]
     exact = Classifier.load(None, "cpu", "float32")
     pairs = exact.tokenizer.encode(
         read_pairs(workload.SAMPLE / "calibration.jsonl.gz")[: 16 if bench.dry else 256]
@@ -181,6 +184,57 @@ def encoder(bench: Bench) -> list[Row]:
     return rows
 
 
+def optimisations(bench: Bench) -> list[Row]:
+    """Measure a full batch, with masks too, and one pair as kernels of ours are added one by one."""
+    if bench.device.type != "cuda":
+        return [Row("kernels of ours", "left out: no GPU")]
+    from models.ops.triton import SumNormLinear, TritonOps  # not every build of torch comes with Triton
+
+    class NoGelu(TritonOps):
+        def linear(
+            self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+        ) -> Linear:
+            return SumNormLinear(weight, bias, activation, norm)
+
+    class AttentionAlone(TritonOps):
+        linear = TorchOps.linear
+        norm = TorchOps.norm
+
+    steps: dict[str, TorchOps] = {
+        "torch's kernels": VarlenOps(bench.device, bench.dtype),
+        "and our attention": AttentionAlone(bench.device, bench.dtype),
+        "and norms of sums": NoGelu(bench.device, bench.dtype),
+        "and fused GELU": TritonOps(bench.device, bench.dtype),
+    }
+    pairs, one, rows = bench.pairs(), bench.one_pair(), []
+    batch, single = pack(pairs, device=bench.device), pack(one, device=bench.device)
+    shape = (len(pairs), bench.shape.layers, bench.shape.heads)
+    masks = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+    for name, ops in steps.items():
+        network = bench.network(ops)
+        order = np.asarray(batch.order)
+        masked = network.selector.select(masks[order])
+        with torch.inference_mode():
+            seconds = [
+                bench.median(partial(network.forward, batch)),
+                bench.median(partial(network.forward, batch, masks)),
+                bench.median(partial(network.logits, batch, network.selector.select(None))),
+                bench.median(partial(network.logits, batch, masked)),
+            ]
+            if network.graphs is not None:
+                network.graphs.enabled = False
+            seconds.append(bench.median(partial(network.forward, single)))
+            if network.graphs is not None:
+                network.graphs.enabled = True
+            seconds.append(bench.median(partial(network.forward, single)))
+        full, with_masks, passes, masked_passes, eager, graph = (1e3 * value for value in seconds)
+        text = f"full batch {full:.2f} ms, with masks {with_masks:.2f} ms; "
+        text += f"its kernels {passes:.2f} and {masked_passes:.2f} ms; "
+        text += f"one pair {eager:.2f} ms, with a graph if there is one {graph:.2f} ms"
+        rows.append(Row(name, text))
+    return rows
+
+
 def variants(shape: workload.Shape) -> dict[str, np.ndarray]:
     """Return masks of sliced variants by name, (layers, heads) float32."""
     numbers = np.arange(shape.layers * shape.heads).reshape(shape.layers, shape.heads)
@@ -249,6 +303,10 @@ def memory(bench: Bench) -> list[Row]:
     weighted = allocated() - held
     network.forward(batch, halves, sliced=True)
     sliced = allocated() - held - weighted
+    free = torch.cuda.mem_get_info(bench.device)[0]
+    for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
+        network.forward(pack(pairs[:count], device=bench.device))
+    graphs = free - torch.cuda.mem_get_info(bench.device)[0]
     rng, used = np.random.default_rng(0), []
     for turn in range(300):
         some = pairs[: int(rng.integers(1, len(pairs)))]
@@ -263,6 +321,7 @@ def memory(bench: Bench) -> list[Row]:
         Row("peak of a full batch, weights included", f"{peak / 2**20:.0f} MiB"),
         Row("a second variant, all heads at 0.5, nothing cut", share, "≤ 2 %", weighted <= 0.02 * weights),
         Row("a sliced variant, half of the heads cut out", f"{sliced / weights:.1%} of the weights"),
+        Row("CUDA graphs of up to 20 pairs", f"{graphs / 2**20:.0f} MiB"),
         Row("reserved, growth from 100 to 300 mixed batches", f"{kept:.1%}", "none", kept <= 0.02),
         Row("allocated, growth from 100 to 300 mixed batches", f"{grown:.1%}", "none", grown <= 0.02),
     ]
@@ -276,7 +335,7 @@ def graph(bench: Bench) -> list[Row]:
     live = network.selector.select(None)
 
     def one_pass(batch: PackedBatch) -> Tensor:
-        return network.classify(network.pooled(batch, live))
+        return network.logits(batch, live)
 
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
@@ -298,6 +357,7 @@ def graph(bench: Bench) -> list[Row]:
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "Accuracy, shipped model": accuracy,
     "Full batches": encoder,
+    "What each kernel brings": optimisations,
     "As a replica uses it": service_like,
     "Memory": memory,
     "CUDA graph": graph,

@@ -23,6 +23,10 @@ FILL_STEP = 1 / 32
 expensive: oneDNN compiles code for it (0.4 to 0.8 ms, and one pass of the shipped model needs a dozen) and
 keeps it (half a MiB)."""
 
+SMALL_PACK = 512
+"""On a GPU, packs of up to this many tokens have few shapes, for each of which a CUDA graph may be captured.
+What fills them up costs no time: the GPU is far from busy."""
+
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
 attention is computed on padded groups."""
@@ -70,6 +74,8 @@ class PackedBatch:
         none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     first_only, last_only: only first tokens leave the layer that computes this batch, or last ones.
+    any_lengths: a CUDA graph computes this batch, and others of its shapes: `longest` is the longest that
+        they may have, `lengths` and `order` mean nothing.
     """
 
     ids: Tensor
@@ -85,6 +91,7 @@ class PackedBatch:
     prefixes: np.ndarray | None = None
     first_only: bool = False
     last_only: bool = False
+    any_lengths: bool = False
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
 
     @property
@@ -108,6 +115,15 @@ class PackedBatch:
             step = 1 if self.exact else GROUP_STEP
             self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
         return self._groups
+
+    def by_length(self, tokens: int) -> tuple[range, range]:
+        """Return the sequences of at most this many tokens, and longer ones; others may be among both if the
+        batch has `any_lengths`."""
+        if self.any_lengths:
+            rows = len(self.first_token)
+            return range(rows), range(rows if self.longest > tokens else 0)
+        border = int(self.lengths.searchsorted(tokens, side="right"))
+        return range(border), range(border, self.rows)
 
     def of_first_tokens(self) -> Self:
         """Return the same batch for a layer that only first tokens leave."""
@@ -147,7 +163,10 @@ def pack(
     first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
     row_of_token = np.arange(len(lengths)).repeat(lengths)
     tokens, rows = len(row_of_token), len(lengths)
-    filled_tokens, filled_rows = (filled_size(tokens), filled_size(rows)) if fill else (tokens, rows)
+    filled_tokens, filled_rows = tokens, rows
+    if fill:
+        on_gpu = device.type == "cuda"
+        filled_tokens, filled_rows = (filled_size(size, on_gpu=on_gpu) for size in (tokens, rows))
     offsets = np.full(filled_rows + 1, tokens, np.int64)  # where sequences begin and end; any more are empty
     offsets[0] = 0
     lengths.cumsum(out=offsets[1 : rows + 1])
@@ -210,11 +229,14 @@ def _renumbered(prefixes: np.ndarray, order: np.ndarray) -> np.ndarray | None:
     return renumbered
 
 
-def filled_size(count: int) -> int:
+def filled_size(count: int, *, on_gpu: bool = False) -> int:
     """Return the size that a pack of `count` tokens (or rows) is filled up to.
 
     It is a multiple of TOKEN_MULTIPLE, and of the largest power of two that is at most FILL_STEP of `count`.
+    On a GPU it is a power of two up to SMALL_PACK.
     """
+    if on_gpu and count <= SMALL_PACK:
+        return max(TOKEN_MULTIPLE, 1 << (count - 1).bit_length())
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
     step = max(TOKEN_MULTIPLE, power_of_two)
     return -(-count // step) * step

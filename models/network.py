@@ -30,6 +30,7 @@ from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import expected_shapes
+from models.graphs import Graphs
 from models.layer import Layer
 from models.masks.rows import Masks, RowMasks, rows_of
 from models.ops import choose
@@ -90,6 +91,10 @@ class Network(Weights):
             self.max_pack_tokens = self.ops.max_pack_bytes // max(
                 inner, 3 * config.hidden_size * dtype.itemsize
             )
+        plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
+        self.graphs: Graphs | None = None
+        if self.ops.takes_any_lengths and plain and self.reads_first_tokens and config.decoder is None:
+            self.graphs = Graphs(self.logits, self.layers, device)
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -134,9 +139,18 @@ class Network(Weights):
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
             (answers,) = to_device([batch.answers], self.device)
-            logits = self.classify(self.pooled(batch, selection))[answers]
+            logits = None
+            if self.graphs is not None:
+                logits = self.graphs.logits(batch, selection, sliced=sliced)
+            if logits is None:
+                logits = self.logits(batch, selection)
+            logits = logits[answers]
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return logits
+
+    def logits(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
+        """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
+        return self.classify(self.pooled(batch, selection))
 
     def pooled(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""

@@ -1,13 +1,14 @@
-"""The network's operators on a GPU.
+"""The network's operators on a GPU, from plain to fast: CudaOps, VarlenOps, and those of `models.ops.triton`.
 
-Passes are computed operator by operator; CUDA graphs wait until a measurement shows that they pay
-(docs/decisions/012-no-cuda-graphs.md). Nothing here waits for the GPU: no value is read on the host, and
-every copy to the GPU starts in pinned memory.
+Nothing here waits for the GPU: no value is read on the host, and every copy to the GPU starts in pinned
+memory. So a pass can be captured as a CUDA graph (`models.graphs`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ LARGEST_HEAD = 256
 """Flash Attention computes heads of up to this many numbers, a multiple of HEAD_MULTIPLE."""
 
 HEAD_MULTIPLE = 8
+
+HEAD_SIZES = (16, 32, 64, 128)
+"""Sizes of the heads that our Triton kernel computes."""
 
 
 class CudaOps(TorchOps):
@@ -103,43 +107,68 @@ def fits_varlen(head_size: int, dtype: torch.dtype, capability: tuple[int, int])
 
 def choose(head_size: int, device: torch.device, dtype: torch.dtype) -> CudaOps:
     """Return the fastest operators that work on this GPU for heads of this size."""
-    capability = torch.cuda.get_device_capability(device)
-    if fits_varlen(head_size, dtype, capability):
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    if is_half and head_size in HEAD_SIZES and torch.cuda.get_device_capability(device) >= (8, 0):
+        ops, problem = tried(lambda: _triton_ops(device, dtype), head_size)
+        if ops is not None:
+            return ops
+        log.warning("the GPU is not as fast as it could be: a pass with our Triton kernels %s", problem)
+    if fits_varlen(head_size, dtype, torch.cuda.get_device_capability(device)):
         for num_splits in (1, None):
-            ops = VarlenOps(device, dtype, num_splits)
-            problem = _problem(ops, head_size)
-            if problem is None:
+            ops, problem = tried(partial(VarlenOps, device, dtype, num_splits), head_size)
+            if ops is not None:
                 return ops
-        log.warning("attention is computed over padded groups, because Flash Attention %s", problem)
+        log.warning("attention is computed over padded groups: a pass with Flash Attention %s", problem)
     return CudaOps(device, dtype)
 
 
-def _problem(ops: VarlenOps, head_size: int) -> str | None:
-    """Return what is wrong with the kernel on this GPU, such as a missing image; None if it works.
+def _triton_ops(device: torch.device, dtype: torch.dtype) -> CudaOps:
+    from models.ops.triton import TritonOps  # not every build of torch comes with Triton
 
-    It is compared with torch's plain operators: all tokens and first tokens, with and without a window.
+    return TritonOps(device, dtype)
+
+
+def tried(make: Callable[[], CudaOps], head_size: int) -> tuple[CudaOps | None, str]:
+    """Return operators if they work on this GPU; None, and what is wrong, such as a missing compiler.
+
+    They are compared with torch's plain operators: attention of all tokens and of first tokens, of short and
+    long sequences, with and without weights and a window, and maps as they follow attention.
     """
-    pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in (3, 16, 37)]
-    heads, window = 2, 9
-    generator = torch.Generator().manual_seed(0)
     try:
-        batch = pack(pairs, device=ops.device)
-        projected = torch.randn(len(batch.ids), 3 * heads * head_size, generator=generator)
-        weights = torch.rand(len(pairs), heads, generator=generator).to(ops.device)
-        projected = projected.to(ops.device, ops.dtype)
+        ops = make()
         plain = TorchOps(ops.device, torch.float32)
-        views = (batch, int(batch.lengths.sum())), (batch.of_first_tokens(), len(pairs))
-        for view, tokens in views:
-            for positions in (PLAIN_POSITIONS, Positions(window=window)):
-                expected, ours = (
-                    one.attention(x, view, heads, weights, positions)[:tokens]
-                    for one, x in ((plain, projected.float()), (ops, projected))
-                )
-                if not torch.allclose(ours.float(), expected, rtol=5e-2, atol=5e-2):
-                    return "computes something else than torch's plain operators"
+        results = (_results(each, head_size, ops.dtype) for each in (ops, plain))
+        for ours, expected in zip(*results, strict=True):
+            if not torch.allclose(ours.float(), expected, rtol=5e-2, atol=5e-2):
+                return None, "computes something else than torch's plain operators"
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever a compiler or a driver raises
         reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        return f"does not work: {reason[:200]}"
-    return None
+        return None, f"fails: {reason[:200]}"
+    return ops, ""
+
+
+def _results(ops: TorchOps, head_size: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yield what these operators compute of the same random numbers, which are rounded to `dtype`."""
+    heads = 2
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype).to(ops.device, ops.dtype)
+
+    batch = pack(
+        [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in (3, 16, 37, 150)],
+        device=ops.device,
+    )
+    tokens, width = int(batch.lengths.sum()), heads * head_size
+    projected = random(len(batch.ids), 3 * width)
+    weights = random(batch.rows, heads).float()
+    for view, leaving in ((batch, tokens), (batch.of_first_tokens(), batch.rows)):
+        for some, positions in ((weights, PLAIN_POSITIONS), (weights, Positions(window=9)), (None, None)):
+            yield ops.attention(projected, view, heads, some, positions or PLAIN_POSITIONS)[:leaving]
+    x, weight, bias = random(tokens, width), random(width, width) / 8, random(width)
+    norm = ops.norm(random(width), bias, 1e-12)
+    yield ops.linear(weight, bias, norm=norm)(x, projected[:tokens, :width])
+    for activation in ("gelu", "gelu_tanh"):
+        yield ops.linear(weight, bias, activation)(x)

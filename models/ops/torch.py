@@ -204,6 +204,9 @@ class TorchOps:
     """Whether `_attend` gets only the queries of first tokens if no others are read. Their results may then
     have other last bits than among all queries."""
 
+    takes_any_lengths = False
+    """Whether attention computes batches with `any_lengths`."""
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype

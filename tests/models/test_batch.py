@@ -70,6 +70,11 @@ def test_a_filled_size_is_hardly_more_than_was_asked(count: int) -> None:
     assert filled_size(size) == size
 
 
+def test_small_packs_on_a_gpu_take_few_shapes() -> None:
+    assert {filled_size(count, on_gpu=True) for count in range(1, 513)} == {16, 32, 64, 128, 256, 512}
+    assert filled_size(513, on_gpu=True) == filled_size(513)
+
+
 def test_packs_of_many_mixes_take_few_shapes() -> None:
     """Every shape is code that oneDNN compiles: a stream of ever new mixes must not make ever new ones."""
     rng = np.random.default_rng(3)

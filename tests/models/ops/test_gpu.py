@@ -5,12 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
+from models import graphs
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.network import Bert, Network
 from models.networks import build
-from models.ops.cuda import CudaOps, VarlenOps
+from models.ops.cuda import choose
+from models.ops.torch import FUNCTIONS, Positions, TorchOps
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.modernberts import random_modernbert
@@ -47,14 +50,15 @@ def assert_close(ours: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> Non
     assert np.abs(ours - exact).max() <= BOUNDS[dtype] * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("hidden", [64, 104])  # head sizes 16 and 26; the kernel computes only the first
+@pytest.mark.parametrize("hidden", [64, 96, 104])  # head sizes 16, 24 (Flash Attention) and 26 (neither)
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
     if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU has no bfloat16")
     plain, network = networks(dtype, hidden)
-    fits = hidden == 64 and dtype != torch.float32 and torch.cuda.get_device_capability() >= (8, 0)
-    assert type(network.ops) is (VarlenOps if fits else CudaOps)
+    names = {64: "TritonOps", 96: "VarlenOps", 104: "CudaOps"}
+    fits = dtype != torch.float32 and torch.cuda.get_device_capability() >= (8, 0)
+    assert type(network.ops).__name__ == (names[hidden] if fits else "CudaOps")
     pairs = pairs_of()
     rows = random_weights(np.random.default_rng(3), len(pairs), 3, 4)
     for mask in (None, rows, rows[0], HALVES):
@@ -91,7 +95,7 @@ def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> No
 
 def test_attention_has_the_same_bits_in_any_pack() -> None:
     _, network = networks(torch.float16)
-    pairs = pairs_of()
+    pairs = [*pairs_of(), random_pair(np.random.default_rng(2), 150, 180)]
     whole = pack(pairs, device=network.device)
     projected = torch.randn(len(whole.ids), 3 * 64, device=network.device, dtype=torch.float16)
     for first_only in (False, True):
@@ -104,6 +108,127 @@ def test_attention_has_the_same_bits_in_any_pack() -> None:
                 projected[start:end], alone.of_first_tokens() if first_only else alone, 4
             )
             assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
+
+
+HALVES_OF_GPU = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", HALVES_OF_GPU)
+@pytest.mark.parametrize("size", [16, 32, 64, 128])
+def test_attention_is_that_of_plain_torch(size: int, dtype: torch.dtype) -> None:
+    device, heads = torch.device("cuda", torch.cuda.device_count() - 1), 3
+    ops, plain = choose(size, device, dtype), TorchOps(device, torch.float32)
+    assert type(ops).__name__ == "TritonOps"
+    rng = np.random.default_rng(4)
+    for lengths in ([25], [1, 2, 31, 32, 33, 63, 64, 65], [300, 7, 128, 129], [*range(20, 50)]):
+        batch = pack([random_pair(rng, length, 90) for length in lengths], device=device)
+        projected = torch.randn(len(batch.ids), 3 * heads * size, device=device).to(dtype)
+        rows = torch.rand(batch.rows, heads, device=device)
+        for view in (batch, batch.of_first_tokens()):
+            count = batch.rows if view.first_only else sum(lengths)
+            for weights in (None, rows, rows[:1]):
+                for window in (None, 0, 5, 64, 70):
+                    positions = Positions(window=window)
+                    ours = ops.attention(projected, view, heads, weights, positions)[:count]
+                    exact = plain.attention(projected.float(), view, heads, weights, positions)[:count]
+                    torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", HALVES_OF_GPU)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("spread", [0.3, 1, 3])
+def test_fused_gelu_is_no_worse_than_gelu_of_a_rounded_product(
+    spread: float, activation: str, dtype: torch.dtype
+) -> None:
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    shapes = (512, 768), (3072, 768), (3072,)
+    x, weight, bias = (torch.randn(*shape, device=device).to(dtype) for shape in shapes)
+    weight *= spread / 768**0.5
+    ours = choose(64, device, dtype).linear(weight, bias, activation)(x)
+    act = FUNCTIONS[activation]
+    exact = act(F.linear(x.double(), weight.double(), bias.double()))
+    errors = [(found.double() - exact).abs().mean() for found in (ours, act(F.linear(x, weight, bias)))]
+    assert errors[0] <= errors[1] * 1.01
+
+
+@pytest.mark.parametrize("width", [64, 768, 1000])
+def test_the_norm_of_a_sum_is_rounded_once(width: int) -> None:
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    ops = choose(16, device, torch.bfloat16)
+    x, residual, weight, bias, scale, shift = (
+        torch.randn(*shape, device=device).bfloat16()
+        for shape in ((50, 64), (50, width), (width, 64), (width,), (width,), (width,))
+    )
+    ours = ops.linear(weight, bias, norm=ops.norm(scale, shift, 1e-5))(x, residual)
+    rounded = F.linear(x, weight, bias).float() + residual.float()
+    exact = F.layer_norm(rounded, (width,), scale.float(), shift.float(), 1e-5)
+    torch.testing.assert_close(ours.float(), exact, atol=1e-3, rtol=2**-7)
+
+
+def test_graphs_score_as_passes_without_them_for_all_packs_of_their_shapes() -> None:
+    plain, network = networks(torch.float16)
+    rng = np.random.default_rng(5)
+    assert network.graphs is not None
+    for count in (1, 2, 5, 9):
+        for _ in range(5):
+            pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, count)]
+            rows = random_weights(rng, count, 3, 4)
+            rows[:, 0] = 1  # a layer without weights
+            for mask in (None, rows, HALVES, HALVES / 2):
+                sliced = mask is not rows
+                exact = logits_of(plain, pairs, mask)
+                assert_close(on_gpu(network, pairs, mask, sliced), exact, torch.float16)
+    captured = [one for one in network.graphs._of_thread.graphs.values() if one is not None]
+    assert len(captured) > 3
+    assert len(network.graphs._of_thread.graphs) <= graphs.CAPACITY
+    assert network.graphs.enabled
+    pairs = pairs_of(2)
+    with_graph = on_gpu(network, pairs, None, False), on_gpu(network, pairs, None, False)
+    network.graphs.enabled = False
+    assert_close(with_graph[1], on_gpu(network, pairs, None, False), torch.float16)
+
+
+def test_threads_capture_and_replay_at_once() -> None:
+    plain, network = networks(torch.float16)
+    rng = np.random.default_rng(6)
+    some = [[random_pair(rng, int(n), 180) for n in rng.integers(2, 64, count)] for count in (1, 3, 8, 40)]
+    masks = [random_weights(rng, len(pairs), 3, 4) for pairs in some]
+    exact = [
+        [logits_of(plain, pairs, mask) for mask in (None, rows)]
+        for pairs, rows in zip(some, masks, strict=True)
+    ]
+
+    def work(seed: int) -> None:
+        order = np.random.default_rng(seed)
+        with torch.cuda.stream(torch.cuda.Stream(network.device)):
+            for _ in range(150):
+                which, masked = int(order.integers(4)), int(order.integers(2))
+                found = on_gpu(network, some[which], (None, masks[which])[masked], False)
+                assert_close(found, exact[which][masked], torch.float16)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(6)))
+    assert network.graphs is not None
+    assert network.graphs.enabled
+
+
+def test_a_capture_that_fails_is_told_once_and_passes_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, network = networks(torch.float16)
+    pairs = pairs_of(2)
+
+    def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: not permitted\nCompile with TORCH_USE_CUDA_DSA.")
+
+    monkeypatch.setattr(torch.cuda, "graph", refused)
+    stream = torch.cuda.current_stream()
+    for _ in range(4):
+        assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), torch.float16)
+    assert torch.cuda.current_stream() == stream
+    assert [record.getMessage() for record in caplog.records] == [
+        "passes are computed without CUDA graphs, because a capture failed: CUDA error: not permitted"
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

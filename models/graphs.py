@@ -1,0 +1,150 @@
+"""CUDA graphs of small packs: their passes are captured once, and then launched with one call each.
+
+A pass of a few pairs is over a hundred short kernels. Python takes longer to launch them than the GPU to
+compute them (docs/decisions/012-cuda-graphs.md). Small packs are filled up to few shapes (SMALL_PACK).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from models.batch import SMALL_PACK, PackedBatch
+from models.layer import Layer
+from models.selection import Chosen
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 16
+"""Graphs of a thread; the least recently used one is evicted first. They share one pool of memory."""
+
+INPUTS = ("ids", "positions", "segments", "row_of_token", "first_token", "offsets")
+
+_capturing = threading.Lock()
+"""torch captures one graph at a time in a process."""
+
+Selection = Sequence[Chosen | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured pass: it reads batch and head weights where they lie, and writes logits where they lie."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: PackedBatch
+    selection: Selection
+    logits: Tensor
+
+    def replay(self, batch: PackedBatch, selection: Selection) -> Tensor:
+        """Return the logits of another batch of these shapes."""
+        for name in INPUTS:
+            getattr(self.batch, name).copy_(getattr(batch, name))
+        for ours, given in zip(self.selection, selection, strict=True):
+            if ours is not None and given is not None and ours.head_weights is not None:
+                assert given.head_weights is not None
+                ours.head_weights[: len(given.head_weights)].copy_(given.head_weights)
+        self.graph.replay()  # type: ignore[no-untyped-call]
+        return self.logits
+
+
+class _OfThread(threading.local):
+    """The graphs of one thread, by key; None for a key that came once. Threads never share a graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+
+
+class Graphs:
+    """Captures and replays passes of a network.
+
+    compute: returns the logits of a batch; launches the same kernels for all batches of the same shapes that
+        have `any_lengths`, and waits for nothing.
+    enabled: False after a capture has failed.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[PackedBatch, Selection], Tensor],
+        layers: Sequence[Layer],
+        device: torch.device,
+    ) -> None:
+        self._compute = compute
+        self._layers = layers
+        self._device = device
+        self._of_thread = _OfThread(device)
+        self.enabled = True
+
+    def logits(self, batch: PackedBatch, selection: Selection, *, sliced: bool) -> Tensor | None:
+        """Return the logits of a pack in its order, (B or more, labels), until this thread's next call.
+
+        None: it is to be computed without a graph, as the first pass of each shape and selection is.
+        sliced: the selection is a sliced variant's. Other selections of copied weights get no graph, which
+        would keep the copies alive.
+        """
+        key = self._key(batch, selection, sliced) if self.enabled else None
+        if key is None:
+            return None
+        graphs = self._of_thread.graphs
+        if key not in graphs:
+            graphs[key] = None
+            if len(graphs) > CAPACITY:
+                graphs.popitem(last=False)
+            return None
+        graphs.move_to_end(key)
+        captured = graphs[key] or self._captured(batch, selection)
+        graphs[key] = captured
+        return None if captured is None else captured.replay(batch, selection)
+
+    def _key(self, batch: PackedBatch, selection: Selection, sliced: bool) -> Hashable | None:
+        """Return what a graph depends on; None if none should be captured."""
+        if len(batch.ids) > SMALL_PACK:
+            return None
+        parts = list[Hashable]()
+        for layer, chosen in zip(self._layers, selection, strict=True):
+            if chosen is None:
+                parts.append(None)
+                continue
+            heads, units, weights = chosen.heads, chosen.units, chosen.head_weights
+            whole = heads is layer.heads and units is layer.units
+            if chosen.unit_weights is not None or not (whole or sliced):
+                return None
+            parts.append((id(heads), id(units), None if weights is None else len(weights) > 1))
+        return len(batch.ids), len(batch.first_token), *parts
+
+    def _captured(self, batch: PackedBatch, selection: Selection) -> Captured | None:
+        """Capture a pass; None, for good, if that fails."""
+        thread, stream = self._of_thread, torch.cuda.current_stream(self._device)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # The stream's context also brings the thread back to its stream if a capture fails.
+            with _capturing, torch.cuda.device(self._device), torch.cuda.stream(stream):
+                inputs = {name: getattr(batch, name).clone() for name in INPUTS}
+                static = replace(batch, **inputs, longest=len(batch.ids), any_lengths=True)
+                chosen = [_with_own_weights(one, len(batch.first_token)) for one in selection]
+                self._compute(static, chosen)  # kernels are compiled and loaded outside the capture
+                with torch.cuda.graph(
+                    graph, pool=thread.pool, stream=thread.stream, capture_error_mode="thread_local"
+                ):
+                    logits = self._compute(static, chosen)
+        except RuntimeError as error:
+            self.enabled = False
+            reason = str(error).strip().partition("\n")[0]
+            log.warning("passes are computed without CUDA graphs, because a capture failed: %s", reason)
+            return None
+        return Captured(graph, static, chosen, logits)
+
+
+def _with_own_weights(chosen: Chosen | None, rows: int) -> Chosen | None:
+    """Return the same with weights of heads in memory of its own, for this many rows if they are by row."""
+    if chosen is None or chosen.head_weights is None:
+        return chosen
+    weights = chosen.head_weights
+    return replace(chosen, head_weights=weights.new_zeros(rows if len(weights) > 1 else 1, weights.shape[1]))

@@ -1,0 +1,233 @@
+"""Kernels for half precision on a GPU: attention over packs, layer normalisation of a sum, and GELU.
+
+They are written in Triton (https://triton-lang.org), which compiles them for the GPU at hand and needs a C
+compiler. `models.ops.cuda.choose` compares them with torch's plain operators before they are used.
+Attention follows Milakov & Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention-2 (Dao
+2023, https://arxiv.org/abs/2307.08691): scores never leave the chip.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.ops.cuda import CudaOps
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, rotated
+
+SHORT = 32
+"""Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
+
+BLOCK = 64
+"""Queries that are computed together in a longer sequence, and keys of each step."""
+
+FEWEST_QUERIES = 16
+"""A product on tensor cores has at least this many rows."""
+
+LARGEST_NORM = 8192
+"""Numbers of the largest row that one program normalises."""
+
+NO_WINDOW = 1 << 30
+
+
+@triton.jit(
+    do_not_specialize=["first_row", "heads", "row_stride", "window"],
+    do_not_specialize_on_alignment=["weights"],
+)
+def attention_kernel(
+    projected,
+    offsets,
+    weights,
+    out,
+    first_row,
+    heads,
+    row_stride,
+    window,
+    scale,
+    size: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+    limit: tl.constexpr,
+    long: tl.constexpr,
+    first_only: tl.constexpr,
+):
+    """Compute tile tokens of one head of one sequence.
+
+    Programs: (sequences from `first_row` on · heads, blocks of queries). long: for sequences of more than
+    limit tokens, else for the others, so that a sequence is computed in one way, whatever is in its pack.
+    weights: float32, of the head at [row·row_stride + head], or None. scale: of the scores, times log2(e).
+    """
+    row = first_row + tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    start = tl.load(offsets + row).to(tl.int64)
+    length = (tl.load(offsets + row + 1) - start).to(tl.int32)
+    first_query = tl.program_id(1) * tile
+    other = length <= limit if long else length > limit
+    if (first_query >= length) | other:
+        return
+    width = heads * size
+    columns = head * size + tl.arange(0, size)
+    queries = first_query + tl.arange(0, tile)
+    last = 1 if first_only else length
+    tokens = projected + start * (3 * width)
+    query = tl.load(
+        tokens + queries[:, None] * (3 * width) + columns[None, :], mask=queries[:, None] < last, other=0.0
+    )
+    best = tl.full([tile], -1e30, tl.float32)  # finite: a block may hold no key that a query sees
+    total = tl.zeros([tile], tl.float32)
+    context = tl.zeros([tile, size], tl.float32)
+    low, high = 0, block
+    if long:
+        low = tl.maximum(first_query - window, 0) // block * block
+        high = tl.minimum(first_query + tile + window, length)
+    for first_key in range(low, high, block):
+        keys = first_key + tl.arange(0, block)
+        at = tokens + keys[:, None] * (3 * width) + columns[None, :]
+        key = tl.load(at + width, mask=keys[:, None] < length, other=0.0)
+        value = tl.load(at + 2 * width, mask=keys[:, None] < length, other=0.0)
+        seen = (keys[None, :] < length) & (tl.abs(queries[:, None] - keys[None, :]) <= window)
+        scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        highest = tl.maximum(best, tl.max(scores, 1))
+        shrink = tl.exp2(best - highest)
+        exponentials = tl.exp2(scores - highest[:, None])
+        total = total * shrink + tl.sum(exponentials, 1)
+        context = context * shrink[:, None] + tl.dot(exponentials.to(value.dtype), value)
+        best = highest
+    context = context / total[:, None]
+    if weights is not None:
+        context *= tl.load(weights + row * row_stride + head)
+    if first_only:
+        target = out + (row + queries[:, None]).to(tl.int64) * width
+    else:
+        target = out + (start + queries[:, None]) * width
+    tl.store(target + columns[None, :], context.to(out.dtype.element_ty), mask=queries[:, None] < last)
+
+
+def attend(
+    projected: Tensor, batch: PackedBatch, heads: int, head_weights: Tensor | None, window: int | None
+) -> Tensor:
+    """Attend within each sequence of a pack, as `TorchOps.attention` does, without positions but a window.
+
+    What belongs to no sequence is undefined. projected: (T, 3·h·d) → (T, h·d), or (B or more, h·d) of first
+    tokens.
+    """
+    size = projected.shape[1] // (3 * heads)
+    rows = len(batch.first_token) if batch.first_only else len(projected)
+    out = projected.new_empty(rows, heads * size)
+    for long, sequences in zip((False, True), batch.by_length(SHORT), strict=True):
+        if not sequences:
+            continue
+        block = BLOCK if long else SHORT
+        blocks = triton.cdiv(batch.longest, block) if long and not batch.first_only else 1
+        with torch.cuda.device_of(projected):
+            attention_kernel[(len(sequences) * heads, blocks)](
+                *(projected, batch.offsets, head_weights, out, sequences.start, heads),
+                0 if head_weights is None or len(head_weights) == 1 else heads,
+                NO_WINDOW if window is None else window,
+                math.log2(math.e) / math.sqrt(size),
+                size=size,
+                tile=FEWEST_QUERIES if batch.first_only else block,
+                block=block,
+                limit=SHORT,
+                long=long,
+                first_only=batch.first_only,
+                num_warps=4 if long else 2,
+                num_stages=2,
+            )
+    return out
+
+
+@triton.jit
+def norm_kernel(x, residual, weight, bias, eps, width: tl.constexpr, padded: tl.constexpr):
+    """Normalise x + residual in one row, in float32, and write it over x."""
+    columns = tl.arange(0, padded)
+    inside = columns < width
+    at = tl.program_id(0).to(tl.int64) * width + columns
+    added = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    added += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    centred = tl.where(inside, added - tl.sum(added, 0) / width, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    shift = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x + at, (centred * scale * factor + shift).to(x.dtype.element_ty), mask=inside)
+
+
+class SumNorm(Norm):
+    """Layer normalisation, of a sum too."""
+
+    def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return the norm of x + residual in x's memory. Both: (T, D), T > 0."""
+        width = x.shape[1]
+        padded = triton.next_power_of_2(width)
+        with torch.cuda.device_of(x):
+            norm_kernel[(len(x),)](
+                *(x, residual.contiguous(), self.weight, self.bias, self.eps),
+                width=width,
+                padded=padded,
+                num_warps=min(8, max(1, padded // 256)),
+            )
+        return x
+
+
+class SumNormLinear(Linear):
+    """An affine map whose sum with a residual is normalised in one step."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute the map as `Linear` does."""
+        if residual is None or not isinstance(self.norm, SumNorm):
+            return super().__call__(x, residual)
+        return self.norm.of_sum(F.linear(x, self._weight, self.bias), residual)
+
+
+class GeluLinear(Linear):
+    """An affine map with GELU, by tanh, computed before the product is rounded."""
+
+    def _activated(self, x: Tensor) -> Tensor:
+        return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
+
+
+class TritonOps(CudaOps):
+    """One GPU, half precision: our kernels.
+
+    Fused GELU computes tanh's form. It is used where its mean error is at most that of the activation that
+    is computed after the product was rounded: in bfloat16 for both forms, in float16 for tanh's alone.
+    """
+
+    takes_any_lengths = True
+
+    def linear(
+        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
+    ) -> Linear:
+        """Lay out an affine map."""
+        gelus = ("gelu", "gelu_tanh") if weight.dtype == torch.bfloat16 else ("gelu_tanh",)
+        if weight.dtype != torch.float32 and activation in gelus:
+            return GeluLinear(weight, bias, activation, norm)
+        return SumNormLinear(weight, bias, activation, norm)
+
+    def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
+        """Return a layer normalisation."""
+        return (SumNorm if len(weight) <= LARGEST_NORM else Norm)(weight, bias, eps)
+
+    def attention(
+        self,
+        projected: Tensor,
+        batch: PackedBatch,
+        heads: int,
+        head_weights: Tensor | None = None,
+        positions: Positions = PLAIN_POSITIONS,
+    ) -> Tensor:
+        """Attend as `TorchOps.attention` does.
+
+        What fills the pack up is undefined, NaN among it; it reaches no sequence.
+        """
+        if positions.relative is not None:
+            return super().attention(projected, batch, heads, head_weights, positions)
+        if positions.rotation is not None:
+            parts = projected.view(len(projected), 3, heads, -1)
+            projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
+        return attend(projected, batch, heads, head_weights, positions.window)
