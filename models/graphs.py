@@ -49,7 +49,7 @@ class Captured:
             if ours is not None and given is not None and ours.head_weights is not None:
                 assert given.head_weights is not None
                 ours.head_weights[: len(given.head_weights)].copy_(given.head_weights)
-        self.graph.replay()  # type: ignore[no-untyped-call]
+        self.graph.replay()
         return self.logits
 
 
@@ -59,7 +59,7 @@ class _OfThread(threading.local):
     def __init__(self, device: torch.device) -> None:
         self.graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
 
 
 class Graphs:

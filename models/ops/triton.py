@@ -124,7 +124,7 @@ def attend(
             continue
         block = BLOCK if long else SHORT
         blocks = triton.cdiv(batch.longest, block) if long and not batch.first_only else 1
-        with torch.cuda.device_of(projected):
+        with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
             attention_kernel[(len(sequences) * heads, blocks)](
                 *(projected, batch.offsets, head_weights, out, sequences.start, heads),
                 0 if head_weights is None or len(head_weights) == 1 else heads,
@@ -164,7 +164,7 @@ class SumNorm(Norm):
         """Return the norm of x + residual in x's memory. Both: (T, D), T > 0."""
         width = x.shape[1]
         padded = triton.next_power_of_2(width)
-        with torch.cuda.device_of(x):
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             norm_kernel[(len(x),)](
                 *(x, residual.contiguous(), self.weight, self.bias, self.eps),
                 width=width,
