@@ -8,8 +8,8 @@ everything that is off in a deterministic network.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -37,7 +37,8 @@ class Chosen:
     """The parts of one layer that one batch computes.
 
     heads: all heads of the layer, or some; None: none. units: likewise.
-    head_weights: (B, n) or (1, n) float32 for those n, on the device; None if all are 1.
+    head_weights: (B, n) or (1, n) float32 for those n, on the device, whose rows may lie apart; None if all
+        are 1.
     unit_weights: (1, n), or for each token that leaves the layer; None likewise.
     """
 
@@ -90,23 +91,40 @@ class Selector:
         if masks is None:
             return [Chosen(layer.heads, layer.units) for layer in self._layers]
         masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
-        weights = masks.weights if masks.weights.ndim == 3 else masks.weights[None]
-        on, weighted = (weights != 0).any(0), (weights != 1).any(0)
-        chosen: dict[int, Chosen] = {}
-        factors: dict[int, np.ndarray] = {}
+        weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
+        least, most = weights.min(0), weights.max(0)
+        on, weighted = (least != 0) | (most != 0), (least != 1) | (most != 1)
+        chosen = list[Chosen | None]()
+        columns: dict[int, npt.NDArray[np.int64]] = {}
         for number in range(len(self._layers)):
             if number in masks.skipped:
+                chosen.append(None)
                 continue
             heads, which = self._heads(number, on[number], sliced=sliced)
             if weighted[number, which].any():
-                factors[number] = weights[:, number, which]
+                columns[number] = number * weights.shape[2] + which
             units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
-            chosen[number] = Chosen(heads, units, None, unit_weights)
-        if factors:
-            moved = to_device(list(factors.values()), self._device, torch.float32)
-            for number, tensor in zip(factors, moved, strict=True):
-                chosen[number] = replace(chosen[number], head_weights=tensor)
-        return [chosen.get(number) for number in range(len(self._layers))]
+            chosen.append(Chosen(heads, units, None, unit_weights))
+        for number, head_weights in self._head_weights(weights, columns):
+            one = chosen[number]
+            assert one is not None
+            chosen[number] = Chosen(one.heads, one.units, head_weights, one.unit_weights)
+        return chosen
+
+    def _head_weights(
+        self, weights: npt.NDArray[np.float32], columns: dict[int, npt.NDArray[np.int64]]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the weights of some layers' heads on the device; one copy brings all of them.
+
+        columns: for each of these layers, its heads, counted through all layers.
+        """
+        if not columns:
+            return
+        every = weights.reshape(len(weights), -1)
+        index = np.concatenate(list(columns.values()))
+        some = every if len(index) == every.shape[1] else every[:, index]
+        (moved,) = to_device([some], self._device, torch.float32)
+        yield from zip(columns, moved.split([len(each) for each in columns.values()], 1), strict=True)
 
     def _heads(
         self, number: int, on: Flags, *, sliced: bool

@@ -244,4 +244,4 @@ def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
             logits = network.classify(network.pooled(batch, network.selector.select(mask)))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert logits.isfinite().all()
+    assert logits[: batch.rows].isfinite().all()  # further rows belong to no sequence
