@@ -124,7 +124,8 @@ class Selector:
         index = np.concatenate(list(columns.values()))
         some = every if len(index) == every.shape[1] else every[:, index]
         (moved,) = to_device([some], self._device, torch.float32)
-        yield from zip(columns, moved.split([len(each) for each in columns.values()], 1), strict=True)
+        sizes = [len(each) for each in columns.values()]
+        yield from zip(columns, moved.split_with_sizes(sizes, 1), strict=True)
 
     def _heads(
         self, number: int, on: Flags, *, sliced: bool

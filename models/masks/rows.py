@@ -36,7 +36,8 @@ class RowMasks:
             return None if first.is_none else cls(first.matrix, first.skipped, first.units_off)
         if any(mask.structure != first.structure for mask in masks):
             raise ValueError("the rows of a batch skip other layers, or have other units off")
-        return cls(np.stack([mask.matrix for mask in masks]), first.skipped, first.units_off)
+        matrices = np.concatenate([mask.matrix for mask in masks]).reshape(len(masks), *first.matrix.shape)
+        return cls(matrices, first.skipped, first.units_off)
 
     def rows(self, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks:
         """Return the masks of some rows, in their order."""
