@@ -1,7 +1,7 @@
 """CUDA graphs of small packs: their passes are captured once, and then launched with one call each.
 
 A pass of a few pairs is over a hundred short kernels. Python takes longer to launch them than the GPU to
-compute them (docs/decisions/012-cuda-graphs.md). Small packs are filled up to few shapes (SMALL_PACK).
+compute them (docs/decisions/012-on-a-gpu.md). Small packs are filled up to few shapes (SMALL_PACK).
 """
 
 from __future__ import annotations

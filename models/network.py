@@ -93,7 +93,7 @@ class Network(Weights):
             )
         plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
         self.graphs: Graphs | None = None
-        if self.ops.takes_any_lengths and plain and self.reads_first_tokens and config.decoder is None:
+        if self.ops.takes_any_lengths and plain and self.reads == "first":
             self.graphs = Graphs(self.logits, self.layers, device)
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
