@@ -9,15 +9,12 @@ Attention follows Milakov & Gimelshein 2018 (https://arxiv.org/abs/1805.02867) a
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime import driver
 
 from models.batch import PackedBatch
 from models.ops.cuda import CudaOps
@@ -36,43 +33,6 @@ LARGEST_NORM = 8192
 """Numbers of the largest row that one program normalises."""
 
 NO_WINDOW = 1 << 30
-
-_compiled: dict[Hashable, Any] = {}
-"""Kernels by what they are compiled for."""
-
-
-def launch(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    tensors: tuple[Tensor | None, ...],
-    numbers: tuple[float, ...],
-    constants: tuple[int, ...],
-    *,
-    num_warps: int,
-    num_stages: int = 1,
-) -> None:
-    """Launch a kernel on the device of its first tensor.
-
-    Triton takes most of a launch's time to find out what the kernel must be compiled for. This looks at less:
-    the device, number formats, and whether addresses are multiples of 16. `numbers` are of one type each.
-    """
-    first = tensors[0]
-    assert first is not None
-    kinds = [None if one is None else (one.dtype, one.data_ptr() % 16) for one in tensors]
-    key = kernel.fn, first.device, constants, *kinds
-    compiled = _compiled.get(key)
-    with torch.cuda.device_of(first):  # type: ignore[no-untyped-call]
-        if compiled is None:
-            _compiled[key] = kernel[grid](
-                *tensors, *numbers, *constants, num_warps=num_warps, num_stages=num_stages
-            )
-        else:
-            stream = driver.active.get_current_stream(first.device.index)
-            compiled.run(
-                *(*grid, stream, compiled.function, compiled.packed_metadata),
-                *(None, None, None),  # nobody watches the launch
-                *(*tensors, *numbers, *constants),
-            )
 
 
 @triton.jit(
@@ -166,15 +126,19 @@ def attend(
             continue
         block = BLOCK if long else SHORT
         blocks = -(-batch.longest // block) if long and not batch.first_only else 1
-        launch(
-            attention_kernel,
-            (len(sequences) * heads, blocks, 1),
-            (projected, batch.offsets, head_weights, out),
-            (sequences.start, heads, row_stride, NO_WINDOW if window is None else window, scale),
-            (size, FEWEST_QUERIES if batch.first_only else block, block, SHORT, long, batch.first_only),
-            num_warps=4 if long else 2,
-            num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
-        )
+        with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
+            attention_kernel[(len(sequences) * heads, blocks)](
+                *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),
+                *(NO_WINDOW if window is None else window, scale),
+                size=size,
+                tile=FEWEST_QUERIES if batch.first_only else block,
+                block=block,
+                limit=SHORT,
+                long=long,
+                first_only=batch.first_only,
+                num_warps=4 if long else 2,
+                num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
+            )
     return out
 
 
@@ -204,14 +168,12 @@ class SumNorm(Norm):
 
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return the norm of x + residual in x's memory. Both: (T, D), T > 0."""
-        launch(
-            norm_kernel,
-            (x.shape[0], 1, 1),
-            (x, residual.contiguous(), self.weight, self.bias),
-            (self.eps,),
-            self._constants,
-            num_warps=self._num_warps,
-        )
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            norm_kernel[(x.shape[0],)](
+                *(x, residual.contiguous(), self.weight, self.bias, self.eps),
+                *self._constants,
+                num_warps=self._num_warps,
+            )
         return x
 
 
