@@ -6,8 +6,6 @@ or other.md, by the kind of processor. docs/PERFORMANCE.md sums them up.
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

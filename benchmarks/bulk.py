@@ -4,8 +4,6 @@ The network alone gets pairs that are tokenized already, on as many threads. The
 computes, and writes parts and the output. Loading the model counts for neither.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 import tempfile

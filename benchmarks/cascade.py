@@ -3,8 +3,6 @@
 The server is `headroom serve` with the shipped model and deploy/serve.yaml, and the cascade is that file's.
 """
 
-from __future__ import annotations
-
 import statistics
 from functools import partial
 from pathlib import Path

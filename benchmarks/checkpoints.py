@@ -1,7 +1,5 @@
 """Makes the inputs of every engine and server: checkpoints, and texts of known lengths."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

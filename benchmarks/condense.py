@@ -1,7 +1,5 @@
 """Condensing a query of 15 words with 50 candidates, against one forward pass over the candidates."""
 
-from __future__ import annotations
-
 import statistics
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measures a decoder whose titles share their beginning, alone against transformers."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from typing import Any

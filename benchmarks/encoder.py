@@ -1,7 +1,5 @@
 """Measures the network alone against transformers and the GEMM limit, with masks and pruned."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compares the network alone with other engines: same weights and pairs, in turns batch by batch."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Mapping, Sequence

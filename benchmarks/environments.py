@@ -1,7 +1,5 @@
 """Makes the peers' virtual environments when they are first needed, and runs one engine at a time in them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

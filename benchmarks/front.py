@@ -5,8 +5,6 @@ over 32 connections. The result is pairs per second of processor time of the rep
 threads): other programs on the machine disturb that less than the time on the clock.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -4,8 +4,6 @@ A config file names it as `import_path: benchmarks.front_engine:build`. Everythi
 HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's number of batches under way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from unittest import mock

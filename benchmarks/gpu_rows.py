@@ -1,7 +1,5 @@
 """Measures the network for `make gpu`: accuracy, full batches, one pair, memory, and a CUDA graph."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

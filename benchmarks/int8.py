@@ -4,8 +4,6 @@ The shipped shape is the shipped model. The base shape has random weights, so on
 processor without bfloat16, int8 is compared with float32, and float32 with the faster of MKL and oneDNN.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Sends load to a server: the load tester's runs, and a client in a loop."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

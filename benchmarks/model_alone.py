@@ -1,7 +1,5 @@
 """A model that scores requests without a server, in batches as the server makes them."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

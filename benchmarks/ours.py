@@ -1,7 +1,5 @@
 """Our engine, and torch's GEMM rate. The adapter of `benchmarks.peers.engines` that imports our code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measures the shipped masks and smaller networks in every number format: their speed and their loss."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping

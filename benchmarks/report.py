@@ -1,7 +1,5 @@
 """The result of a section, as Markdown: rows with their targets first, then tables of everything measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Compares servers over HTTP with the same model, requests and open-loop client, one server at a time."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

@@ -4,8 +4,6 @@ The server is `headroom serve` with the shipped model and configuration on a fre
 tester sends the requests. Measurements that are compared with each other run in turns.
 """
 
-from __future__ import annotations
-
 import statistics
 from contextlib import closing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Starts a server, ours or a peer's, and asks it one request at a time."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -3,8 +3,6 @@
 Every `TAKEN`-th of the separate evaluations is run, and their time multiplied; the one pass is run whole.
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

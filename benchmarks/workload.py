@@ -1,7 +1,5 @@
 """Makes the seeded pairs and networks that every engine is measured with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Event loops wait in whole milliseconds (uvloop's timers as well as epoll), which
 time. On Linux, the kernel's timerfd wakes the loop as a readable file. Elsewhere, the loop's own timer does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

@@ -4,8 +4,6 @@ Arrivals of rate 1 (Poisson, or evenly spaced) are mapped through the inverse of
 time is computed from its position, not by adding rounded intervals, so no schedule drifts.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

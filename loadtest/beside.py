@@ -1,7 +1,5 @@
 """What runs beside a load test: its server, events such as faults, and what the server says of itself."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

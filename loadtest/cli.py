@@ -2,8 +2,6 @@
 
 # ruff: noqa: ARG001 # `run` reads most of its options from typer's context
 
-from __future__ import annotations
-
 import json
 import math
 import os

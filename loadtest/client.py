@@ -4,8 +4,6 @@ A request without a free connection waits in a queue, and its latency still coun
 client retries and drops nothing: every request ends in exactly one call of the recorder.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import ssl

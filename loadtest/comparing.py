@@ -7,8 +7,6 @@ t for so few sections (Welch for the two runs). In simulated runs without a diff
 from second to second, 92 to 96 % of the intervals held 0, at p50 and p99.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Drives a load test: starts the server, runs the plan or the search, and writes the reports."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext

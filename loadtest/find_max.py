@@ -1,7 +1,5 @@
 """Finds the highest rate that meets an objective, by bracketing, bisection and confirmation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ If the client was the limit, a run says nothing about the server, and it is inva
 if the server took none of its requests for a request, as without an API key.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

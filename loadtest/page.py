@@ -3,8 +3,6 @@
 Its charts are SVG in the page's own colours, which are others in dark mode.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

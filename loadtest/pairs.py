@@ -1,7 +1,5 @@
 """The texts of the traffic: query–title pairs from a file, or made up with the lengths of product search."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`report.json`: all results of a run under stable names (`schema` increases if one changes)."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

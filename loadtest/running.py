@@ -4,8 +4,6 @@ The process builds the requests, waits for the start, runs, and reports. Message
 sends `ready`, `progress`, `result` and `failed`; the parent sends `go` and `stop`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """The tables of a run, for the terminal and the page: rows of text, of which the first names the columns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from loadtest.report import DIMENSIONS, Report

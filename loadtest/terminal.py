@@ -1,7 +1,5 @@
 """Prints progress on stderr, and a short table of a run on stdout."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The same plan gives the same requests at the same times.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

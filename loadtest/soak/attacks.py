@@ -8,8 +8,6 @@ lost. Another 5xx, a 200, or no end within PATIENCE_S is wrong. Then the exit st
 attack had no effect, because it reached no server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

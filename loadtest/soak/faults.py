@@ -12,8 +12,6 @@
 The processes are descendants of $SERVER_PID; $URL is the server's address.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

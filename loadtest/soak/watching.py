@@ -5,8 +5,6 @@ are left out of the slopes of memory and open files: only those that live throug
 half is left out too, because caches fill in it, those of a replica for a quarter of an hour.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Sequence

@@ -25,6 +25,7 @@ pytestmark = [
 BOUNDS = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}
 """Largest error of a logit, as a share of the largest logit."""
 
+DEVICE = torch.device("cuda", max(torch.cuda.device_count() - 1, 0))
 HALVES = np.tile(np.array([1, 1, 0, 0], np.float32), (3, 1))
 OTHERS = np.tile(np.array([0, 0, 1, 0.5], np.float32), (3, 1))
 
@@ -37,8 +38,7 @@ def pairs_of(count: int = 40, vocabulary: int = 180) -> list[EncodedPair]:
 def networks(dtype: torch.dtype, hidden: int = 64) -> tuple[Bert, Network]:
     """The same random model on the CPU in float32, and on the GPU."""
     plain = network_of(random_model(10, hidden_size=hidden, initializer_range=0.1))
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    return plain, build(plain.config, plain.tensors(), device=device, dtype=dtype)
+    return plain, build(plain.config, plain.tensors(), device=DEVICE, dtype=dtype)
 
 
 def on_gpu(network: Network, pairs: list[EncodedPair], mask: np.ndarray | None, sliced: bool) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
 def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> None:
     model = random_modernbert(11, classifier_pooling=pooling, initializer_range=0.1)
     plain, pairs = network_of(model), pairs_of(vocabulary=300)
-    network = network_of(model, device=torch.device("cuda", 0), dtype=dtype)
+    network = network_of(model, device=DEVICE, dtype=dtype)
     assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
 
@@ -110,20 +110,17 @@ def test_attention_has_the_same_bits_in_any_pack() -> None:
             assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
 
 
-HALVES_OF_GPU = [torch.float16, torch.bfloat16]
-
-
-@pytest.mark.parametrize("dtype", HALVES_OF_GPU)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [16, 32, 64, 128])
 def test_attention_is_that_of_plain_torch(size: int, dtype: torch.dtype) -> None:
-    device, heads = torch.device("cuda", torch.cuda.device_count() - 1), 3
-    ops, plain = choose(size, device, dtype), TorchOps(device, torch.float32)
+    heads = 3
+    ops, plain = choose(size, DEVICE, dtype), TorchOps(DEVICE, torch.float32)
     assert type(ops).__name__ == "TritonOps"
     rng = np.random.default_rng(4)
     for lengths in ([25], [1, 2, 31, 32, 33, 63, 64, 65], [300, 7, 128, 129], [*range(20, 50)]):
-        batch = pack([random_pair(rng, length, 90) for length in lengths], device=device)
-        projected = torch.randn(len(batch.ids), 3 * heads * size, device=device).to(dtype)
-        rows = torch.rand(batch.rows, heads, device=device)
+        batch = pack([random_pair(rng, length, 90) for length in lengths], device=DEVICE)
+        projected = torch.randn(len(batch.ids), 3 * heads * size, device=DEVICE).to(dtype)
+        rows = torch.rand(batch.rows, heads, device=DEVICE)
         for view in (batch, batch.of_first_tokens()):
             count = batch.rows if view.first_only else sum(lengths)
             for weights in (None, rows, rows[:1]):
@@ -134,17 +131,16 @@ def test_attention_is_that_of_plain_torch(size: int, dtype: torch.dtype) -> None
                     torch.testing.assert_close(ours.float(), exact, atol=2e-2, rtol=2e-2)
 
 
-@pytest.mark.parametrize("dtype", HALVES_OF_GPU)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("spread", [0.3, 1, 3])
 def test_fused_gelu_is_no_worse_than_gelu_of_a_rounded_product(
     spread: float, activation: str, dtype: torch.dtype
 ) -> None:
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
     shapes = (512, 768), (3072, 768), (3072,)
-    x, weight, bias = (torch.randn(*shape, device=device).to(dtype) for shape in shapes)
+    x, weight, bias = (torch.randn(*shape, device=DEVICE).to(dtype) for shape in shapes)
     weight *= spread / 768**0.5
-    ours = choose(64, device, dtype).linear(weight, bias, activation)(x)
+    ours = choose(64, DEVICE, dtype).linear(weight, bias, activation)(x)
     act = FUNCTIONS[activation]
     exact = act(F.linear(x.double(), weight.double(), bias.double()))
     errors = [(found.double() - exact).abs().mean() for found in (ours, act(F.linear(x, weight, bias)))]
@@ -153,10 +149,9 @@ def test_fused_gelu_is_no_worse_than_gelu_of_a_rounded_product(
 
 @pytest.mark.parametrize("width", [64, 768, 1000])
 def test_the_norm_of_a_sum_is_rounded_once(width: int) -> None:
-    device = torch.device("cuda", torch.cuda.device_count() - 1)
-    ops = choose(16, device, torch.bfloat16)
+    ops = choose(16, DEVICE, torch.bfloat16)
     x, residual, weight, bias, scale, shift = (
-        torch.randn(*shape, device=device).bfloat16()
+        torch.randn(*shape, device=DEVICE).bfloat16()
         for shape in ((50, 64), (50, width), (width, 64), (width,), (width,), (width,))
     )
     ours = ops.linear(weight, bias, norm=ops.norm(scale, shift, 1e-5))(x, residual)
@@ -178,14 +173,10 @@ def test_graphs_score_as_passes_without_them_for_all_packs_of_their_shapes() -> 
                 sliced = mask is not rows
                 exact = logits_of(plain, pairs, mask)
                 assert_close(on_gpu(network, pairs, mask, sliced), exact, torch.float16)
-    captured = [one for one in network.graphs._of_thread.graphs.values() if one is not None]
-    assert len(captured) > 3
-    assert len(network.graphs._of_thread.graphs) <= graphs.CAPACITY
+    kept = network.graphs._of_thread.graphs.values()
+    assert sum(one is not None for one in kept) > 3
+    assert len(kept) <= graphs.CAPACITY
     assert network.graphs.enabled
-    pairs = pairs_of(2)
-    with_graph = on_gpu(network, pairs, None, False), on_gpu(network, pairs, None, False)
-    network.graphs.enabled = False
-    assert_close(with_graph[1], on_gpu(network, pairs, None, False), torch.float16)
 
 
 def test_threads_capture_and_replay_at_once() -> None:
