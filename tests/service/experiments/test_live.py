@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import event, text
 
 from service.config.settings import InvalidConfig, LiveConfig
-from service.experiments import ledger
 from service.experiments.admin import MAX_RECORDING_CALLS
 from service.experiments.assignment import Assigner
 from service.experiments.database import connect, parse_url
@@ -46,7 +45,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         experiments = service.replica.live
         with monkeypatch.context() as broken:
-            broken.setattr(ledger, "fold", None)  # a TypeError, which no database that is down raises
+            broken.setattr(experiments.ledger, "_fold", None)  # a TypeError, which no database raises
             await eventually(lambda: "a background task failed" in caplog.text)
             rounds = experiments.ledger._refreshes
             await eventually(lambda: experiments.ledger._refreshes > rounds + 1)
