@@ -82,14 +82,20 @@ class Graphs:
         self._of_thread = _OfThread(device)
         self.enabled = True
 
-    def logits(self, batch: PackedBatch, selection: Selection, *, sliced: bool) -> Tensor | None:
+    def logits(self, batch: PackedBatch, selection: Selection, *, sliced: bool) -> Tensor:
         """Return the logits of a pack in its order, (B or more, labels), until this thread's next call.
 
-        None: it is to be computed without a graph, as the first pass of each shape and selection is.
         sliced: the selection is a sliced variant's. Other selections of copied weights get no graph, which
         would keep the copies alive.
         """
-        key = self._key(batch, selection, sliced) if self.enabled else None
+        captured = self._graph_of(batch, selection, sliced) if self.enabled else None
+        if captured is None:
+            return self._compute(batch, selection)
+        return captured.replay(batch, selection)
+
+    def _graph_of(self, batch: PackedBatch, selection: Selection, sliced: bool) -> Captured | None:
+        """Return the graph of a pack's shape and a selection; None if there is none, as at the first pass."""
+        key = self._key(batch, selection, sliced)
         if key is None:
             return None
         graphs = self._of_thread.graphs
@@ -99,9 +105,8 @@ class Graphs:
                 graphs.popitem(last=False)
             return None
         graphs.move_to_end(key)
-        captured = graphs[key] or self._captured(batch, selection)
-        graphs[key] = captured
-        return None if captured is None else captured.replay(batch, selection)
+        graphs[key] = graphs[key] or self._captured(batch, selection)
+        return graphs[key]
 
     def _key(self, batch: PackedBatch, selection: Selection, sliced: bool) -> Hashable | None:
         """Return what a graph depends on; None if none should be captured."""

@@ -139,12 +139,10 @@ class Network(Weights):
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
             (answers,) = to_device([batch.answers], self.device)
-            logits = None
-            if self.graphs is not None:
-                logits = self.graphs.logits(batch, selection, sliced=sliced)
-            if logits is None:
-                logits = self.logits(batch, selection)
-            logits = logits[answers]
+            if self.graphs is None:
+                logits = self.logits(batch, selection)[answers]
+            else:
+                logits = self.graphs.logits(batch, selection, sliced=sliced)[answers]
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return logits
 
