@@ -41,16 +41,8 @@ class CudaOps(TorchOps):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 
 
-class VarlenOps(CudaOps):
-    """One GPU on which `fits_varlen`: Flash Attention over the whole pack, without padding.
-
-    num_splits: 1 keeps the kernel from splitting the keys of a sequence by the lengths of its neighbours,
-    which changes last bits. None: as it likes, for Flash Attention 2 and torch 2.11, which take no number.
-    """
-
-    def __init__(self, device: torch.device, dtype: torch.dtype, num_splits: int | None = None) -> None:
-        super().__init__(device, dtype)
-        self._options: dict[str, Any] = {} if num_splits is None else {"num_splits": num_splits}
+class PackOps(CudaOps):
+    """One GPU, half precision: a kernel that attends over the whole pack, without padding."""
 
     def attention(
         self,
@@ -64,13 +56,45 @@ class VarlenOps(CudaOps):
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
-        rotation, window = positions.rotation, positions.window
         if positions.relative is not None:
             return super().attention(projected, batch, heads, head_weights, positions)
-        parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
-        if rotation is not None:
-            parts = rotated(parts, rotation[batch.positions])
-        query, key, value = parts.unbind(1)
+        if positions.rotation is not None:
+            parts = projected.view(len(projected), 3, heads, -1)
+            projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
+        return self._attend_pack(projected, batch, heads, head_weights, positions.window)
+
+    def _attend_pack(
+        self,
+        projected: Tensor,
+        batch: PackedBatch,
+        heads: int,
+        head_weights: Tensor | None,
+        window: int | None,
+    ) -> Tensor:
+        """Attend as `attention` does, with no positions but a window."""
+        raise NotImplementedError
+
+
+class VarlenOps(PackOps):
+    """One GPU on which `fits_varlen`: Flash Attention over the whole pack, without padding.
+
+    num_splits: 1 keeps the kernel from splitting the keys of a sequence by the lengths of its neighbours,
+    which changes last bits. None: as it likes, for Flash Attention 2 and torch 2.11, which take no number.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, num_splits: int | None = None) -> None:
+        super().__init__(device, dtype)
+        self._options: dict[str, Any] = {} if num_splits is None else {"num_splits": num_splits}
+
+    def _attend_pack(
+        self,
+        projected: Tensor,
+        batch: PackedBatch,
+        heads: int,
+        head_weights: Tensor | None,
+        window: int | None,
+    ) -> Tensor:
+        query, key, value = projected.view(projected.shape[0], 3, heads, -1).unbind(1)  # (T, h, d) each
         keys, longest = batch.offsets, batch.longest
         queries, longest_query = keys, longest
         alone = batch.first_only and window is None  # in a window, a lone query would be taken for the last

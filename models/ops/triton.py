@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.cuda import CudaOps
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, rotated
+from models.ops.cuda import PackOps
+from models.ops.torch import Linear, Norm
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -108,40 +108,6 @@ def attention_kernel(
     tl.store(target + columns[None, :], context.to(out.dtype.element_ty), mask=queries[:, None] < last)
 
 
-def attend(
-    projected: Tensor, batch: PackedBatch, heads: int, head_weights: Tensor | None, window: int | None
-) -> Tensor:
-    """Attend within each sequence of a pack, as `TorchOps.attention` does, without positions but a window.
-
-    What belongs to no sequence is undefined. projected: (T, 3·h·d) → (T, h·d), or (B or more, h·d) of first
-    tokens.
-    """
-    size = projected.shape[1] // (3 * heads)
-    rows = (batch.first_token if batch.first_only else projected).shape[0]
-    out = projected.new_empty(rows, heads * size)
-    row_stride = 0 if head_weights is None or head_weights.shape[0] == 1 else head_weights.stride(0)
-    scale = math.log2(math.e) / math.sqrt(size)
-    for long, sequences in zip((False, True), batch.by_length(SHORT), strict=True):
-        if not sequences:
-            continue
-        block = BLOCK if long else SHORT
-        blocks = -(-batch.longest // block) if long and not batch.first_only else 1
-        with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
-            attention_kernel[(len(sequences) * heads, blocks)](
-                *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),
-                *(NO_WINDOW if window is None else window, scale),
-                size=size,
-                tile=FEWEST_QUERIES if batch.first_only else block,
-                block=block,
-                limit=SHORT,
-                long=long,
-                first_only=batch.first_only,
-                num_warps=4 if long else 2,
-                num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
-            )
-    return out
-
-
 @triton.jit
 def norm_kernel(x, residual, weight, bias, eps, width: tl.constexpr, padded: tl.constexpr):
     """Normalise x + residual in one row, in float32, and write it over x."""
@@ -194,7 +160,7 @@ class GeluLinear(Linear):
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
 
-class TritonOps(CudaOps):
+class TritonOps(PackOps):
     """One GPU, half precision: our kernels.
 
     Fused GELU computes tanh's form. It is used where its mean error is at most that of the activation that
@@ -216,21 +182,35 @@ class TritonOps(CudaOps):
         """Return a layer normalisation."""
         return (SumNorm if len(weight) <= LARGEST_NORM else Norm)(weight, bias, eps)
 
-    def attention(
+    def _attend_pack(
         self,
         projected: Tensor,
         batch: PackedBatch,
         heads: int,
-        head_weights: Tensor | None = None,
-        positions: Positions = PLAIN_POSITIONS,
+        head_weights: Tensor | None,
+        window: int | None,
     ) -> Tensor:
-        """Attend as `TorchOps.attention` does.
-
-        What fills the pack up is undefined, NaN among it; it reaches no sequence.
-        """
-        if positions.relative is not None:
-            return super().attention(projected, batch, heads, head_weights, positions)
-        if positions.rotation is not None:
-            parts = projected.view(len(projected), 3, heads, -1)
-            projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
-        return attend(projected, batch, heads, head_weights, positions.window)
+        size = projected.shape[1] // (3 * heads)
+        rows = (batch.first_token if batch.first_only else projected).shape[0]
+        out = projected.new_empty(rows, heads * size)
+        row_stride = 0 if head_weights is None or head_weights.shape[0] == 1 else head_weights.stride(0)
+        scale = math.log2(math.e) / math.sqrt(size)
+        for long, sequences in zip((False, True), batch.by_length(SHORT), strict=True):
+            if not sequences:
+                continue
+            block = BLOCK if long else SHORT
+            blocks = -(-batch.longest // block) if long and not batch.first_only else 1
+            with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
+                attention_kernel[(len(sequences) * heads, blocks)](
+                    *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),
+                    *(NO_WINDOW if window is None else window, scale),
+                    size=size,
+                    tile=FEWEST_QUERIES if batch.first_only else block,
+                    block=block,
+                    limit=SHORT,
+                    long=long,
+                    first_only=batch.first_only,
+                    num_warps=4 if long else 2,
+                    num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
+                )
+        return out
