@@ -1,4 +1,4 @@
-"""What the commands show: progress, tables, and the line that ends a long one on Ctrl-C.
+"""Shows what a command is doing: its progress, tables, and the line that ends a long one on Ctrl-C.
 
 rich is imported when needed, so that `--help` stays quick.
 """

@@ -1,4 +1,4 @@
-"""What of a checkpoint a mask may switch off for good."""
+"""Parts of a checkpoint that a mask may switch off for good."""
 
 import numpy as np
 

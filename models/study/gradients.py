@@ -5,8 +5,6 @@ A gate multiplies the output of its head or unit. The serving network runs fused
 autograd cannot follow. This is the same network on plain float32 torch operators (`Network.in_plain_torch`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

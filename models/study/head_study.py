@@ -6,8 +6,6 @@ writes it beside the weights of DIR, from the report of `headroom study all`, or
 `roles`. Of a role it keeps the heads that hold it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads the labelled pairs of a study in bounded memory, and refuses pairs that no study can use."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

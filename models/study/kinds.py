@@ -1,7 +1,5 @@
 """The kinds of study by name, and all of them as one."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

@@ -4,8 +4,6 @@ The values of a template: title, verdict, conclusion, sections (of models.study.
 the verdict, or None; a section that holds it too leaves it out.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ are neighbours. Two neighbours with the same rows 0 to L − 1 share the hidden 
 second one starts there. Masks that switch off one head each thus start where their head is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

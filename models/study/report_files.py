@@ -1,7 +1,5 @@
 """Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

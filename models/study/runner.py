@@ -4,8 +4,6 @@ The work is cut into parts: a batch of pairs under a block of masks. The logits 
 soon as they are computed, so that the next run computes only the missing parts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Effects of masks with intervals and tests, on the bootstrap of models.quality.bootstrap."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """One run of `headroom study`: the model, the data and the settings that every kind is given, and how much it
 computes: everything, or with `--quick` just enough for a rough answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wording of numbers and tests in the reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from models.numbers import fixed

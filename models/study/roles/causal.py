@@ -1,7 +1,5 @@
 """The causal check: the heads of a role are switched off, and so are random heads of the same layers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The score of every head in every role, and the effect of switching off the leading heads of each role."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

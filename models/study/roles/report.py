@@ -1,7 +1,5 @@
 """The report of `roles`: JSON, verdict, findings and sections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

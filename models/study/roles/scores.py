@@ -7,8 +7,6 @@ of their standardised scores gives p-values that hold for all heads together (ma
 1993).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """The best network for each number of heads kept, or for each speed, and the smallest that passes a test on
 other queries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Makes the smaller networks of a search in memory, evaluates them and measures their speed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Tests that a mask is worse by less than a margin: one-sided cluster-bootstrap bounds, from many heads to
 few."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

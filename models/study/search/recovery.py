@@ -4,8 +4,6 @@ The pairs are the study's queries with titles of any query, half of them with th
 read (Hinton et al. 2015, https://arxiv.org/abs/1503.02531).
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The report of `search`: verdict, JSON, sections, finding and the mask's file."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

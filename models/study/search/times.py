@@ -5,8 +5,6 @@ batch. The time that a part of a layer takes is the difference between two netwo
 of layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
