@@ -23,7 +23,7 @@ from models.study.statistics import Resamples
 
 PAIRS = 256
 INTACT, PROVEN, TARGET = "intact", "fast", 2.2
-MARGIN, LEVEL, RESAMPLES = 0.02, 0.025, 2000
+MARGIN, RESAMPLES = 0.02, 2000
 
 
 def measure(rounds: int, limit: int | None = None) -> Report:
@@ -103,9 +103,9 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
         return Evaluation(queries, judged.grade.tolist(), clf.score(judged.pairs, mask).probabilities)
 
     resamples = Resamples(judged, RESAMPLES, seed=0)
-    intact, queries = resamples.draws(evaluation(servables[INTACT])), len(judged.queries)
+    intact = resamples.draws(evaluation(servables[INTACT]))
     return {
-        name: compare(resamples, intact, evaluation(one), margin=MARGIN, alpha=LEVEL, queries=queries)
+        name: compare(resamples, intact, evaluation(one), MARGIN)
         for name, one in servables.items()
         if name != INTACT
     }

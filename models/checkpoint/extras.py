@@ -1,7 +1,6 @@
 """Reads what lies beside the weights: the figures of quality, and a study's findings about each head.
 
-`headroom train` writes metrics.json, and `python -m models.study.head_study` makes head_study.json of the
-reports of `headroom study`.
+`headroom train` writes metrics.json, and `headroom study` head_study.json, which is copied to the weights.
 """
 
 import hashlib

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import json
+import textwrap
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
     from models import Classifier
     from models.quality.labelled import Columns
     from models.study.base import Judged
-    from models.study.runner import Runner
-    from models.study.study import Effort, Study
-
-CHOOSES_NOTHING = (
-    "headroom: without --holdout, a search shows what each mask costs and chooses none, because the data "
-    "that made the masks cannot also judge them"
-)
+    from models.study.study import Effort
 
 
 class Kind(StrEnum):
@@ -71,7 +66,6 @@ MaxPairs = Annotated[
         min=100, help="Largest number of pairs to use; from a larger file, whole queries are drawn."
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 Quick = Annotated[
     bool,
     typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
@@ -94,7 +88,6 @@ Recover = Annotated[
         min=0, max=600, help="For `search` by time: minutes of distillation from the intact model afterwards."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")]
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
@@ -110,14 +103,14 @@ def command(
     delimiter: Delimiter = ",",
     margin: Margin = 0.02,
     max_pairs: MaxPairs = 20_000,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random draw.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
     quick: Quick = False,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")] = False,
 ) -> None:
     """Find out which attention heads matter. Every effect comes with its 95 % interval.
 
@@ -127,37 +120,54 @@ def command(
 
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
-    from models.quality.labelled import Columns
-
     parts = _parts(kind, what, speedup, recover)
-    files = (data,) if holdout is None else (data, holdout)
-    columns = Columns(query_column, title_column, grade_column, delimiter)
-    _check(kind, out, files, columns, model, device, dtype)
-    _tell_if_nothing_is_chosen(kind, holdout, speedup)
+    if kind in (Kind.roles, Kind.all) and importlib.util.find_spec("jieba") is None:
+        need = "needs jieba, which finds the words of Chinese text"
+        raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
+    from models.quality.labelled import Columns
+    from models.study.page import check_directory
 
+    check_directory(out, kind.value)
+
+    from models import Classifier, ModelError  # imports torch, which takes seconds
+    from models.checkpoint.hub import locate
+    from models.study import kinds, report_files
+    from models.study.runner import Runner, identity_of
     from models.study.study import FULL, QUICK, QUICK_ALL, Study
 
-    clf = _graded(model, device, dtype)
+    clf = Classifier.load(model, device, dtype)
+    if not clf.grades:
+        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
+    columns = Columns(query_column, title_column, grade_column, delimiter)
     effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
-    judged, held_out = _read(files, columns, clf, effort, max_pairs, seed)
-    with _runners(clf, model, out) as (runner, stages):
+    files = [file for file in (data, holdout) if file is not None]
+    judged = _read(files, columns, clf, effort, max_pairs, seed)
+    identity = identity_of(locate(model), clf)
+    with contextlib.closing(Stages()) as progress:
+        runners = [Runner(clf, one, out / "cache", identity, progress) for one in judged]
         study = Study(
             classifier=clf,
-            data=judged,
-            runner=runner(judged),
+            data=judged[0],
+            runner=runners[0],
             out=out,
-            holdout=held_out,
-            holdout_runner=None if held_out is None else runner(held_out),
+            holdout=judged[1] if holdout else None,
+            holdout_runner=runners[1] if holdout else None,
             seed=seed,
             margin=margin,
             model=model,
             what=parts,
             speedup=speedup,
             recover_minutes=recover,
-            progress=stages,
+            progress=progress,
             effort=effort,
         )
-        print(_run(kind, study, as_json))
+        result = kinds.run(kind.value, study)
+        content = report_files.write(study, result)
+    if as_json:
+        print(json.dumps(content, ensure_ascii=False))
+        return
+    texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
+    print("\n\n".join([*(textwrap.fill(text, 100) for text in texts if text), str(out / "report.html")]))
 
 
 def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
@@ -175,92 +185,18 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
     return parts
 
 
-def _check(
-    kind: Kind,
-    out: Path,
-    files: Sequence[Path],
-    columns: Columns,
-    model: str | None,
-    device: str,
-    dtype: str,
-) -> None:
-    """Refuse wrong arguments before torch is imported, which takes seconds."""
-    if kind in (Kind.roles, Kind.all) and importlib.util.find_spec("jieba") is None:
-        need = "needs jieba, which finds the words of Chinese text"
-        raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from models.device import check_device_name, check_dtype_name
-    from models.quality.labelled import iter_labelled
-    from models.study.page import check_directory
-
-    check_directory(out, kind.value)
-    check_device_name(device)
-    check_dtype_name(dtype)
-    config = read_config(locate(model))
-    for file in files if config.is_graded else ():
-        next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
-
-
-def _tell_if_nothing_is_chosen(kind: Kind, holdout: Path | None, speedup: float | None) -> None:
-    if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
-        print(CHOOSES_NOTHING, file=sys.stderr, flush=True)
-
-
-def _graded(model: str | None, device: str, dtype: str) -> Classifier:
-    """Load the model. Raises ModelError if it has no grades."""
-    from models import Classifier, ModelError  # imports torch, so it comes after the checks without it
-
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
-    return clf
-
-
-@contextlib.contextmanager
-def _runners(
-    clf: Classifier, model: str | None, out: Path
-) -> Iterator[tuple[Callable[[Judged], Runner], Stages]]:
-    """Yield a function that makes the runner of graded pairs, and the progress that the runners show."""
-    from models.checkpoint.hub import locate
-    from models.study.runner import Runner, identity_of
-
-    identity = identity_of(locate(model), clf)
-    with contextlib.closing(Stages()) as stages:
-        yield partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages), stages
-
-
 def _read(
     files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, max_pairs: int, seed: int
-) -> tuple[Judged, Judged | None]:
+) -> list[Judged]:
     """Read the files, check that they share no query, and cut them to the effort."""
     from models.study import inputs
     from models.study.study import QUERY_TITLES
 
     read = partial(inputs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
     judged = [read(file, max_pairs=max_pairs, seed=seed) for file in files]
-    for other in judged[1:]:
-        inputs.check_apart(judged[0], other)
-    sizes = (effort.pairs, effort.holdout_pairs)
-    judged = [
+    if len(judged) > 1:
+        inputs.check_apart(*judged)
+    return [
         one if size is None else inputs.roughly(one, size, QUERY_TITLES, seed)
-        for one, size in zip(judged, sizes, strict=False)
+        for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
     ]
-    return judged[0], judged[1] if len(judged) > 1 else None
-
-
-def _run(kind: Kind, study: Study, as_json: bool) -> str:
-    """Run the study, write its report and return the text to print, in lines of at most 100 characters."""
-    import json
-    import textwrap
-
-    from models.study import kinds, report_files
-
-    result = kinds.run(kind.value, study)
-    content = report_files.write(study, result)
-    if as_json:
-        return json.dumps(content, ensure_ascii=False)
-    texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
-    return "\n\n".join(
-        [*(textwrap.fill(text, 100) for text in texts if text), str(study.out / "report.html")]
-    )

@@ -129,14 +129,10 @@ class Estimate:
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:
-    """Return how often each resample holds each query, (resamples, queries); rows sum to `queries`."""
+    """Return how often each query is in the data, once, and in each resample: (1 + resamples, queries)."""
     rng = np.random.default_rng(seed)
-    return rng.multinomial(queries, np.full(queries, 1 / queries), size=resamples).astype(np.float64)
-
-
-def with_data(counts: Floats) -> Floats:
-    """Put a row of ones, the data itself, before the resamples' counts: (1 + resamples, queries)."""
-    return np.concatenate([np.ones((1, counts.shape[1])), counts])
+    drawn = rng.multinomial(queries, np.full(queries, 1 / queries), size=resamples)
+    return np.concatenate([np.ones((1, queries)), drawn])
 
 
 def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> dict[str, Draws]:

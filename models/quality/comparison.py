@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.quality.bootstrap import Interval, resample, with_data
+from models.quality.bootstrap import Interval, resample
 from models.quality.evaluation import Evaluation, changes_of, differences, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
@@ -87,7 +87,7 @@ class Comparison:
 def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, seed: int) -> Comparison:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs."""
     first = sides[0].evaluation
-    counts = with_data(resample(first.clusters, resamples, seed))
+    counts = resample(first.clusters, resamples, seed)
     draws = {one.name: one.evaluation.draws(counts) for one in sides}
     changes = [
         Difference(one.name, other.name, changes_of(draws[one.name], draws[other.name], counts))

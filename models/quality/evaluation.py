@@ -8,7 +8,7 @@ grade half of its true share of the pairs and still look well there, so `Evaluat
 grade's mean probability beside its share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from models.quality import bootstrap, metrics
-from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
+from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t
 from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
@@ -88,9 +88,8 @@ class Evaluation:
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
         expected grade and truth over all pairs; ece, the expected calibration error.
         """
-        values = metrics.values(counts @ self.sums, self.grades)
-        found = dict(zip(metrics.NAMES, values.T, strict=True))
-        correlations, ranked = (self._by_cluster(part) for part in self._query_spearman)
+        found = self.of_grades(counts)
+        correlations, ranked = self._by_cluster(self._ranked["query_spearman"]), self.sums[:, -1]
         total = counts @ ranked
         found["query_spearman"] = counts @ correlations / np.where(total > 0, total, np.nan)
         found["spearman"] = self._spearman(counts)
@@ -102,16 +101,24 @@ class Evaluation:
         found["ece"] = np.abs(counts @ gaps).sum(1) / sizes
         return found
 
-    def draws(self, counts: Floats) -> dict[str, Draws]:
+    def of_grades(self, counts: Floats) -> dict[str, Floats]:
+        """Return the metrics of `metrics.NAMES` alone, which take a fraction of the time."""
+        values = metrics.values(counts @ self.sums, self.grades)
+        return dict(zip(metrics.NAMES, values.T, strict=True))
+
+    def draws(
+        self, counts: Floats, statistics: Callable[[Floats], dict[str, Floats]] | None = None
+    ) -> dict[str, Draws]:
         """Return the metrics on the data and on resamples. counts: (1 + resamples, clusters), row 0 of ones.
 
-        A metric that rests on fewer than MIN_QUERIES queries has no error.
+        statistics: `resampled` or `of_grades`. A metric that rests on fewer than MIN_QUERIES queries has no
+        error.
         """
         ranked = len(self.ranked_queries)
         rests_on = {"ndcg10": ranked, "query_spearman": ranked}
         return {
             name: drawn.without_error() if rests_on.get(name, self.queries) < MIN_QUERIES else drawn
-            for name, drawn in bootstrap.draws(self.resampled, counts).items()
+            for name, drawn in bootstrap.draws(statistics or self.resampled, counts).items()
         }
 
     @cached_property
@@ -120,7 +127,8 @@ class Evaluation:
         one."""
         sums = np.zeros((self.clusters, self.grades**2 + 2))
         np.add.at(sums, (self._cluster_of, self.truth * self.grades + self.predicted), 1)
-        sums[:, -2], sums[:, -1] = (self._by_cluster(part) for part in self._ndcg)
+        sums[:, -2] = self._by_cluster(self._ranked["ndcg10"])
+        sums[:, -1] = self._by_cluster(np.isfinite(self._ranked["ndcg10"]).astype(np.float64))
         return sums
 
     @cached_property
@@ -133,14 +141,9 @@ class Evaluation:
     def by_query(self) -> dict[str, Floats]:
         """Return each query's ndcg10 and query_spearman (nan if its titles have one grade) and mean_error,
         the mean distance of expected grade and truth: (queries,) each."""
-        sizes = np.bincount(self.query_of, minlength=self.queries)
         distance = np.abs(self.expected - self.truth)
-        (ndcg, ranked), (spearman, _) = self._ndcg, self._query_spearman
-        return {
-            "ndcg10": np.where(ranked > 0, ndcg, np.nan),
-            "query_spearman": np.where(ranked > 0, spearman, np.nan),
-            "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes,
-        }
+        sizes = np.bincount(self.query_of, minlength=self.queries)
+        return {**self._ranked, "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes}
 
     @property
     def confusion(self) -> Ints:
@@ -170,28 +173,20 @@ class Evaluation:
         }
 
     @cached_property
-    def _ndcg(self) -> tuple[Floats, Floats]:
-        """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
-        values, present = np.zeros(self.queries), np.zeros(self.queries)
-        for rows in self.ranked_queries:
-            query = self.query_of[rows[0]]
-            values[query], present[query] = ndcg10(self.truth[rows], self.ranking[rows]), 1
-        return values, present
+    def _ranked(self) -> dict[str, Floats]:
+        """Return NDCG@10 and Spearman's correlation of each query; nan if its titles have one grade.
 
-    @cached_property
-    def _query_spearman(self) -> tuple[Floats, Floats]:
-        """Return Spearman's correlation within each query, and 1 if it has one.
-
-        0 for a query whose titles all have one score: it puts none before another.
+        Titles of equal score share their gain. The correlation is 0 if all have one score: it puts none
+        before another.
         """
-        values, present = np.zeros(self.queries), np.zeros(self.queries)
+        found = {name: np.full(self.queries, np.nan) for name in ("ndcg10", "query_spearman")}
         for rows in self.ranked_queries:
-            query = self.query_of[rows[0]]
-            present[query] = 1
-            if np.ptp(self.ranking[rows]) > 0:
-                ranks = (rankdata(self.truth[rows]), rankdata(self.ranking[rows]))
-                values[query] = np.corrcoef(*ranks)[0, 1]
-        return values, present
+            query, truth, ranking = self.query_of[rows[0]], self.truth[rows], self.ranking[rows]
+            found["ndcg10"][query] = ndcg10(truth, ranking)
+            found["query_spearman"][query] = 0
+            if np.ptp(ranking) > 0:
+                found["query_spearman"][query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
+        return found
 
     @property
     def _likeliest(self) -> tuple[Floats, NDArray[np.bool_], Ints]:
@@ -206,9 +201,9 @@ class Evaluation:
         return self.query_of % self.clusters
 
     def _by_cluster(self, of_query: Floats) -> Floats:
-        """Return the sum of each cluster's queries. of_query: (queries,)."""
+        """Return the sum of each cluster's queries. of_query: (queries,); nan counts as 0."""
         clusters = np.arange(self.queries) % self.clusters
-        return np.bincount(clusters, of_query, self.clusters).astype(np.float64)
+        return np.bincount(clusters, np.nan_to_num(of_query), self.clusters).astype(np.float64)
 
     def _spearman(self, counts: Floats) -> Floats:
         """Return Spearman's correlation over all pairs of each resample; a pair that was drawn twice is
@@ -241,7 +236,7 @@ def evaluation_of(
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
     """Return each metric with its 95 % interval; nan for the ends of one that leaves the metric's range."""
-    counts = with_data(resample(evaluation.clusters, resamples, seed))
+    counts = resample(evaluation.clusters, resamples, seed)
     return intervals_of(evaluation.draws(counts), counts)
 
 
@@ -251,7 +246,7 @@ def differences(
     """Return each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
     if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
         raise ValueError("the two evaluations are not of the same pairs")
-    counts = with_data(resample(first.clusters, resamples, seed))
+    counts = resample(first.clusters, resamples, seed)
     return changes_of(first.draws(counts), second.draws(counts), counts)
 
 

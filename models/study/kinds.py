@@ -1,7 +1,6 @@
 """The kinds of study by name, and all of them as one."""
 
 from importlib import import_module
-from types import ModuleType
 
 from models.study.result import Result, Section, Table
 from models.study.study import Study
@@ -15,7 +14,7 @@ def run(kind: str, study: Study) -> Result:
     """Run one kind, or `all`."""
     if kind == "all":
         return everything(study)
-    module = _module(kind)
+    module = import_module(f"models.study.{kind}")
     result: Result = module.result(study, module.measure(study))
     return result
 
@@ -23,26 +22,19 @@ def run(kind: str, study: Study) -> Result:
 def everything(study: Study) -> Result:
     """Run every kind, one after the other, and merge the reports into one."""
     for kind in KINDS:  # import all of them first: files may change while a study runs for hours
-        _module(kind)
+        import_module(f"models.study.{kind}")
     results = [run(kind, study) for kind in KINDS]
-    merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
+    merged: dict[str, object] = {"verdicts": {result.kind: result.verdict for result in results}}
     files: dict[str, str | None] = {}
+    rows = tuple((result.kind, result.verdict) for result in results)
+    sections = [Section("Answers", tables=(Table(("question", "answer"), rows, "In one sentence."),))]
     for result in results:
         merged |= result.json
         files |= result.files
-    findings = tuple(finding for result in results for finding in result.findings)
-    answers = Table(
-        ("question", "answer"), tuple((result.kind, result.verdict) for result in results), "In one sentence."
-    )
-    sections = [Section("Answers", tables=(answers,))]
-    for result in results:
+        method = (result.conclusion,) if result.conclusion else ()
         pictures = () if result.picture is None else (result.picture,)
-        heading = Section(f"{result.kind}: {result.verdict}", (result.conclusion,), figures=pictures)
-        sections += [heading, *result.sections]
+        sections += [Section(f"{result.kind}: {result.verdict}", method, figures=pictures), *result.sections]
+    findings = tuple(finding for result in results for finding in result.findings)
     conclusion = "Each study has a sentence in the table of answers, and a picture and tables further down."
     search = results[-1]  # which heads can go is what most people ask
-    return Result("all", merged, search.verdict, conclusion, tuple(sections), findings, search.picture, files)
-
-
-def _module(kind: str) -> ModuleType:
-    return import_module(f"models.study.{kind}")
+    return Result("all", merged, search.verdict, tuple(sections), search.picture, findings, conclusion, files)

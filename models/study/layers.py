@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.quality.bootstrap import Floats, Interval
 from models.study import plots
 from models.study.gradients import states
-from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import Effect, adjusted_p, effects
 from models.study.study import Study
 from models.study.wording import CHANGES, TOO_FEW, layer_range, p_value, percent, signed
@@ -120,7 +120,6 @@ def result(study: Study, layers: WholeLayers) -> Result:
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
         "all from it to the last. The dashed line is the whole model.",
         partial(_curves, depth, layers.sets),
-        "Curves of QWK and relative accuracy against the layer.",
     )
     json = {
         "layers": [
@@ -135,31 +134,24 @@ def result(study: Study, layers: WholeLayers) -> Result:
         ],
         "cka": layers.cka,
     }
-    findings = _findings(layers, depth, shown)
-    return Result("layers", json, verdict, in_words(findings), (_section(study, layers),), findings, picture)
+    sections, findings = (_section(study, layers),), _findings(layers, depth, shown)
+    return Result("layers", json, verdict, sections, picture, findings)
 
 
 def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...]:
     """Return what was published of whole layers, beside our numbers. A model of one layer has neither."""
-    findings = []
-    if depth > 1:
-        alike = np.count_nonzero(layers.cka[:-1, -1] >= ALIKE)
-        ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
-        findings.append(
-            Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
-        )
+    if depth == 1:
+        return ()
+    alike = np.count_nonzero(layers.cka[:-1, -1] >= ALIKE)
+    ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
     half = range(depth // 2)
-    for off in layers.sets:
-        if (off.how, off.layers) == ("below", half):
-            loss = percent(off.effect.relative["accuracy"].interval())
-            findings.append(
-                Finding(
-                    f"All heads of layers {layer_range(half)} off destroy the classifier",
-                    "−86 % relative accuracy",
-                    f"{loss} (QWK {signed(off.effect.value['qwk'])} left)",
-                )
-            )
-    return tuple(findings)
+    effect = next(off.effect for off in layers.sets if (off.how, off.layers) == ("below", half))
+    loss = f"{percent(effect.relative['accuracy'].interval())} (QWK {signed(effect.value['qwk'])} left)"
+    destroyed = f"All heads of layers {layer_range(half)} off destroy the classifier"
+    return (
+        Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours),
+        Finding(destroyed, "−86 % relative accuracy", loss),
+    )
 
 
 def _section(study: Study, layers: WholeLayers) -> Section:
@@ -173,7 +165,6 @@ def _section(study: Study, layers: WholeLayers) -> Section:
         "How alike each later layer's output stays when one layer's heads are off: linear CKA, 1 is "
         "unchanged.",
         partial(_noticed, layers.cka),
-        "A heat map, layer off by later layer.",
     )
     return Section(
         "Whole layers off",

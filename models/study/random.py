@@ -11,7 +11,7 @@ import numpy as np
 from models.masks.head_mask import HeadMask
 from models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
 from models.study import plots
-from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import LEVEL, METRICS, Resamples, equivalence_p
 from models.study.study import Study
 from models.study.wording import NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed
@@ -37,7 +37,7 @@ class MeanOfMasks:
         self._resamples = resamples
         self._weights = weights
         self._values = np.zeros_like(weights)
-        self._influences = np.zeros(resamples.clusters)
+        self._influences = np.zeros(resamples.counts.shape[1])
 
     def add(self, mask: int, draws: Draws) -> None:
         """Add the change of one mask."""
@@ -136,26 +136,27 @@ def result(study: Study, curves: list[Curve]) -> Result:
     """Return the report of random heads."""
     qwk = [curve.at.delta["qwk"] for curve in curves]
     accuracy = percent(curves[0].at.relative["accuracy"].interval())
-    findings = [
-        Finding(
-            "About 20 % of the heads can go at no loss (random choice, all layers)",
-            "0 %",
-            f"accuracy {accuracy}, ΔQWK {qwk[0].text()}",
-        )
-    ]
+    ours = f"accuracy {accuracy}, ΔQWK {qwk[0].text()}"
+    findings = [Finding("About 20 % of the heads can go at no loss (random choice, all layers)", "0 %", ours)]
     if len(curves) > 1:
-        names = [layer_range(curve.layers) for curve in curves[1:]]
-        findings.append(
-            Finding(
-                f"Lower layers ({names[0]}) matter more than upper ones ({names[1]})",
-                "lower matter more",
-                f"ΔQWK with {AT:.0%} of a half off: lower {qwk[1].text()}, upper {qwk[2].text()}",
-            )
-        )
-    json = {
-        "curves": [row for curve in curves for row in curve.rows],
-        "equivalence": [_test_json(curve, metric, study.margin) for curve in curves for metric in METRICS],
-    }
+        low, high = (layer_range(curve.layers) for curve in curves[1:])
+        claim = f"Lower layers ({low}) matter more than upper ones ({high})"
+        ours = f"ΔQWK with {AT:.0%} of a half off: lower {qwk[1].text()}, upper {qwk[2].text()}"
+        findings.append(Finding(claim, "lower matter more", ours))
+    tests = [
+        {
+            "layers": layer_range(curve.layers),
+            "metric": metric,
+            "fraction": AT,
+            "margin": study.margin,
+            "delta": change.value,
+            "interval": [change.interval().low, change.interval().high],
+            "relative": curve.at.relative[metric].value,
+            "p_equivalent": equivalence_p(change, study.margin),
+        }
+        for curve in curves
+        for metric, change in curve.at.delta.items()
+    ]
     outcome = _outcome(curves[0].at, study.margin)
     verdict = f"With {AT:.0%} of the heads off at random QWK changes by {signed(qwk[0].value)}: {outcome}."
     picture = Figure(
@@ -164,10 +165,9 @@ def result(study: Study, curves: list[Curve]) -> Result:
         "the paired change); dots are single draws, the dashed line is the whole model. 100 % of a "
         "half is half of all heads.",
         partial(_draw, curves),
-        "Curves of accuracy, macro-F1, QWK and NDCG@10 against the share of heads off.",
     )
-    section = _section(study, curves)
-    return Result("random", json, verdict, in_words(findings), (section,), tuple(findings), picture)
+    json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
+    return Result("random", json, verdict, (_section(study, curves),), picture, tuple(findings))
 
 
 def _outcome(point: Point, margin: float) -> str:
@@ -185,16 +185,10 @@ def _outcome(point: Point, margin: float) -> str:
 
 
 def _section(study: Study, curves: list[Curve]) -> Section:
-    header = ("layers", "metric", "mean change (95 %)", "p equivalent")
     rows = tuple(
-        (
-            layer_range(curve.layers),
-            NAMES[metric],
-            change.text(),
-            p_value(equivalence_p(change, study.margin)),
-        )
+        (layer_range(curve.layers), NAMES[name], change.text(), p_value(equivalence_p(change, study.margin)))
         for curve in curves
-        for metric, change in curve.at.delta.items()
+        for name, change in curve.at.delta.items()
     )
     caption = f"At exactly {AT:.0%} off, mean of {study.effort.draws} draws, margin ± {study.margin}."
     return Section(
@@ -207,23 +201,8 @@ def _section(study: Study, curves: list[Curve]) -> Section:
             "loss” asks that every metric stays within the margin, which needs no correction "
             "(intersection–union test).",
         ),
-        (Table(header, rows, caption),),
+        (Table(("layers", "metric", "mean change (95 %)", "p equivalent"), rows, caption),),
     )
-
-
-def _test_json(curve: Curve, metric: str, margin: float) -> dict[str, Any]:
-    change = curve.at.delta[metric]
-    interval = change.interval()
-    return {
-        "layers": layer_range(curve.layers),
-        "metric": metric,
-        "fraction": AT,
-        "margin": margin,
-        "delta": interval.value,
-        "interval": [interval.low, interval.high],
-        "relative": curve.at.relative[metric].value,
-        "p_equivalent": equivalence_p(change, margin),
-    }
 
 
 def _draw(curves: list[Curve]) -> Drawing:

@@ -1,15 +1,18 @@
 """Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from models.checkpoint.extras import FILE, weights_id
+from models.checkpoint.hub import locate
 from models.device import describe
 from models.files import write_whole
 from models.quality import evaluation
+from models.quality.bootstrap import Interval
 from models.study import page, plots
 from models.study.base import Judged
+from models.study.head_study import head_study
 from models.study.page import REPORT
 from models.study.result import Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
@@ -23,7 +26,10 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
     content = report_json(study, result)
-    sections = (*_beside_published(result), *result.sections, _setting(study, content))
+    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
+    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
+    published = [Section("Beside the published numbers", tables=(table,))] if rows else []
+    sections = (*published, *result.sections, _setting(study, content))
     figures = {figure.name: figure for section in sections for figure in section.figures}
     if result.picture is not None:
         figures[result.picture.name] = result.picture
@@ -32,14 +38,18 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     drawings = {name: plots.svg(figure.draw, folder / f"{name}.png") for name, figure in figures.items()}
     for name, svg in drawings.items():
         write_whole(folder / f"{name}.svg", svg.encode())
-    title = f"Head study “{result.kind}” of {study.classifier.name}"
-    conclusion = result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}".strip()
-    values: dict[str, Any] = {"title": title, "verdict": result.verdict, "conclusion": conclusion}
-    values |= {"sections": sections, "picture": result.picture}
+    values: dict[str, Any] = {
+        "title": f"Head study “{result.kind}” of {study.classifier.name}",
+        "verdict": result.verdict,
+        "conclusion": result.conclusion if study.effort == FULL else f"{ROUGH} {result.conclusion}".strip(),
+        "sections": sections,
+        "picture": result.picture,
+    }
     write_whole(study.out / REPORT, orjson.dumps(content, option=JSON))
     write_whole(study.out / "report.md", page.markdown(**values).encode())
     write_whole(study.out / "report.html", page.html(drawings, **values).encode())
-    for name, text in result.files.items():
+    heads = head_study(content, weights_id(locate(study.model)), study.shape)
+    for name, text in {FILE: heads, **result.files}.items():
         if text is not None:
             write_whole(study.out / name, text.encode())
         elif replaced:
@@ -77,15 +87,7 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
     return plain
 
 
-def _beside_published(result: Result) -> list[Section]:
-    """Return the table of our numbers beside the published ones, if there are any."""
-    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
-    header = ("published claim", "published", "here, with 95 % interval")
-    table = Table(header, rows)
-    return [Section("Beside the published numbers", tables=(table,))] if rows else []
-
-
-def _setting(study: Study, content: Mapping[str, Any]) -> Section:
+def _setting(study: Study, content: dict[str, Any]) -> Section:
     data, holdout = study.data, study.holdout
     read = f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
     read += f" ({data.note})" if data.note else ""
@@ -103,19 +105,15 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
             f"With {len(data.queries)} queries only large effects can be told from chance: if an "
             "interval is wide, the data do not say whether there is an effect."
         )
-    rows = tuple(
-        (NAMES[name], f"{value:.3f}", _ends(content["baseline_interval"][name]))
-        for name, value in content["baseline"].items()
-        if value is not None
-    )
+    nan = float("nan")
+    rows = []
+    for name, value in content["baseline"].items():
+        low, high = (nan if end is None else end for end in content["baseline_interval"][name])
+        rows.append((NAMES[name], Interval(nan if value is None else value, low, high).text()))
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
-    return Section("The whole model", tuple(paragraphs), (Table(("metric", "value", "95 %"), rows, caption),))
-
-
-def _ends(interval: list[float | None]) -> str:
-    low, high = interval
-    return "no interval" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+    table = Table(("metric", "value (95 %)"), tuple(rows), caption)
+    return Section("The whole model", tuple(paragraphs), (table,))
 
 
 def _source(data: Judged) -> dict[str, Any]:

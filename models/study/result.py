@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +23,13 @@ class Table:
 class Figure:
     """A plot of the report, written as plots/NAME.png and plots/NAME.svg.
 
-    draw: makes the matplotlib figure (with matplotlib.figure.Figure or plots.figure, never with pyplot's
-    global state). caption: says in one or two sentences what the plot shows; alt: says the same for readers
-    who cannot see it.
+    caption: says in one or two sentences what the plot shows, also to readers who cannot see it.
+    draw: makes the matplotlib figure (with plots.figure, never with pyplot's global state).
     """
 
     name: str
     caption: str
     draw: Callable[[], Drawing]
-    alt: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,25 +57,20 @@ class Finding:
     ours: str
 
 
-def in_words(findings: Sequence[Finding]) -> str:
-    """Return the conclusion of a study: the numbers beside each published claim."""
-    return " ".join(f"{one.claim}? Here: {one.ours} (published: {one.published})." for one in findings)
-
-
 @dataclass(frozen=True)
 class Result:
     """The report of one kind of study.
 
     json: plain Python values, merged into report.json beside schema, kind, model and baseline.
-    verdict: one sentence. conclusion: one paragraph made from the numbers. picture: what one sees first.
+    verdict: one sentence. conclusion: what more there is to say in words. picture: what one sees first.
     files: the text of further files for the report's directory, by name; None removes an earlier report's.
     """
 
     kind: str
     json: Mapping[str, Any]
     verdict: str
-    conclusion: str
     sections: tuple[Section, ...] = ()
-    findings: tuple[Finding, ...] = ()
     picture: Figure | None = None
+    findings: tuple[Finding, ...] = ()
+    conclusion: str = ""
     files: Mapping[str, str | None] = field(default_factory=dict)

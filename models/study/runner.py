@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
 from models.checkpoint.files import digest_of
-from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.files import write_whole
 from models.quality.evaluation import Evaluation
@@ -43,18 +42,10 @@ class Part:
 
 def logits_of_part(classifier: Classifier, part: Part) -> NDArray[np.float32]:
     """Return a part's logits (masks, pairs, grades) float32, least relevant grade first."""
-    return logits_of(classifier, classifier.tokenizer.encode(part.pairs), part.masks)
-
-
-def logits_of(
-    classifier: Classifier, encoded: Sequence[EncodedPair], masks: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return the logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
-    network = classifier.network
+    network, encoded = classifier.network, classifier.tokenizer.encode(part.pairs)
     batch = pack(encoded, device=network.device, deterministic=network.deterministic)
-    ordered: NDArray[np.float32] = np.take(
-        logits_under(network, batch, masks), classifier.config.label_order, axis=2
-    )
+    logits = logits_under(network, batch, part.masks)
+    ordered: NDArray[np.float32] = np.take(logits, classifier.config.label_order, axis=2)
     return ordered
 
 
@@ -93,25 +84,17 @@ class Runner:
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
-        scores = self.classifier.scores(logits)
-        grades = self.data.grade.tolist()
-        return Evaluation(self._names, grades, scores.probabilities, ranking=scores.raw_score)
+        scores, queries = self.classifier.scores(logits), [query for query, _ in self.data.pairs]
+        return Evaluation(queries, self.data.grade.tolist(), scores.probabilities, ranking=scores.raw_score)
 
     def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(logits) for logits in self.logits(masks, what)]
 
     @cached_property
-    def _names(self) -> list[str]:
-        return [query for query, _ in self.data.pairs]
-
-    @cached_property
-    def _encoded(self) -> list[EncodedPair]:
-        return self.classifier.tokenizer.encode(self.data.pairs)
-
-    @cached_property
     def _batches(self) -> list[list[int]]:
-        return list(batches_by_length([len(pair) for pair in self._encoded], BATCH_TOKENS))
+        encoded = self.classifier.tokenizer.encode(self.data.pairs)
+        return list(batches_by_length([len(pair) for pair in encoded], BATCH_TOKENS))
 
     def _computed(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield the logits of every part, the cached ones first."""
@@ -125,8 +108,7 @@ class Runner:
                 yield number, logits
         for index, logits in self._computed_now([parts[number] for number in missing]):
             if (file := files[missing[index]]) is not None:
-                buffer = io.BytesIO()
-                np.save(buffer, logits)
+                np.save(buffer := io.BytesIO(), logits)
                 write_whole(file, buffer.getvalue())
             yield missing[index], logits
 

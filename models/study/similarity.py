@@ -16,7 +16,7 @@ from models.quality.bootstrap import Floats, Interval
 from models.study.base import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.plots import figure
-from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import mean_intervals
 from models.study.study import Study
 from models.study.words import Words
@@ -34,10 +34,9 @@ class Alike:
 
     heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances, 0 (same
     attention) to 1 (none in common). within, across: the mean distance of two heads of one layer, and of
-    two layers; gap: across − within. by_layer: the mean distance within each layer. sharing: the share of
-    heads that share their pattern with another. tree: scipy's linkage matrix (average linkage). clusters:
-    (heads,), numbered from 1; the tree is cut where heads no longer share their pattern. pairs: how many
-    pairs the attention was compared on.
+    two layers; gap: across − within. sharing: the share of heads that share their pattern with another.
+    tree: scipy's linkage matrix (average linkage). clusters: (heads,), numbered from 1; the tree is cut where
+    heads no longer share their pattern. pairs: how many pairs the attention was compared on.
     """
 
     heads: Heads
@@ -45,7 +44,6 @@ class Alike:
     within: Interval
     across: Interval
     gap: Interval
-    by_layer: dict[int, float]
     sharing: float
     tree: Floats
     clusters: NDArray[np.int32]
@@ -70,15 +68,8 @@ def measure(study: Study) -> Alike:
     near = NEAR * flat.mean()
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
     tree = linkage(squareform(matrix, checks=False), "average", optimal_ordering=True)
-    by_layer = {
-        int(layer): float(flat[same & (layers[a] == layer)].mean())
-        for layer in np.unique(layers)
-        if (same & (layers[a] == layer)).any()
-    }
-    return Alike(
-        heads, matrix, within, across, gap, by_layer, float((nearest < near).mean()),
-        tree, fcluster(tree, near, "distance"), len(rows),
-    )  # fmt: skip
+    sharing, clusters = float((nearest < near).mean()), fcluster(tree, near, "distance")
+    return Alike(heads, matrix, within, across, gap, sharing, tree, clusters, len(rows))
 
 
 def between(patterns: NDArray[np.float32]) -> Floats:
@@ -115,12 +106,11 @@ def result(_: Study, alike: Alike) -> Result:
         f"{near}; two heads of one layer are {alike.within.value:.2f} apart, two of different layers "
         f"{alike.across.value:.2f}."
     )
-    findings = (Finding("most heads share their pattern", "most", near),)
+    finding = Finding("most heads share their pattern", "most", near)
     rows = (
         ("two heads of one layer", alike.within.text()),
         ("two heads of different layers", alike.across.text()),
         ("difference", alike.gap.text(sign=True)),
-        *((f"within layer {layer}", f"{value:.3f}") for layer, value in alike.by_layer.items()),
     )
     section = Section(
         "Similarity: the heads' patterns",
@@ -137,10 +127,8 @@ def result(_: Study, alike: Alike) -> Result:
         "similarity_matrix",
         "Distance of every two heads, by layer; and the same in the order of the tree.",
         partial(_matrices, alike),
-        alt="Two square heat maps of distances between heads.",
     )
-    json = {"similarity": vars(alike)}
-    return Result("similarity", json, verdict, in_words(findings), (section,), findings, picture)
+    return Result("similarity", {"similarity": alike}, verdict, (section,), picture, (finding,))
 
 
 def _matrices(alike: Alike) -> Drawing:

@@ -11,7 +11,7 @@ import numpy as np
 from models.quality.bootstrap import Floats
 from models.study import plots
 from models.study.base import Heads, held_heads, weights_without
-from models.study.result import Figure, Finding, Result, Section, Table, in_words
+from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import LEVEL, METRICS, Effect, adjusted_p, effects
 from models.study.study import Study
 from models.study.wording import CHANGES, NAMES, TOO_FEW, head_name, p_value, signed
@@ -53,18 +53,17 @@ def result(study: Study, single: SingleHeads) -> Result:
         f"{needed} of {len(heads)} heads are shown to matter by themselves; without the costliest, "
         f"{head_name(heads[order[0]])}, QWK changes by {signed(effects[order[0]].delta['qwk'].value)}."
     )
-    finding = Finding(
-        "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)",
-        "most heads",
-        f"{shown}; {needed} are shown to matter",
-    )
+    claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
         f"Framed: heads that change quality by more than chance at {100 * LEVEL:.0f} % false discoveries.",
         partial(_maps, study.shape, single),
-        "Four heat maps of layers by heads with the change of accuracy, macro-F1, QWK and NDCG@10.",
     )
+    rows = tuple(
+        (head_name(heads[i]), *effects[i].cells(), p_value(float(single.adjusted[i]))) for i in order[:SHOWN]
+    )
+    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
     section = Section(
         "Each head off alone",
         (
@@ -74,31 +73,14 @@ def result(study: Study, single: SingleHeads) -> Result:
             "metrics (Bonferroni) and is adjusted over the heads by Benjamini–Hochberg. A head is shown to "
             f"matter if its p is at most {LEVEL:g} and QWK falls.",
         ),
-        (_table(single, order[:SHOWN]),),
+        (Table(("head", *CHANGES, "adjusted p"), rows, caption),),
     )
-    findings = (finding,)
-    return Result("single", {"heads": _json(single)}, verdict, in_words(findings), (section,), findings, maps)
-
-
-def _json(single: SingleHeads) -> list[dict[str, object]]:
-    return [
-        {
-            "layer": layer,
-            "head": head,
-            **effect.as_json(),
-            "p_adjusted": float(adjusted),
-        }
-        for (layer, head), effect, adjusted in zip(single.heads, single.effects, single.adjusted, strict=True)
+    json = [
+        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": float(adjusted)}
+        for (layer, head), effect, adjusted in zip(heads, effects, single.adjusted, strict=True)
     ]
-
-
-def _table(single: SingleHeads, shown: list[int]) -> Table:
-    rows = tuple(
-        (head_name(single.heads[i]), *single.effects[i].cells(), p_value(float(single.adjusted[i])))
-        for i in shown
-    )
-    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
-    return Table(("head", *CHANGES, "adjusted p"), rows, caption)
+    finding = Finding(claim, "most heads", f"{shown}; {needed} are shown to matter")
+    return Result("single", {"heads": json}, verdict, (section,), maps, (finding,))
 
 
 def _maps(shape: tuple[int, int], single: SingleHeads) -> Drawing:

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from models.quality import bootstrap, metrics
+from models.quality import metrics
 from models.quality.bootstrap import (
-    MIN_QUERIES,
     MIN_TESTED,
     Draws,
     Estimate,
@@ -19,7 +18,6 @@ from models.quality.bootstrap import (
     estimate,
     resample,
     standard_errors,
-    with_data,
 )
 from models.quality.evaluation import CLUSTERS, Evaluation
 from models.study.base import Judged, Matrix
@@ -40,30 +38,18 @@ _CHUNK = 4096  # permutations at a time
 class Resamples:
     """The resamples of a study's queries. All masks share them, so differences are paired.
 
-    counts: (1 + resamples, clusters); row 0 is the data as they are. testable: at least MIN_TESTED queries
-    have titles of different grades, so that one-sided tests may claim something.
+    counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are. testable:
+    at least MIN_TESTED of them have titles of different grades, so that one-sided tests may claim something.
     """
 
     def __init__(self, data: Judged, resamples: int, seed: int) -> None:
-        self.clusters = min(len(data.queries), CLUSTERS)
-        self.cluster_of_query = np.arange(len(data.queries)) % self.clusters
-        self.counts = with_data(resample(self.clusters, resamples, seed))
+        self.queries = len(data.queries)
+        self.counts = resample(min(self.queries, CLUSTERS), resamples, seed)
         self.testable = data.ranked_queries >= MIN_TESTED
 
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
-        """Return each of METRICS on the data and on every resample.
-
-        NDCG@10 has no error if it rests on fewer than MIN_QUERIES clusters.
-        """
-        sums = evaluation.sums
-
-        def statistics(counts: Floats) -> dict[str, Floats]:
-            return dict(zip(METRICS, metrics.values(counts @ sums, evaluation.grades).T, strict=True))
-
-        drawn = bootstrap.draws(statistics, self.counts)
-        if np.count_nonzero(sums[:, -1]) < MIN_QUERIES:
-            drawn["ndcg10"] = drawn["ndcg10"].without_error()
-        return drawn
+        """Return each of METRICS on the data and on every resample."""
+        return evaluation.draws(self.counts, evaluation.of_grades)
 
     def estimate(self, draws: Draws) -> Estimate:
         """Return the estimate of a metric, a difference or a relative change."""
@@ -180,7 +166,7 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
     values: (queries, k). The ends are nan if there are fewer than two queries.
     """
     queries = len(values)
-    counts = with_data(resample(queries, resamples, seed))
+    counts = resample(queries, resamples, seed)
     means = counts @ values / queries
     found = []
     for column, of_column in zip(values.T, means.T, strict=True):

@@ -1,16 +1,31 @@
-"""The report of `roles`: JSON, verdict, findings and sections."""
+"""The report of `roles`: verdict, pictures, tables, findings and JSON."""
 
-from typing import Any
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.study.result import Figure, Finding, Result, Section, Table, in_words
-from models.study.roles.causal import CAUSAL_METRICS, CausalCheck, Comparison
+from models.study import plots
+from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.roles.causal import CAUSAL_METRICS, CausalCheck
 from models.study.roles.compute import HOLDS, ROLES, Roles, holds
-from models.study.roles.plots import NAMED, causal_plot, labelled, role_maps
 from models.study.study import Study
 from models.study.wording import NAMES, head_name, listed, p_value, percent, signed
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NAMED = {
+    "term_match": "term match",
+    "previous_word": "previous word",
+    "next_word": "next word",
+    "segmentation": "segmentation",
+    "segmentation_zh": "segmentation, Chinese",
+    "segmentation_ko": "segmentation, Korean",
+    "special": "special tokens",
+}
 CLAIMS = (
     ("some heads attend by word order", ("previous_word", "next_word")),
     ("some heads attend by word segmentation in Chinese", ("segmentation_zh",)),
@@ -38,20 +53,25 @@ def result(study: Study, roles: Roles) -> Result:
     counts = {role: int(holds(roles.scores[role]).sum()) for role in ROLES}
     held = [f"{NAMED[role]} {count}" for role, count in counts.items() if count]
     verdict = f"Of {len(roles.heads)} heads, these hold a role: {listed(held)}."
-    picture = Figure(
-        "role_map",
-        "Excess over chance of every head in every role; framed heads hold it.",
-        lambda: role_maps(roles, study.shape),
-        alt="Heat maps of layers by heads, one per role.",
-    )
-    findings = _findings(roles)
+    caption = "Excess over chance of every head in every role; framed heads hold it."
+    picture = Figure("role_map", caption, partial(_draw_roles, roles, study.shape))
+    check = roles.causal
+    causal = {
+        name: {
+            "heads": one.heads,
+            "relative": {metric: one.relative[metric].interval() for metric in CAUSAL_METRICS},
+            "random": one.random,
+            "p": one.p,
+        }
+        for name, one in check.comparisons.items()
+    }
     json = {
         "roles": {role: _role_json(roles, role) for role in ROLES},
-        "causal": _causal_json(roles.causal),
+        "causal": {"pairs": check.pairs, "queries": check.queries, "roles": causal},
         "role_pairs": roles.pairs,
     }
-    sections = (_role_section(roles), _causal_section(roles.causal))
-    return Result("roles", json, verdict, in_words(findings), sections, findings, picture)
+    sections = (_role_section(roles), _causal_section(check))
+    return Result("roles", json, verdict, sections, picture, _findings(roles))
 
 
 def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
@@ -70,23 +90,6 @@ def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
         }
         for i in np.argsort(-scores.values, kind="stable")
     ]
-
-
-def _causal_json(check: CausalCheck) -> dict[str, Any]:
-    def one(comparison: Comparison) -> dict[str, Any]:
-        """Return one comparison as report.json holds it. random: the relative change of each random set."""
-        return {
-            "heads": comparison.heads,
-            "relative": {m: comparison.relative[m].interval() for m in CAUSAL_METRICS},
-            "random": comparison.random,
-            "p": comparison.p,
-        }
-
-    return {
-        "pairs": check.pairs,
-        "queries": check.queries,
-        "roles": {name: one(comparison) for name, comparison in check.comparisons.items()},
-    }
 
 
 def _role_section(roles: Roles) -> Section:
@@ -131,31 +134,24 @@ def _findings(roles: Roles) -> tuple[Finding, ...]:
     for name, one in roles.causal.comparisons.items():
         if name in ROLES:
             continue
-        random = one.random["accuracy"]
-        median = _relative(np.median(random)) if len(random) else "–"
-        change = percent(one.relative["accuracy"].interval())
-        findings.append(
-            Finding(
-                f"{name} off cost accuracy",
-                "−52 %, against 0 % for five random heads",
-                f"accuracy {change}; random {median} (median; p {p_value(one.p['accuracy'])})",
-            )
-        )
+        change, random = percent(one.relative["accuracy"].interval()), _median(one.random["accuracy"])
+        ours = f"accuracy {change}; random {random} (median; p {p_value(one.p['accuracy'])})"
+        claim, published = f"{name} off cost accuracy", "−52 %, against 0 % for five random heads"
+        findings.append(Finding(claim, published, ours))
     return tuple(findings)
 
 
 def _causal_section(check: CausalCheck) -> Section:
-    comparisons = labelled(check)
     rows = tuple(
         (
-            name,
+            NAMED.get(name, name),
             str(len(one.heads)),
             NAMES[metric],
             percent(one.relative[metric].interval()),
-            _relative(np.median(one.random[metric])) if len(one.random[metric]) else "–",
+            _median(one.random[metric]),
             f"{p_value(one.p[metric])} of {len(one.random[metric])} sets",
         )
-        for name, one in comparisons.items()
+        for name, one in check.comparisons.items()
         for metric in CAUSAL_METRICS
     )
     header = ("heads off", "how many", "metric", "relative change", "random: median", "p")
@@ -163,8 +159,7 @@ def _causal_section(check: CausalCheck) -> Section:
         "role_effects",
         "Relative change with the heads of a role off (diamond, 95 % interval) and with as many "
         "random heads of the same layers off (dots).",
-        lambda: causal_plot(check),
-        alt="For each role, a diamond for its heads and dots for random sets, in three metrics.",
+        partial(_draw_causal, check),
     )
     return Section(
         "Roles: the causal check",
@@ -175,10 +170,49 @@ def _causal_section(check: CausalCheck) -> Section:
             "possible sets it cannot be small. The p-values of the roles are not corrected for each other.",
         ),
         (Table(header, rows, "What switching the heads of a role off costs."),),
-        (effects,) if comparisons else (),
+        (effects,) if rows else (),
     )
 
 
-def _relative(change: float) -> str:
-    """Return a relative change in per cent, or a dash if it is undefined."""
-    return f"{signed(100 * change, 1)} %" if np.isfinite(change) else "–"
+def _median(changes: np.ndarray) -> str:
+    """Return the median of relative changes in per cent, or a dash if there is none."""
+    median = np.median(changes) if len(changes) else np.nan
+    return f"{signed(100 * median, 1)} %" if np.isfinite(median) else "–"
+
+
+def _draw_roles(roles: Roles, shape: tuple[int, int]) -> Drawing:
+    """Draw a heat map of each role."""
+    drawing, panels = plots.figure(22, 9.5, rows=2, columns=4)
+    for axes, role in zip(panels.flat, ROLES, strict=False):
+        values, held = np.full(shape, np.nan), np.zeros(shape, np.bool_)
+        scores = roles.scores[role]
+        for head, excess, holding in zip(roles.heads, scores.values, holds(scores), strict=True):
+            values[head], held[head] = excess, holding
+        label = "attention beyond chance" if scores.queries else "nothing to measure it on"
+        plots.heat_map(axes, values, title=NAMED[role], label=label, marked=held, digits=2)
+    panels.flat[-1].set_axis_off()
+    return drawing
+
+
+def _draw_causal(check: CausalCheck) -> Drawing:
+    """Draw each comparison: dots for the random sets, a diamond with its interval for its own heads."""
+    shown = {NAMED.get(name, name): one for name, one in check.comparisons.items()}
+    drawing, panels = plots.figure(15, 1.6 + 0.75 * len(shown), columns=len(CAUSAL_METRICS), sharey=True)
+    rng = np.random.default_rng(0)
+    for axes, metric in zip(panels, CAUSAL_METRICS, strict=True):
+        for row, comparison in enumerate(shown.values()):
+            random = 100 * comparison.random[metric]
+            spread = rng.uniform(-0.22, 0.22, len(random))
+            dots = {"label": "random heads"} if not row else {}
+            axes.plot(random, row + spread, ".", color=plots.GREY, alpha=0.45, markersize=4, **dots)
+            change = comparison.relative[metric].interval()
+            own = {"label": "heads of the role"} if not row else {}
+            axes.plot([100 * change.low, 100 * change.high], [row, row], color=plots.ORANGE, lw=2)
+            axes.plot(100 * change.value, row, "D", color=plots.ORANGE, markeredgecolor="black", **own)
+        axes.axvline(0, color=plots.BLUE, lw=1)
+        axes.set(xlabel=f"relative change in {NAMES[metric]}, %", title=NAMES[metric])
+    names = [f"{name.replace(' heads', chr(10) + 'heads')} ({len(one.heads)})" for name, one in shown.items()]
+    panels[0].set_yticks(range(len(shown)), names)
+    panels[0].set_ylim(len(shown) - 0.5, -0.5)
+    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=10)
+    return drawing

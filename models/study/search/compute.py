@@ -4,60 +4,82 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from models.classifier import Classifier
 from models.compress.structure import whole as whole_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
-from models.study.base import held_heads, weights_without
+from models.study.base import Judged, held_heads, weights_without
 from models.study.gradients import DifferentiableNetwork, Gradients
 from models.study.inputs import spread_over_queries
+from models.study.runner import Runner
 from models.study.search import plans
 from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.plans import LAYERS, Planner
-from models.study.search.recovery import Recovered, recover
+from models.study.search.recovery import recover
 from models.study.search.times import is_removable, measure_times
 from models.study.statistics import Resamples
 from models.study.study import Study
 
 GRADIENT_PAIRS = 2_048
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
-ERROR_RATE = 0.025
-"""The chance that a mask worse than the margin is chosen."""
 SAME = 1e-6
 """Divergences up to this are rounding."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """One network. planned: the speed that it was planned for, None if heads were counted; predicted: by
-    the times. quality: on the search data; held_out: on the held-out queries; pace: as measured."""
+class Plan:
+    """A network to try. speedup: the one that it was planned for, None if heads were counted; predicted: the
+    one that the times predict."""
 
     mask: HeadMask
-    quality: Evaluation
-    planned: float | None = None
+    speedup: float | None = None
     predicted: float | None = None
-    held_out: Evaluation | None = None
-    pace: Pace | None = None
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The quality of a network on the search data; on the held-out queries; and the verdict on the latter."""
+
+    quality: Evaluation
+    held_out: Evaluation | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The chosen network after some minutes of training. loss: its mean over the first and over the last
+    tenth of the steps."""
+
+    steps: int
+    minutes: float
+    loss: tuple[float, float]
+    tested: Tested
 
 
 @dataclass(frozen=True)
 class Found:
-    """The networks that the search made, from large to small, and the tests of them.
+    """The networks that the search made, from large to small.
 
-    verdicts: on each of `path`. chosen: the index in `path` of the smallest that passed, or of the wanted
-    speed. random: on the held-out queries, networks that keep as many heads and units of each layer as the
-    chosen one, drawn at random.
+    tested: of each of `plans`; paces: of those that were timed, by index. chosen: the index of the smallest
+    that passed, or of the wanted speed. random: on the held-out queries, networks that keep as many heads and
+    units of each layer as the chosen one, drawn at random.
     """
 
-    intact: Evaluation
-    intact_held_out: Evaluation | None
-    path: list[Point]
-    verdicts: list[Verdict]
+    plans: list[Plan]
+    intact: Tested
+    tested: list[Tested]
     chosen: int | None
-    intact_pace: Pace | None = None
+    paces: dict[int, Pace]
+    intact_pace: Pace | None
     random: tuple[Evaluation, ...] = ()
     recovered: Recovered | None = None
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts, in the order tested; none without held-out queries."""
+        return [one.verdict for one in self.tested if one.verdict is not None]
 
 
 def measure(study: Study) -> Found:
@@ -69,69 +91,72 @@ def measure(study: Study) -> Found:
     if clf.config.int8 and study.recover_minutes:
         raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
     networks = Networks(study)
-    found = _by_time(study, networks) if study.by_time else _by_heads(study, networks)
-    if found.chosen is None:
+    path = _by_time(study, networks) if study.by_time else _by_heads(study)
+    masks = [plan.mask for plan in path]
+    intact, *tested = _tested(
+        study,
+        _with_intact(networks, masks, study.runner, "networks on the search data"),
+        _with_intact(networks, masks, study.holdout_runner, "networks on the held-out queries"),
+    )
+    passed = [index for index, one in enumerate(tested) if one.verdict is not None and one.verdict.passed]
+    chosen = passed[-1] if passed else None
+    if study.speedup is not None:
+        chosen = [plan.speedup for plan in path].index(study.speedup)
+    timed = range(len(path)) if study.by_time else passed[-1:]
+    intact_pace, *paces = networks.paces([masks[index] for index in timed]) if timed else [None]
+    found = Found(path, intact, tested, chosen, dict(zip(timed, paces, strict=True)), intact_pace)
+    if chosen is None:
         return found
-    chosen = found.path[found.chosen]
-    if not study.by_time:
-        intact, own = networks.paces([chosen.mask])
-        path = [replace(point, pace=own) if point is chosen else point for point in found.path]
-        found = replace(found, path=path, intact_pace=intact)
     if study.holdout_runner is not None:
         others = [
-            plans.shuffled(chosen.mask, study.classifier.config, study.seed + number)
-            for number in range(study.effort.orders)
+            plans.shuffled(masks[chosen], clf.config, study.seed + n) for n in range(study.effort.orders)
         ]
         random = networks.evaluate(others, study.holdout_runner, "random networks of the same layers")
         found = replace(found, random=tuple(random))
     if study.recover_minutes:
-        recovered = recover(networks, chosen.mask, study.recover_minutes)
-        if recovered.held_out is not None and found.intact_held_out is not None:
-            (verdict,) = _tested(study, found.intact_held_out, [recovered.held_out])
-            recovered = replace(recovered, verdict=verdict)
-        return replace(found, recovered=recovered)
+        student, smaller = recover(networks, masks[chosen], study.recover_minutes)
+        after = [_quality(study, smaller, data) for data in (study.data, study.holdout) if data is not None]
+        held_out = [] if intact.held_out is None else [intact.held_out, after[1]]
+        _, trained = _tested(study, [intact.quality, after[0]], held_out)
+        losses = student.before_and_after
+        found = replace(
+            found, recovered=Recovered(len(student.losses), study.recover_minutes, losses, trained)
+        )
     return found
 
 
-def _by_heads(study: Study, networks: Networks) -> Found:
+def _by_heads(study: Study) -> list[Plan]:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     held = held_heads(study.classifier)
     order = plans.fisher_order(_gradients(study).heads, held)
     sizes = {round(share * len(held)) for share in study.effort.shares} - {0, len(held)}
     whole = whole_mask(study.classifier.config)
-    path = [
-        whole * HeadMask(weights_without(order[: len(order) - size], study.shape))
+    return [
+        Plan(whole * HeadMask(weights_without(order[: len(order) - size], study.shape)))
         for size in sorted(sizes, reverse=True)
     ]
-    return _evaluated(study, networks, path)
 
 
-def _by_time(study: Study, networks: Networks) -> Found:
+def _by_time(study: Study, networks: Networks) -> list[Plan]:
     """Fit the network of least loss into less and less time."""
-    clf, what, wanted = study.classifier, study.what, study.speedup
-    times = measure_times(networks)
-    planner = Planner.of(clf.config, times, what, _gradients(study))
+    what, wanted = study.what, study.speedup
+    planner = Planner.of(study.classifier.config, measure_times(networks), what, _gradients(study))
     whole = planner.whole_seconds
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
     layer_order = _layer_order(networks, planner, speedups[-1]) if LAYERS in what else []
-    best = [(speedup, _best(networks, planner, layer_order, speedup)) for speedup in speedups]
-    planned = {speedup: mask for speedup, mask in best if mask is not None}
+    best = {speedup: _best(networks, planner, layer_order, speedup) for speedup in speedups}
     needed = wanted or speedups[0]
-    if needed not in planned:
+    if best[needed] is None:
         most = whole / planner.least_seconds(layer_order)
         raise ModelError(
             f"no network is {needed:g} times as fast without some {' and '.join(what)}: {most:.2f} times at "
             "most, by times measured now. Ask for less, let more go (--what), or measure on an idle machine"
         )
-    path = list(planned.values())
-    found = _evaluated(study, networks, path)
-    intact_pace, *paces = networks.paces(path)
-    points = [
-        replace(point, planned=speedup, predicted=whole / planner.seconds(point.mask), pace=pace)
-        for point, speedup, pace in zip(found.path, planned, paces, strict=True)
+    return [
+        Plan(mask, speedup, whole / planner.seconds(mask))
+        for speedup, mask in best.items()
+        if mask is not None
     ]
-    chosen = found.chosen if wanted is None else list(planned).index(wanted)
-    return replace(found, path=points, chosen=chosen, intact_pace=intact_pace)
 
 
 def _gradients(study: Study) -> Gradients:
@@ -173,29 +198,27 @@ def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: f
     return min(candidates, key=lambda one: (max(networks.divergence(one), SAME), planner.seconds(one)))
 
 
-def _evaluated(study: Study, networks: Networks, path: Sequence[HeadMask]) -> Found:
-    """Evaluate the networks, and test them from large to small."""
-    ones = [study.classifier.all_heads.matrix]
-    qualities = networks.evaluate(path, study.runner, "networks on the search data")
-    points = [Point(mask, quality) for mask, quality in zip(path, qualities, strict=True)]
-    (intact,) = study.runner.evaluate(ones, "the intact model")
-    if study.holdout_runner is None:
-        return Found(intact, None, points, [], None)
-    (intact_held_out,) = study.holdout_runner.evaluate(ones, "the intact model")
-    held_out = networks.evaluate(path, study.holdout_runner, "networks on the held-out queries")
-    points = [replace(point, held_out=quality) for point, quality in zip(points, held_out, strict=True)]
-    verdicts = _tested(study, intact_held_out, held_out)
-    passed = [index for index, verdict in enumerate(verdicts) if verdict.passed]
-    return Found(intact, intact_held_out, points, verdicts, passed[-1] if passed else None)
+def _quality(study: Study, classifier: Classifier, data: Judged) -> Evaluation:
+    runner = Runner(classifier, data, progress=study.progress)
+    return runner.evaluate([classifier.all_heads.matrix])[0]
 
 
-def _tested(study: Study, intact: Evaluation, others: Sequence[Evaluation]) -> list[Verdict]:
-    """Return the verdicts on networks, in the order tested."""
-    assert study.holdout is not None
+def _with_intact(
+    networks: Networks, masks: Sequence[HeadMask], runner: Runner | None, what: str
+) -> list[Evaluation]:
+    """Return the quality of the intact model and of the networks; nothing without a runner."""
+    if runner is None:
+        return []
+    ones = [networks.study.classifier.all_heads.matrix]
+    return [*runner.evaluate(ones, "the intact model"), *networks.evaluate(masks, runner, what)]
+
+
+def _tested(study: Study, qualities: Sequence[Evaluation], held_out: Sequence[Evaluation]) -> list[Tested]:
+    """Test networks on held-out queries, if there are any, in this order. The first one is intact."""
+    if study.holdout is None:
+        return [Tested(quality, None, None) for quality in qualities]
     resamples = Resamples(study.holdout, study.effort.resamples, study.seed)
-    whole, queries = resamples.draws(intact), len(study.holdout.queries)
-    losses = [
-        compare(resamples, whole, other, margin=study.margin, alpha=ERROR_RATE, queries=queries)
-        for other in others
-    ]
-    return fixed_sequence(losses, study.margin)
+    whole = resamples.draws(held_out[0])
+    losses = [compare(resamples, whole, other, study.margin) for other in held_out[1:]]
+    verdicts = [None, *fixed_sequence(losses, study.margin)]
+    return [Tested(*one) for one in zip(qualities, held_out, verdicts, strict=True)]

@@ -47,7 +47,6 @@ class Networks:
     def __init__(self, study: Study) -> None:
         self.study = study
         self._sample = study.data.take(spread_over_queries(study.data.query_of, SAMPLE, study.seed))
-        self._divergences: dict[str, float] = {}
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -68,21 +67,14 @@ class Networks:
         """Return the quality under each mask on the runner's pairs. Heads alone are masked, in one pass."""
         if not any(one.is_structured for one in masks):
             return runner.evaluate([one.matrix for one in masks], what)
-        return [self.evaluate_one(self.smaller(one), runner.data, one.id, what) for one in masks]
-
-    def evaluate_one(self, classifier: Classifier, data: Judged, name: str, what: str = "") -> Evaluation:
-        """Return the quality of a classifier. name: distinguishes it in the cache."""
-        runner = self._runner(classifier, data, name)
-        return runner.evaluation(runner.logits([classifier.all_heads.matrix], what)[0])
+        return [
+            runner.evaluation(self._logits(self.smaller(one), runner.data, one.id, what)) for one in masks
+        ]
 
     def divergence(self, mask: HeadMask) -> float:
         """Return the mean Kullback–Leibler divergence of the grades under a mask from the intact model's."""
-        name = mask.id
-        if name not in self._divergences:
-            before = self._log_probabilities(self.study.classifier, "intact")
-            after = self._log_probabilities(self.smaller(mask), name)
-            self._divergences[name] = float((np.exp(before) * (before - after)).sum(1).mean())
-        return self._divergences[name]
+        before, after = self._intact, self._log_probabilities(self.smaller(mask), mask.id)
+        return float((np.exp(before) * (before - after)).sum(1).mean())
 
     def paces(self, masks: Sequence[HeadMask]) -> list[Pace]:
         """Time the intact model and the others in turns; the intact one's pace comes first."""
@@ -110,13 +102,16 @@ class Networks:
                 self.study.progress.advance()
         return seconds[1:]
 
+    @cached_property
+    def _intact(self) -> NDArray[np.float64]:
+        return self._log_probabilities(self.study.classifier, "intact")
+
     def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
-        runner = self._runner(classifier, self._sample, name)
-        logits = runner.logits([classifier.all_heads.matrix], "candidates")[0].astype(np.float64)
+        logits = self._logits(classifier, self._sample, name, "candidates").astype(np.float64)
         return np.asarray(log_softmax(logits / classifier.config.temperature, axis=1))
 
-    def _runner(self, classifier: Classifier, data: Judged, name: str) -> Runner:
+    def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> NDArray[np.float32]:
+        """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""
         own = self.study.runner
-        return Runner(
-            classifier, data, cache=own.cache, identity=f"{own.identity} {name}", progress=own.progress
-        )
+        runner = Runner(classifier, data, own.cache, f"{own.identity} {name}", own.progress)
+        return runner.logits([classifier.all_heads.matrix], what)[0]

@@ -1,5 +1,5 @@
-"""Tests that a mask is worse by less than a margin: one-sided cluster-bootstrap bounds, from many heads to
-few."""
+"""Tests that a network is worse by less than a margin: one-sided cluster-bootstrap bounds, from large to
+small."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,14 @@ from models.quality.evaluation import Evaluation
 from models.study.statistics import Resamples
 
 TESTED_METRICS = ("qwk", "ndcg10")
-"""A mask must be non-inferior in both: an intersection–union test, which needs no correction (Berger
+"""A network must be non-inferior in both: an intersection–union test, which needs no correction (Berger
 1982)."""
 
+ERROR_RATE = 0.025
+"""The chance that a network worse than the margin is chosen."""
+
 POWER = 0.8
-"""The power that `queries_needed` gives: the chance that a harmless mask passes."""
+"""The power that `queries_needed` gives: the chance that a harmless network passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,63 +41,59 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one mask. losses: by metric. tested: False if an earlier mask of the sequence failed."""
+    """The verdict on one network. loss: by metric. tested: False if an earlier one of the sequence failed."""
 
-    losses: dict[str, Loss]
     passed: bool
+    loss: dict[str, Loss]
     tested: bool
+
+    @property
+    def is_testable(self) -> bool:
+        """Return whether there are queries enough."""
+        return all(loss.queries_needed is not None for loss in self.loss.values())
 
     @property
     def outcome(self) -> str:
         """The verdict in words."""
-        if not self.tested:
-            return "not tested"
-        if self.passed:
-            return "passed"
-        too_few = any(loss.queries_needed is None for loss in self.losses.values())
-        return "too few queries" if too_few else "failed"
+        if not self.is_testable:
+            return "–"
+        return ("passed" if self.passed else "failed") if self.tested else "not tested"
 
 
 def compare(
-    resamples: Resamples,
-    whole: dict[str, Draws],
-    masked: Evaluation,
-    *,
-    margin: float,
-    alpha: float,
-    queries: int,
+    resamples: Resamples, whole: dict[str, Draws], masked: Evaluation, margin: float
 ) -> dict[str, Loss]:
-    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level alpha.
+    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE.
 
-    whole: the draws of the intact model. queries: how many there are.
+    whole: the draws of the intact model.
     """
     after = resamples.draws(masked)
-    changes = {metric: resamples.estimate(after[metric] - whole[metric]) for metric in TESTED_METRICS}
-    return {metric: _loss(change, margin, alpha, queries) for metric, change in changes.items()}
+    return {
+        metric: _loss(resamples.estimate(after[metric] - whole[metric]), margin, resamples.queries)
+        for metric in TESTED_METRICS
+    }
 
 
 def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
-    """Test masks in the order given and stop at the first that fails.
+    """Test networks in the order given and stop at the first that fails.
 
     The order was fixed before the held-out queries were looked at. Each test may therefore use the whole
-    error rate, and the chance that any mask worse than the margin passes is at most that rate (Maurer et al.
-    1995). A bound exactly at −margin does not pass.
+    error rate, and the chance that any network worse than the margin passes is at most that rate (Maurer et
+    al. 1995). A bound exactly at −margin does not pass.
     """
     verdicts: list[Verdict] = []
     for by_metric in losses:
         tested = all(verdict.passed for verdict in verdicts)
         passed = tested and all(loss.bound > -margin for loss in by_metric.values())
-        verdicts.append(Verdict(by_metric, passed, tested))
+        verdicts.append(Verdict(passed, by_metric, tested))
     return verdicts
 
 
-def _loss(change: Estimate, margin: float, alpha: float, queries: int) -> Loss:
-    bound = change.bounds(alpha).low
+def _loss(change: Estimate, margin: float, queries: int) -> Loss:
+    bound = change.bounds(ERROR_RATE).low
     if not math.isfinite(bound):
         return Loss(change.value, -math.inf, math.inf, 0.0, None)  # too few queries
-    z = float(norm.ppf(1 - alpha))
+    z = float(norm.ppf(1 - ERROR_RATE))
     power = float(norm.cdf(margin / change.error - z)) if change.error > 0 else 1.0
-    needed = 0
-    if margin > 0:
-        needed = math.ceil(queries * (change.error * (z + float(norm.ppf(POWER))) / margin) ** 2)
+    needed = math.ceil(queries * (change.error * (z + float(norm.ppf(POWER))) / margin) ** 2)
     return Loss(change.value, bound, change.error, power, needed)

@@ -151,8 +151,8 @@ class Planner:
     def fitting(self, seconds: float, skipped: Collection[int] = ()) -> HeadMask | None:
         """Return the mask of least loss without these layers that takes at most `seconds`; None if
         there is none."""
-        layers = self._layers_but(skipped)
-        chosen = cheapest(self._options(layers), seconds - self.times.other)
+        layers, options = self._options(skipped)
+        chosen = cheapest(options, seconds - self.times.other)
         if chosen is None:
             return None
         matrix, units_off = _nothing_off(self.config)
@@ -166,32 +166,32 @@ class Planner:
 
     def least_seconds(self, skipped: Collection[int] = ()) -> float:
         """Return the time of the fastest structure without these layers."""
-        options = self._options(self._layers_but(skipped))
-        return self.times.other + sum(min(one.seconds for one in group) for group in options)
+        return self.times.other + sum(
+            min(one.seconds for one in group) for group in self._options(skipped)[1]
+        )
 
-    def _layers_but(self, skipped: Collection[int]) -> list[int]:
-        return [layer for layer in range(self.config.num_layers) if layer not in skipped]
+    def _options(self, skipped: Collection[int]) -> tuple[list[int], list[list[Option]]]:
+        """Return the layers that stay, and how many heads and how many units each of them may keep.
 
-    def _options(self, layers: Sequence[int]) -> list[list[Option]]:
-        """Return how many heads, and how many units, each of the layers may keep."""
+        The first layer keeps a head, because some head must stay.
+        """
+        times = self.times
+        layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
         for layer in layers:
-            last = layer == layers[-1]
-            groups += [self._head_options(layer, last, layer == layers[0]), self._unit_options(layer, last)]
-        return groups
-
-    def _head_options(self, layer: int, last: bool, first: bool) -> list[Option]:
-        """Return how many heads a layer may keep; the first layer keeps one, because some head must stay."""
-        held = len(self.config.kept_heads[layer])
-        counts = range(min(1 if first else 0, held), held + 1) if HEADS in self.what else (held,)
-        costs = self.heads[layer].costs
-        return [Option(n, self.times.attention_half(n, last=last), costs[held - n]) for n in counts]
-
-    def _unit_options(self, layer: int, last: bool) -> list[Option]:
-        width = self.config.widths[layer]
-        counts = sorted({min(n, width) for n in self.times.units}) if UNITS in self.what else [width]
-        costs = self.units[layer].costs
-        return [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in counts]
+            last, held, width = (
+                layer == layers[-1],
+                len(self.config.kept_heads[layer]),
+                self.config.widths[layer],
+            )
+            least = min(1, held) if layer == layers[0] else 0
+            heads = range(least, held + 1) if HEADS in self.what else [held]
+            units = sorted({min(n, width) for n in times.units}) if UNITS in self.what else [width]
+            costs = self.heads[layer].costs
+            groups.append([Option(n, times.attention_half(n, last=last), costs[held - n]) for n in heads])
+            costs = self.units[layer].costs
+            groups.append([Option(n, times.feed_forward_half(n, last=last), costs[width - n]) for n in units])
+        return layers, groups
 
 
 def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:

@@ -1,14 +1,10 @@
-"""Recovery: some minutes of distillation from the intact model on pairs without grades.
-
-The pairs are the study's queries with titles of any query, half of them with their own; nobody's grade is
-read (Hinton et al. 2015, https://arxiv.org/abs/1503.02531).
-"""
+"""Distillation: a smaller network learns the intact model's answers on pairs without grades (Hinton et al.
+2015, https://arxiv.org/abs/1503.02531)."""
 
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,9 +20,7 @@ from models.device import give_back_memory
 from models.learner import Learner
 from models.masks.head_mask import HeadMask
 from models.network import Network
-from models.quality.evaluation import Evaluation
 from models.study.search.networks import Networks
-from models.study.search.noninferiority import Verdict
 from models.study.study import Study
 
 RATE = 1e-4
@@ -37,27 +31,26 @@ WARM_UP = 0.05
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """The network after training. directory: where its checkpoint is. steps, minutes: how long it trained.
-    before, after: the mean loss of the first and of the last tenth of the steps."""
+class Student:
+    """A smaller network after its training. tensors: by name, float32. losses: one per step."""
 
-    mask: HeadMask
-    directory: Path
-    steps: int
-    minutes: float
-    before: float
-    after: float
-    quality: Evaluation
-    held_out: Evaluation | None
-    verdict: Verdict | None = None
+    tensors: dict[str, torch.Tensor]
+    config: ModelConfig
+    losses: list[float]
+
+    @property
+    def before_and_after(self) -> tuple[float, float]:
+        """Return the mean loss of the first and of the last tenth of the steps."""
+        tenth = max(1, len(self.losses) // 10)
+        return float(np.mean(self.losses[:tenth] or np.nan)), float(np.mean(self.losses[-tenth:] or np.nan))
 
 
-def recover(networks: Networks, mask: HeadMask, minutes: float) -> Recovered:
-    """Train the network that a mask leaves for some minutes and write its checkpoint into `recovered`."""
+def recover(networks: Networks, mask: HeadMask, minutes: float) -> tuple[Student, Classifier]:
+    """Train the network that a mask leaves for some minutes; write its checkpoint into `recovered`, in the
+    source's number format, and load it."""
     study = networks.study
-    began, limit = time.monotonic(), minutes * 60
+    began, limit, told = time.monotonic(), minutes * 60, 0
     study.progress.start("seconds of training", round(limit))
-    told = 0
 
     def spent(_: int) -> float:
         nonlocal told
@@ -67,32 +60,15 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Recovered:
         return seconds / limit
 
     student = distilled(study.classifier, mask, _pairs(study), spent)
-    return _written(networks, mask, student, minutes)
-
-
-@dataclass(frozen=True)
-class Student:
-    """A smaller network after its training.
-
-    tensors: by name, float32. losses: one per step. before, after: the mean loss of the first and of the last
-    tenth of the steps.
-    """
-
-    tensors: dict[str, torch.Tensor]
-    config: ModelConfig
-    losses: list[float]
-
-    @property
-    def before(self) -> float:
-        return float(np.mean(self.losses[: self._tenth] or np.nan))
-
-    @property
-    def after(self) -> float:
-        return float(np.mean(self.losses[-self._tenth :] or np.nan))
-
-    @property
-    def _tenth(self) -> int:
-        return max(1, len(self.losses) // 10)
+    directory, stored = study.out / "recovered", networks.tensors["classifier.weight"].dtype
+    shutil.rmtree(directory, ignore_errors=True)
+    tensors = {name: tensor.to("cpu", stored) for name, tensor in student.tensors.items()}
+    write_checkpoint(locate(study.model), directory, tensors, student.config)
+    network = study.classifier.network
+    dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
+    return student, Classifier.load(
+        directory, str(network.device), dtype, deterministic=network.deterministic
+    )
 
 
 def distilled(
@@ -143,7 +119,7 @@ def _read(network: Network, batch: PackedBatch) -> tuple[torch.Tensor, torch.Ten
 
 
 def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
-    """Yield batches of pairs without end."""
+    """Yield batches without end: the study's queries, half of them with titles of other queries."""
     data, rng = study.data, np.random.default_rng([study.seed, 13])
     while True:
         rows, others = (rng.integers(0, len(data), PAIRS) for _ in range(2))
@@ -152,27 +128,3 @@ def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
             data.pairs[i] if same else (data.pairs[i][0], data.pairs[j][1])
             for i, j, same in zip(rows.tolist(), others.tolist(), own.tolist(), strict=True)
         ]
-
-
-def _written(networks: Networks, mask: HeadMask, student: Student, minutes: float) -> Recovered:
-    """Write the checkpoint in the source's number format, load it, and evaluate it."""
-    study = networks.study
-    stored = networks.tensors["classifier.weight"].dtype
-    directory = study.out / "recovered"
-    shutil.rmtree(directory, ignore_errors=True)
-    tensors = {name: tensor.to("cpu", stored) for name, tensor in student.tensors.items()}
-    write_checkpoint(locate(study.model), directory, tensors, student.config)
-    network = study.classifier.network
-    dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
-    loaded = Classifier.load(directory, str(network.device), dtype, deterministic=network.deterministic)
-    name = f"recovered {time.time_ns()}"
-    return Recovered(
-        mask,
-        directory,
-        len(student.losses),
-        minutes,
-        student.before,
-        student.after,
-        networks.evaluate_one(loaded, study.data, name),
-        networks.evaluate_one(loaded, study.holdout, name) if study.holdout is not None else None,
-    )

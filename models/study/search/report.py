@@ -1,24 +1,31 @@
-"""The report of `search`: verdict, JSON, sections, finding and the mask's file."""
+"""The report of `search`: verdict, picture, tables, JSON and the mask's file."""
+
+from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.masks.head_mask import HeadMask
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.search import plots
-from models.study.search.compute import ERROR_RATE, Found, Point
-from models.study.search.noninferiority import POWER, TESTED_METRICS, Loss, Verdict
-from models.study.search.recovery import Recovered
+from models.study import plots
+from models.study.result import Figure, Result, Section, Table
+from models.study.search.compute import Found, Recovered, Tested
+from models.study.search.noninferiority import ERROR_RATE, POWER, TESTED_METRICS, Loss, Verdict
 from models.study.statistics import permutation_p
 from models.study.study import Study
 from models.study.wording import NAMES, bound, listed, p_value, signed
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
+DEEPEST = 12
+"""The picture reaches down to a loss of so many margins: a larger one would flatten the rest."""
 
 
 def result(study: Study, found: Found) -> Result:
@@ -31,19 +38,17 @@ def result(study: Study, found: Found) -> Result:
     )
     picture = Figure(
         "search",
-        f"{caption} A loss of more than {plots.DEEPEST} margins is below the picture.",
-        partial(plots.changes, found, study),
-        alt="Changes of QWK and NDCG@10 by size or speed, and the margin as a line.",
+        f"{caption} A loss of more than {DEEPEST} margins is below the picture.",
+        partial(_draw_changes, found, study),
     )
-    sections = [_test_section(found, study)] if found.verdicts else []
+    sections = [_networks_section(found, study)]
+    files: dict[str, str | None] = {"mask.json": None}
     if found.chosen is not None:
-        sections.append(_chosen_section(study, found.path[found.chosen]))
-    sections.append(_path_section(found, study))
-    verdict, findings = _verdict(found, study), () if study.by_time else (_finding(found, study),)
-    return Result(
-        "search", _json(found, study), verdict, " ".join(_sentences(found, study)), tuple(sections), findings,
-        picture, _files(found, study),
-    )  # fmt: skip
+        mask = found.plans[found.chosen].mask
+        sections.append(_chosen_section(study, mask))
+        files["mask.json"] = _mask_file(study, mask)
+    verdict, conclusion = _verdict(found, study), " ".join(_sentences(found, study))
+    return Result("search", _json(found, study), verdict, tuple(sections), picture, (), conclusion, files)
 
 
 def _verdict(found: Found, study: Study) -> str:
@@ -51,38 +56,38 @@ def _verdict(found: Found, study: Study) -> str:
     if study.holdout is None and found.chosen is None:
         return "Nothing is chosen without --holdout: the data that made the masks cannot also judge them."
     few = ""
-    if study.holdout is not None and _is_untestable(found):
+    if study.holdout is not None and not _is_testable(found):
         few = (
             f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} "
             f"held-out queries have titles of different grades, and the test needs {MIN_TESTED}."
         )
     if found.chosen is None:
         return few or f"No mask is {_shown(study)}."
-    point, config = found.path[found.chosen], study.classifier.config
-    heads, units = _counts(point, study)
+    config, mask = study.classifier.config, found.plans[found.chosen].mask
+    heads, units = _counts(mask, study)
     total = sum(map(len, config.kept_heads))
     text = f"The chosen network keeps {heads} of {total} heads ({100 * heads / total:.0f} %)"
     if study.by_time:
-        layers = f"{point.mask.layers_on} of {config.num_layers} layers"
-        text += f", {units:,} of {sum(config.widths):,} units and {layers}"
-        text += f", {point.pace.speedup.value:.2f} × as fast" if point.pace else ""
-    if study.holdout is None or not found.verdicts:
+        text += (
+            f", {units:,} of {sum(config.widths):,} units and {mask.layers_on} of {config.num_layers} layers"
+        )
+        text += f", {found.paces[found.chosen].speedup.value:.2f} × as fast"
+    if not found.verdicts:
         return f"{text}; without --holdout it was not tested."
     if few:
         return f"{text}. {few}"
-    if not found.verdicts[found.chosen].passed:
-        return f"{text}, but is not {_shown(study)}."
-    return f"{text}, and is {_shown(study)}."
+    is_shown = "and is" if found.verdicts[found.chosen].passed else "but is not"
+    return f"{text}, {is_shown} {_shown(study)}."
 
 
-def _is_untestable(found: Found) -> bool:
-    return any(loss.queries_needed is None for verdict in found.verdicts for loss in verdict.losses.values())
+def _is_testable(found: Found) -> bool:
+    return all(verdict.is_testable for verdict in found.verdicts)
 
 
-def _counts(point: Point, study: Study) -> tuple[int, int]:
+def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
     """Return how many heads and units stay."""
     config = study.classifier.config
-    return sum(map(len, config.heads_kept(point.mask))), sum(map(len, config.units_kept(point.mask)))
+    return sum(map(len, config.heads_kept(mask))), sum(map(len, config.units_kept(mask)))
 
 
 def _shown(study: Study) -> str:
@@ -93,34 +98,34 @@ def _shown(study: Study) -> str:
 
 def _sentences(found: Found, study: Study) -> list[str]:
     """Return the conclusion from the numbers."""
-    text, verdicts = [], [] if _is_untestable(found) else found.verdicts
-    if found.chosen is None and verdicts:
+    text, chosen = [], found.chosen
+    verdicts = found.verdicts if _is_testable(found) else []
+    if chosen is None and verdicts:
         text.append(f"Already the largest fails: {_losses(verdicts[0], study.margin)}.")
-    if found.chosen is not None:
-        point, smaller = found.path[found.chosen], found.chosen + 1
-        if verdicts and not verdicts[found.chosen].passed:
-            text.append(f"It does not pass: {_losses(verdicts[found.chosen], study.margin)}.")
-        elif verdicts and smaller < len(verdicts):
-            text.append(f"The next smaller one fails: {_losses(verdicts[smaller], study.margin)}.")
-        if point.pace is not None:
-            speed = point.pace.speedup
-            predicted = "" if point.predicted is None else f"; predicted {point.predicted:.2f}"
-            text.append(
-                f"The chosen one is {speed.value:.2f} × as fast as the intact model "
-                f"({speed.low:.2f} to {speed.high:.2f}{predicted}): "
-                f"{point.pace.pairs_per_second:.0f} pairs per second on one thread."
-            )
-        if found.random and point.held_out is not None:
-            text.append(_random_sentence(found, point.held_out))
+    if chosen is not None:
+        if verdicts and not verdicts[chosen].passed:
+            text.append(f"It does not pass: {_losses(verdicts[chosen], study.margin)}.")
+        elif chosen + 1 < len(verdicts):
+            text.append(f"The next smaller one fails: {_losses(verdicts[chosen + 1], study.margin)}.")
+        pace, planned = found.paces[chosen], found.plans[chosen].predicted
+        predicted = "" if planned is None else f"; predicted {planned:.2f}"
+        text.append(
+            f"The chosen one is {pace.speedup.value:.2f} × as fast as the intact model "
+            f"({pace.speedup.low:.2f} to {pace.speedup.high:.2f}{predicted}): "
+            f"{pace.pairs_per_second:.0f} pairs per second on one thread."
+        )
+        if found.random:
+            text.append(_random_sentence(found, found.tested[chosen]))
     if found.recovered is not None:
         text.append(_recovered_sentence(found.recovered, study.margin))
     return text
 
 
-def _random_sentence(found: Found, chosen: Evaluation) -> str:
+def _random_sentence(found: Found, chosen: Tested) -> str:
     """Compare the chosen network with random ones: does it matter which parts of a layer stay?"""
-    assert found.intact_held_out is not None
-    before, own = found.intact_held_out.metrics(), chosen.metrics()
+    assert found.intact.held_out is not None
+    assert chosen.held_out is not None
+    before, own = found.intact.held_out.metrics(), chosen.held_out.metrics()
     others = [one.metrics() for one in found.random]
     changes = []
     for metric in TESTED_METRICS:
@@ -136,21 +141,21 @@ def _random_sentence(found: Found, chosen: Evaluation) -> str:
 
 
 def _recovered_sentence(recovered: Recovered, margin: float) -> str:
-    outcome = f"its checkpoint is in {recovered.directory.name}/"
-    if recovered.verdict is not None:
+    outcome, verdict = "its checkpoint is in recovered/", recovered.tested.verdict
+    if verdict is not None:
         outcome = (
-            f"it is {'' if recovered.verdict.passed else 'not '}shown to lose less than {margin:g}: "
-            f"{_losses(recovered.verdict, margin)}. This is a further test on the same queries, so its pass "
-            "is weaker evidence"
+            f"it is {'' if verdict.passed else 'not '}shown to lose less than {margin:g}: "
+            f"{_losses(verdict, margin)}. This is a further test on the same queries, so its pass is weaker "
+            "evidence"
         )
     return (
         f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
-        f"{recovered.before:.4f} to {recovered.after:.4f}) on pairs without grades {outcome}."
+        f"{recovered.loss[0]:.4f} to {recovered.loss[1]:.4f}) on pairs without grades {outcome}."
     )
 
 
 def _losses(verdict: Verdict, margin: float) -> str:
-    return ", ".join(_loss(name, loss, margin) for name, loss in verdict.losses.items())
+    return ", ".join(_loss(name, loss, margin) for name, loss in verdict.loss.items())
 
 
 def _loss(name: str, loss: Loss, margin: float) -> str:
@@ -161,70 +166,57 @@ def _loss(name: str, loss: Loss, margin: float) -> str:
     return f"{text})"
 
 
-def _path_section(found: Found, study: Study) -> Section:
-    rows = [("intact", *_cells(found.intact))]
-    rows += [(_size(point, study), *_cells(point.quality)) for point in found.path]
+def _networks_section(found: Found, study: Study) -> Section:
+    """Return the table of all networks: quality on the search data, and the test."""
+    header = ["size", *(["measured speed"] if study.by_time else []), *NAMES.values()]
+    rows = [["intact", *(["1"] if study.by_time else []), *map(fixed, _named(found.intact.quality).values())]]
+    for index, (plan, tested) in enumerate(zip(found.plans, found.tested, strict=True)):
+        size = f"{_counts(plan.mask, study)[0]} heads" if plan.speedup is None else f"{plan.speedup:g} ×"
+        speed = [f"{found.paces[index].speedup.value:.2f}"] if study.by_time else []
+        rows.append([size, *speed, *map(fixed, _named(tested.quality).values())])
+        if tested.verdict is not None:
+            for loss in tested.verdict.loss.values():
+                rows[-1] += [signed(loss.delta), bound(loss.bound, study.margin)]
+            rows[-1].append(tested.verdict.outcome)
+    if found.verdicts:
+        for name in TESTED_METRICS:
+            header += [f"Δ {NAMES[name]}, held out", "lower bound"]
+        header.append("test")
+        rows[0] += ["–"] * (len(header) - len(rows[0]))
     method = (
         "Heads go in the order of a greedy backward elimination under the full Fisher information of the "
-        "gates (Kwon et al. 2022), estimated on the search data. "
+        "gates (Kwon et al. 2022), estimated on the search data."
     )
     if study.by_time:
         method = (
             "The loss without a part is estimated by the full Fisher information of the gates (Kwon et al. "
             "2022) on the search data. For each speed a knapsack over measured times chooses how many heads "
             "and units a layer keeps, once for each number of layers dropped; of these networks the one "
-            "counts whose grades differ least from the intact model's on a sample. "
+            "counts whose grades differ least from the intact model's on a sample."
         )
-    method += (
-        "The table is of the same data, so it looks better than it is; the test on other queries is fair."
+    test = (
+        f"A network passes if the one-sided 97.5 % lower bounds of its change of {TESTED} both lie above "
+        f"−{study.margin:g}. Networks are tested from large to small and testing stops at the first failure "
+        "(fixed-sequence testing), so that the chance of choosing any that is worse than the margin is at "
+        "most 2.5 %."
     )
-    caption = "Quality on the search data, which chose the heads."
-    return Section(
-        "Search: the smaller networks", (method,), (Table(("size", *NAMES.values()), tuple(rows), caption),)
-    )
+    caption = "Quality on the search data, which chose the parts and so looks better than it is"
+    caption += "; then the test on held-out queries, in this order." if found.verdicts else "."
+    table = Table(tuple(header), tuple(map(tuple, rows)), caption)
+    return Section("Search: the smaller networks", (method, test), (table,))
 
 
-def _size(point: Point, study: Study) -> str:
-    """Return what a row of a table is about: the speed wanted, or the number of heads."""
-    return f"{point.planned:g} ×" if point.planned else f"{_counts(point, study)[0]} heads"
-
-
-def _test_section(found: Found, study: Study) -> Section:
-    rows = []
-    for point, verdict in zip(found.path, found.verdicts, strict=True):
-        cells = [_size(point, study)]
-        if study.by_time and point.pace is not None:
-            cells.append(f"{point.pace.speedup.value:.2f}")
-        for loss in verdict.losses.values():
-            cells += [signed(loss.delta), bound(loss.bound, study.margin)]
-        rows.append((*cells, "–" if _is_untestable(found) else verdict.outcome))
-    header = ["size", "measured speed"] if study.by_time else ["size"]
-    for name in TESTED_METRICS:
-        header += [f"Δ {NAMES[name]}", "lower bound"]
-    return Section(
-        "Search: the test on held-out queries",
-        (
-            f"A network passes if the one-sided 97.5 % lower bounds of its change of {TESTED} both lie "
-            f"above −{study.margin:g}. "
-            "Networks are tested from large to small and testing stops at the first failure "
-            "(fixed-sequence testing), so that the chance of choosing any that is worse than the "
-            "margin is at most 2.5 %.",
-        ),
-        (Table((*header, "test"), tuple(rows), "In the order tested."),),
-    )
-
-
-def _chosen_section(study: Study, point: Point) -> Section:
+def _chosen_section(study: Study, mask: HeadMask) -> Section:
     config = study.classifier.config
-    heads, units = config.heads_kept(point.mask), config.units_kept(point.mask)
+    heads, units = config.heads_kept(mask), config.units_kept(mask)
     columns = 3 if study.by_time else 2  # the number of units says nothing if only heads may go
     rows = tuple(
         (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")[:columns]
-        if layer not in point.mask.skipped
+        if layer not in mask.skipped
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
     )
-    kept = Figure("search_mask", "The heads that the chosen network keeps.", partial(plots.kept, point))
+    kept = Figure("search_mask", "The heads that the chosen network keeps.", partial(_draw_kept, mask))
     return Section(
         "Search: what stays",
         (
@@ -239,37 +231,32 @@ def _chosen_section(study: Study, point: Point) -> Section:
     )
 
 
-def _finding(found: Found, study: Study) -> Finding:
-    """Return how many heads can go beside the published number."""
-    ours = "none is shown to be harmless"
-    if found.chosen is not None:
-        heads, _ = _counts(found.path[found.chosen], study)
-        gone = 1 - heads / sum(map(len, study.classifier.config.kept_heads))
-        ours = f"{100 * gone:.0f} % ({_shown(study)})"
-    return Finding("a fifth of the heads can go at no loss", "about 20 %", ours)
-
-
-def _cells(quality: Evaluation) -> tuple[str, ...]:
-    return tuple(map(fixed, _metrics(quality).values()))
-
-
 def _json(found: Found, study: Study) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
     path = []
-    for index, point in enumerate(found.path):
-        content = _point(point, study)
-        if point.held_out is not None:
-            verdict = found.verdicts[index]
-            content["holdout"] = {**_metrics(point.held_out), **_tested(verdict), "tested": verdict.tested}
-        path.append(content)
-    pace, chosen = found.intact_pace, found.chosen
+    for index, (plan, tested) in enumerate(zip(found.plans, found.tested, strict=True)):
+        heads, units = _counts(plan.mask, study)
+        size = {"heads_on": heads, "units_on": units, "layers_on": plan.mask.layers_on}
+        speed = {"speedup_wanted": plan.speedup, "speedup_predicted": plan.predicted}
+        path.append(
+            {**size, "spec": plan.mask.spec, **speed, "speed": found.paces.get(index), **_metrics(tested)}
+        )
+    pace, chosen, recovered = found.intact_pace, found.chosen, found.recovered
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
         "path": path,
         "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
-        "random": [_metrics(one) for one in found.random],
-        "recovered": None if found.recovered is None else _recovered(found.recovered),
+        "random": [_named(one) for one in found.random],
+        "recovered": recovered
+        and {
+            "directory": "recovered",
+            "steps": recovered.steps,
+            "minutes": recovered.minutes,
+            "loss_first_tenth": recovered.loss[0],
+            "loss_last_tenth": recovered.loss[1],
+            **_metrics(recovered.tested),
+        },
         "non_inferiority": {
             "margin": study.margin,
             "metrics": TESTED_METRICS,
@@ -281,52 +268,68 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
     }
 
 
-def _point(point: Point, study: Study) -> dict[str, Any]:
-    heads, units = _counts(point, study)
-    return {
-        "heads_on": heads,
-        "units_on": units,
-        "layers_on": point.mask.layers_on,
-        "spec": point.mask.spec,
-        "speedup_wanted": point.planned,
-        "speedup_predicted": point.predicted,
-        "speed": point.pace,
-        **_metrics(point.quality),
-    }
-
-
-def _tested(verdict: Verdict) -> dict[str, Any]:
-    return {"passed": verdict.passed, "loss": verdict.losses}
-
-
-def _recovered(recovered: Recovered) -> dict[str, Any]:
-    content = {
-        "directory": recovered.directory.name,
-        "steps": recovered.steps,
-        "minutes": recovered.minutes,
-        "loss_first_tenth": recovered.before,
-        "loss_last_tenth": recovered.after,
-        **_metrics(recovered.quality),
-    }
-    if recovered.held_out is not None and recovered.verdict is not None:
-        content["holdout"] = {**_metrics(recovered.held_out), **_tested(recovered.verdict)}
+def _metrics(tested: Tested) -> dict[str, Any]:
+    """Return a network's metrics, and under `holdout` those on held-out queries with the verdict."""
+    content: dict[str, Any] = _named(tested.quality)
+    if tested.held_out is not None and (verdict := tested.verdict) is not None:
+        judged = {"passed": verdict.passed, "loss": verdict.loss, "tested": verdict.tested}
+        content["holdout"] = {**_named(tested.held_out), **judged}
     return content
 
 
-def _metrics(evaluation: Evaluation) -> dict[str, float]:
+def _named(evaluation: Evaluation) -> dict[str, float]:
     values = evaluation.metrics()
     return {name: values[name] for name in NAMES}
 
 
-def _files(found: Found, study: Study) -> dict[str, str | None]:
+def _mask_file(study: Study, mask: HeadMask) -> str:
     """Return mask.json, which fits a checkpoint's masks/NAME.json, serve.yaml and `headroom prune`."""
-    if found.chosen is None:
-        return {"mask.json": None}
-    point = found.path[found.chosen]
-    mask = point.mask
-    heads, units = _counts(point, study)
+    heads, units = _counts(mask, study)
     form: dict[str, object] = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "heads_on": heads}
     if study.by_time:
         form |= {"units_on": units, "layers_on": mask.layers_on}
     form |= {"model": study.classifier.name, "study": "search", "data": study.data.source}
-    return {"mask.json": json.dumps(form, indent=2) + "\n"}
+    return json.dumps(form, indent=2) + "\n"
+
+
+def _draw_changes(found: Found, study: Study) -> Drawing:
+    """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
+    per metric; the intact model is on the left."""
+    drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
+    x = np.array([plan.mask.heads_on for plan in found.plans], np.float64)
+    if study.by_time:
+        x = np.array([pace.speedup.value for pace in found.paces.values()])
+    passed = np.array([verdict.passed for verdict in found.verdicts], np.bool_)
+    for axes, metric in zip(panels, TESTED_METRICS, strict=True):
+        axes.axhline(0, color="black", lw=0.8)
+        axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
+        before = found.intact.quality.metrics()[metric]
+        values = np.array([one.quality.metrics()[metric] - before for one in found.tested])
+        lowest = values.min()
+        if found.verdicts:
+            losses = [verdict.loss[metric] for verdict in found.verdicts]
+            values, bounds = np.array([one.delta for one in losses]), np.array([one.bound for one in losses])
+            shown = np.isfinite(bounds)
+            axes.vlines(x[shown], bounds[shown], values[shown], color=plots.BLUE, lw=1.2)
+            for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
+                points = x[which], values[which]
+                axes.plot(*points, "o", color=plots.BLUE, markerfacecolor=face, label=label)
+            lowest = min([*values, *bounds[shown]])
+        else:
+            axes.plot(x, values, "o-", color=plots.BLUE, label="smaller networks")
+        axes.set_ylim(bottom=1.05 * max(min(lowest, -study.margin), -DEEPEST * study.margin))
+        axes.set(
+            xlabel="times as fast as the intact model" if study.by_time else "heads kept",
+            ylabel=f"change of {NAMES[metric]}",
+            title=f"{NAMES[metric]} on {'held-out queries' if found.verdicts else 'the search data'}",
+        )
+    if not study.by_time:
+        panels[0].invert_xaxis()
+    panels[0].legend(fontsize=8, loc="best")
+    return drawing
+
+
+def _draw_kept(mask: HeadMask) -> Drawing:
+    drawing, axes = plots.figure(7, 5.5)
+    plots.heat_map(axes, mask.matrix, title="1: the head stays", signed=False, limits=(0, 1), digits=0)
+    return drawing

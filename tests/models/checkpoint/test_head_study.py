@@ -1,6 +1,5 @@
 """The study of a checkpoint's heads: shown for the weights that it was made of, and for no others."""
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -10,9 +9,9 @@ import pytest
 
 from models import Classifier
 from models.checkpoint.config import read_config
-from models.checkpoint.extras import FILE, read_head_study
+from models.checkpoint.extras import FILE, read_head_study, weights_id
 from models.checkpoint.hub import DEFAULT
-from models.study import head_study
+from models.study.head_study import head_study
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")
 
@@ -44,14 +43,13 @@ def report(layers: int, heads: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def studied(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkpoint with the study that the command made for it."""
+def studied(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint with the study that was made for it."""
     directory = tmp_path / "studied"
     shutil.copytree(tiny_checkpoint, directory)
-    file = tmp_path / "report.json"
-    file.write_text(json.dumps(report(3, 4)), encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["head_study", str(file), "--model", str(directory)])
-    head_study.main()
+    text = head_study(report(3, 4), weights_id(directory), (3, 4))
+    assert text is not None
+    (directory / FILE).write_text(text, encoding="utf-8")
     return directory
 
 
@@ -83,11 +81,9 @@ def test_a_study_of_other_weights_or_another_shape_is_left_out(
         assert f"{FILE} is not used" in caplog.text
 
 
-def test_a_report_that_measured_no_head_or_another_model_is_refused(studied: Path) -> None:
-    with pytest.raises(ValueError, match="none of the reports is of `single`"):
-        head_study.summary([{"roles": {}}], studied)
-    with pytest.raises(ValueError, match="3 × 4"):
-        head_study.summary([report(4, 3)], studied)
+def test_only_a_report_of_every_head_becomes_one() -> None:
+    assert head_study({"roles": {}}, "", (3, 4)) is None
+    assert head_study(report(3, 4), "", (3, 5)) is None
 
 
 def test_the_shipped_models_study_is_that_of_its_weights() -> None:

@@ -12,7 +12,6 @@ from models.quality.bootstrap import (
     estimate,
     resample,
     standard_errors,
-    with_data,
 )
 
 GRADES = 5
@@ -63,7 +62,7 @@ def change(before: Floats, after: Floats, counts: Floats) -> list[Estimate]:
 def test_an_interval_covers_the_truth_in_93_to_97_percent_of_1000_data_sets() -> None:
     whole = population(np.random.default_rng(0), 60_000)
     truth = metrics.values(whole[1].sum(0), GRADES) - metrics.values(whole[0].sum(0), GRADES)
-    counts = with_data(resample(QUERIES, 300, 0))
+    counts = resample(QUERIES, 300, 0)
     covered = np.zeros(len(truth))
     for seed in range(1000):
         for i, found in enumerate(change(*population(np.random.default_rng([1, seed]), QUERIES), counts)):
@@ -74,7 +73,7 @@ def test_an_interval_covers_the_truth_in_93_to_97_percent_of_1000_data_sets() ->
 
 
 def test_p_and_interval_tell_the_same() -> None:
-    counts = with_data(resample(QUERIES, 999, 3))
+    counts = resample(QUERIES, 999, 3)
     for found in change(*population(np.random.default_rng(3), QUERIES), counts):
         interval = found.bounds(0.05)
         assert found.p_above(interval.low - 1e-6) <= 0.055
@@ -91,7 +90,7 @@ def test_an_effect_on_two_queries_still_has_a_finite_interval() -> None:
     after = before.copy()
     after[:2, 0] -= 3
     after[:2, 1] += 3
-    for found in change(before, after, with_data(resample(40, 500, 0)))[:3]:
+    for found in change(before, after, resample(40, 500, 0))[:3]:
         interval = found.interval()
         assert np.isfinite([interval.low, interval.high]).all()
         assert interval.low < found.value < 0
@@ -99,7 +98,7 @@ def test_an_effect_on_two_queries_still_has_a_finite_interval() -> None:
 
 def test_a_relative_change_is_relative_to_the_resampled_base() -> None:
     before, after = population(np.random.default_rng(6), QUERIES)
-    counts = with_data(resample(QUERIES, 300, 0))
+    counts = resample(QUERIES, 300, 0)
     first, second = (drawn(sums, counts)["accuracy"] for sums in (before, after))
     relative = second.relative_to(first)
     assert relative.values == pytest.approx(second.values / first.values - 1)
@@ -108,7 +107,7 @@ def test_a_relative_change_is_relative_to_the_resampled_base() -> None:
 
 
 def test_a_change_relative_to_zero_is_undefined_not_infinite() -> None:
-    counts = with_data(resample(12, 50, 0))
+    counts = resample(12, 50, 0)
     zero = Draws(np.zeros(51), np.zeros(12))
     some = Draws(np.ones(51), np.ones(12))
     found = some.relative_to(zero)

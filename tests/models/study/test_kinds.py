@@ -75,7 +75,7 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
     assert np.isnan(cka[np.tril_indices(3, -1)]).all()
     assert cka[1, 1:] == pytest.approx(1)
     assert cka[0, 1] < 0.999
-    assert "layer" in result.conclusion
+    assert "layer" in result.verdict
 
 
 def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study) -> None:
@@ -103,7 +103,7 @@ def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     spread = rng.normal(0, 0.1, 20)
     mean = MeanOfMasks(resamples, weights)
     for mask in range(20):
-        mean.add(mask, Draws(np.full(51, spread[mask]), np.zeros(resamples.clusters)))
+        mean.add(mask, Draws(np.full(51, spread[mask]), np.zeros(resamples.counts.shape[1])))
     estimate = mean.estimate()
     assert estimate.value == pytest.approx(spread.mean())
     assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))
@@ -123,14 +123,14 @@ def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked:
     for row in result.json["heads"]:
         assert row["interval"]["ndcg10"] == pytest.approx([np.nan, np.nan], nan_ok=True)
         assert row["p_adjusted"] > 0.05
-    assert result.conclusion.count("too few queries: nothing is called harmless") == 1
+    assert result.findings[0].ours.count("too few queries: nothing is called harmless") == 1
 
 
 @pytest.mark.parametrize("kind", ["single", "random", "layers"])
 def test_a_report_says_where_there_is_no_interval(asked: Study, kind: str) -> None:
     few = study(asked.classifier, asked.out, barely_ranked(2))
     result = kinds.run(kind, replace(few, effort=QUICK))
-    text = " ".join([result.verdict, result.conclusion, *(str(one.tables) for one in result.sections)])
+    text = " ".join([result.verdict, str(result.findings), *(str(one.tables) for one in result.sections)])
     assert report_files.report_json(few, result)["baseline_interval"]["ndcg10"] == [None, None]
     assert "nan" not in text
     assert "no interval" in text

@@ -35,7 +35,6 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "single",
         {"heads": [{"layer": 0, "value": float("nan"), "interval": [1.0, float("inf")]}]},
         f"What was found in {HOSTILE}.",
-        "And how.",
         (
             Section(
                 "Part",
@@ -44,7 +43,8 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 (Figure("plot", HOSTILE, draw),),  # type: ignore[arg-type]
             ),
         ),
-        (Finding("a claim", "−52 %", "−3 %"),),
+        findings=(Finding("a claim", "−52 %", "−3 %"),),
+        conclusion="And how.",
         files={"mask.json": "{}"},
     )
     rows = [LabelledPair(f"{HOSTILE} {i % 12}", "red lamp", i % 5) for i in range(60)]
@@ -99,7 +99,7 @@ def test_a_later_report_leaves_no_mask_of_the_earlier_one(tiny_checkpoint: Path,
     asked = study(Classifier.load(tiny_checkpoint), tmp_path)
     mask = tmp_path / "mask.json"
     mask.write_text("mine")
-    nothing = Result("search", {}, "Nothing is chosen.", "Why.", files={"mask.json": None})
+    nothing = Result("search", {}, "Nothing is chosen.", files={"mask.json": None})
     report_files.write(asked, nothing)
     assert mask.read_text() == "mine"
     report_files.write(asked, replace(nothing, files={"mask.json": "{}"}))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.quality.bootstrap import estimate, resample, standard_errors, with_data
+from models.quality.bootstrap import estimate, resample, standard_errors
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged
@@ -37,7 +37,7 @@ def graded(data: Judged, spoilt: float, seed: int = 1) -> Evaluation:
 def losses(data: Judged, masked: Evaluation, margin: float = 0.02) -> dict[str, Loss]:
     resamples = Resamples(data, 500, 0)
     whole = resamples.draws(graded(data, 0.2))
-    return compare(resamples, whole, masked, margin=margin, alpha=0.025, queries=QUERIES)
+    return compare(resamples, whole, masked, margin)
 
 
 def test_same_predictions_lose_nothing(data: Judged) -> None:
@@ -82,7 +82,7 @@ def test_rare_large_losses_at_the_margin_pass_in_2_5_percent(queries: int, loss:
     """The truth is known from outside: a mask costs some queries `loss`, the margin on average. A test of |t|
     passes 4.5 to 5.3 % of such masks."""
     rng = np.random.default_rng(1)
-    counts = with_data(resample(queries, 499, 0))
+    counts = resample(queries, 499, 0)
     passed = 0
     for _ in range(1000):
         change = -loss * (rng.random(queries) < 0.02 / loss) + rng.normal(0, 0.005, queries)
