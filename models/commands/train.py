@@ -40,14 +40,6 @@ Rate = Annotated[
         min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 1e-4 for width 384]"
     ),
 ]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=128,
-        max=1_000_000,
-        help="Padded tokens of a batch.  [default: 4096; fewer for few pairs, at least 16 pairs]",
-    ),
-]
 MaxTokens = Annotated[int, typer.Option(min=8, max=512, help="Tokens after which a pair is cut.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print metrics.json.")]
@@ -65,7 +57,6 @@ def command(
     labels: Labels = None,
     epochs: Epochs = None,
     rate: Rate = None,
-    batch_tokens: BatchTokens = None,
     max_tokens: MaxTokens = 128,
     seed: Seed = 0,
     device: Device = "auto",
@@ -91,7 +82,6 @@ def command(
             labels=GRADES if labels is None else tuple(name.strip() for name in labels.split(",")),
             epochs=epochs,
             rate=rate,
-            batch_tokens=batch_tokens,
             max_tokens=max_tokens,
             seed=seed,
             device=device,

@@ -1,4 +1,4 @@
-"""Puts pairs into batches of about equal cost, and chooses which pairs an epoch puts together."""
+"""Puts pairs into batches of about equal cost, with the targets that they are trained on."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,9 +12,8 @@ from models.device import autocast
 from models.learner import Learner
 from models.quality.labelled import LabelledPair
 from models.training.data import graded_target
-from models.training.job import Options
 from models.training.loop import Batch
-from models.training.plan import Plan, grouped
+from models.training.plan import grouped
 
 
 def logits_of(model: Learner, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> np.ndarray:
@@ -30,26 +29,26 @@ def logits_of(model: Learner, tokenizer: PairTokenizer, pairs: Sequence[Labelled
 
 
 def epoch_of(
-    encoded: Sequence[EncodedPair], training: Sequence[LabelledPair], options: Options, plan: Plan, epoch: int
+    encoded: Sequence[EncodedPair], labels: Tensor, weights: Tensor, *, batch_tokens: int, seed: Sequence[int]
 ) -> list[Batch]:
-    """Return one pass over the training pairs in batches of similar length, shuffled by seed and epoch."""
-    rng = np.random.default_rng([options.seed, epoch])
-    shuffled = rng.permutation(len(training)).tolist()  # pairs of equal length meet others in each epoch
-    labels, weights = targets(training, options)
+    """Return one pass over the pairs in shuffled batches of similar length. labels, weights: of `Batch`."""
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(encoded)).tolist()  # pairs of equal length meet others in each epoch
     batches = []
-    for positions in grouped([len(encoded[i]) for i in shuffled], batch_tokens=plan.batch_tokens):
+    for positions in grouped([len(encoded[i]) for i in shuffled], batch_tokens=batch_tokens):
         rows = [shuffled[position] for position in positions]
         batches.append(Batch([encoded[i] for i in rows], labels[rows], weights[rows]))
     return [batches[position] for position in rng.permutation(len(batches))]
 
 
-def targets(pairs: Sequence[LabelledPair], options: Options) -> tuple[Tensor, Tensor]:
-    """Return the target distribution of each pair, (n, grades) float32, and its weight, (n,) float32."""
+def targets(pairs: Sequence[LabelledPair], count: int) -> tuple[Tensor, Tensor]:
+    """Return the target distribution of each pair, (n, count) float32, and its weight, (n,) float32.
+
+    count: the number of grades.
+    """
     grades = [pair.grade for pair in pairs]
-    count = len(options.labels)
-    weights = torch.tensor(grade_weights(grades, count))
     by_grade = torch.tensor([graded_target(grade, grades=count) for grade in range(count)])
-    return by_grade[grades], weights[grades]
+    return by_grade[grades], torch.tensor(grade_weights(grades, count))[grades]
 
 
 def grade_weights(grades: Sequence[int], count: int) -> list[float]:

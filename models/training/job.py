@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from models.checkpoint.config import ModelConfig, read_config
 from models.checkpoint.files import check_empty, digest_of
@@ -15,6 +14,7 @@ from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
+from models.files import write_whole
 from models.quality.labelled import Columns, LabelledPair, query_key, read_labelled
 from models.training.data import GRADES
 
@@ -35,8 +35,7 @@ class Options:
 
     base: a checkpoint directory or hub id; None for the shipped model.
     labels: names of the grades, least relevant first; data holds their numbers, from 0.
-    epochs, rate, batch_tokens: None to choose by the pairs and the network (models.training.plan).
-    distance_weight: the weight of the expected grade's squared error; the cross-entropy has weight 1.
+    epochs, rate: None to choose by the pairs and the network (models.training.plan).
     """
 
     data: Path
@@ -46,9 +45,7 @@ class Options:
     labels: tuple[str, ...] = GRADES
     epochs: int | None = None
     rate: float | None = None
-    batch_tokens: int | None = None
     max_tokens: int = 128
-    distance_weight: float = 0.3
     seed: int = 0
     device: str = "auto"
     query_column: str = "query"
@@ -77,15 +74,15 @@ class Job:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
-    and its configuration. mark: tells the run from another one: its options, and the SHA-256 of the files it
-    reads.
+    and its configuration. mark: tells the run from another one: the value of each option, and the SHA-256 of
+    each file that it reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
     base: tuple[Path, ModelConfig]
-    mark: dict[str, Any]
+    mark: dict[str, str]
 
 
 def prepare(options: Options) -> Job:
@@ -104,9 +101,7 @@ def prepare(options: Options) -> Job:
 
 def mark_run(job: Job) -> None:
     """Write the mark beside the run's state; `prepare` compares it when the run is started again."""
-    work = job.options.work
-    work.mkdir(parents=True, exist_ok=True)
-    (work / MARK).write_text(json.dumps(job.mark, indent=1), encoding="utf-8")
+    write_whole(job.options.work / MARK, json.dumps(job.mark, indent=1).encode())
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
@@ -124,13 +119,10 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     if options.validation is not None:
         validation = read(options.validation)
         queries = {query_key(pair.query) for pair in validation}
-        training = [pair for pair in pairs if query_key(pair.query) not in queries]
-        if len(training) < len(pairs):
-            log.info("left out %d pairs whose queries are in the validation file", len(pairs) - len(training))
     else:
         queries = _validation_queries({query_key(pair.query) for pair in pairs})
         validation = [pair for pair in pairs if query_key(pair.query) in queries]
-        training = [pair for pair in pairs if query_key(pair.query) not in queries]
+    training = [pair for pair in pairs if query_key(pair.query) not in queries]
     if not training or not validation:
         raise ModelError(
             f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
@@ -168,34 +160,24 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
     return directory, config
 
 
-def _mark_of(options: Options, base: Path) -> dict[str, Any]:
+def _mark_of(options: Options, base: Path) -> dict[str, str]:
     """Return the options, and the SHA-256 of data, validation file and base checkpoint by path."""
-    digests = {}
+    mark = {}
+    for name, value in asdict(options).items():
+        if name != "out":  # `work` lies beside it, however it is written
+            mark["--model" if name == "base" else f"--{name.replace('_', '-')}"] = str(value)
     for file in filter(None, (options.data, options.validation)):
         with file.open("rb") as stream:
-            digests[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
-    digests[str(base)] = digest_of(base)
-    return {"options": {name: str(value) for name, value in asdict(options).items()}, "sha256": digests}
+            mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return mark | {f"content of {base}": digest_of(base)}
 
 
-def _refuse_another_run(work: Path, mark: dict[str, Any]) -> None:
+def _refuse_another_run(work: Path, mark: dict[str, str]) -> None:
     """Refuse to go on with the state of a run that had other options or read other files."""
-    if not (work / MARK).exists():
-        return
-    try:
+    if (work / MARK).exists():
         before = json.loads((work / MARK).read_text(encoding="utf-8"))
-        options, digests = before["options"], before["sha256"]
-    except (ValueError, KeyError, TypeError):
-        raise ModelError(f"{work / MARK} cannot be read; remove {work} to begin anew") from None
-    for name, value in mark["options"].items():
-        if name != "out" and options.get(name) != value:  # `work` lies beside `out`, however it is written
-            option = "--model" if name == "base" else f"--{name.replace('_', '-')}"
+        if other := [name for name, value in mark.items() if before.get(name) != value]:
             raise ModelError(
-                f"{work} holds an unfinished run with another {option}; repeat that run, or remove {work} to "
-                "begin anew"
+                f"{work} holds an unfinished run with another {other[0]}; repeat that run, or remove {work} "
+                "to begin anew"
             )
-    if changed := [path for path, digest in mark["sha256"].items() if digests.get(path) != digest]:
-        raise ModelError(
-            f"{changed[0]} has changed since the unfinished run in {work} began; restore it, or remove {work}"
-            " to begin anew"
-        )

@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 REPORT_STEPS, FIRST_REPORTS = 50, (2, 10)
 """Loss, pace and time left are reported every 50 steps, and early."""
 
+WEIGHT_DECAY = 0.01
+
+DISTANCE_WEIGHT, SHARPNESS = 0.3, 2.0
+"""The weight of the expected grade's squared error beside the cross-entropy; how soon a wrong order costs."""
+
 REST, MAX_REST_S = 20, 120.0
 """Time between two checkpoints: this multiple of the time that the last one took, up to this many seconds."""
 
@@ -50,7 +55,6 @@ class Schedule:
     rate: float
     warmup: int = 50
     decay: float = 0.3
-    weight_decay: float = 0.01
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -88,7 +92,7 @@ def train(
     checkpoint_seconds: the time between two checkpoints, or more if writing one takes long (REST).
     after_step: is called after each step; if it returns True, a checkpoint need not wait for that time.
     """
-    optimizer = adamw(model, schedule)
+    optimizer = adamw(model, schedule.rate)
     progress = _resume(checkpoint, model, optimizer)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.train()
@@ -135,14 +139,14 @@ def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> It
         progress.round, progress.batch = progress.round + 1, 0
 
 
-def adamw(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+def adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     """Return AdamW as BERT is fine-tuned with: no weight decay for biases and norms."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": schedule.weight_decay},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=schedule.rate)
+    return torch.optim.AdamW(groups, lr=rate)
 
 
 def save(state: Any, path: Path) -> None:
@@ -198,7 +202,7 @@ def _report(progress: Progress, schedule: Schedule, loss: float) -> None:
     )
 
 
-def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor, *, distance_weight: float) -> Tensor:
+def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Return the cross-entropy with the target distribution plus the squared error of the expected grade.
 
     The first term fits the probabilities. By the second, an error of two grades costs four times one of one.
@@ -207,10 +211,10 @@ def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor, *, distance_w
     likelihood = -(targets * F.log_softmax(logits, dim=-1)).sum(-1)  # (B,)
     grades = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
     distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
-    return ((likelihood + distance_weight * distance) * weights).sum() / weights.sum()
+    return ((likelihood + DISTANCE_WEIGHT * distance) * weights).sum() / weights.sum()
 
 
-def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor, *, sharpness: float = 2.0) -> Tensor:
+def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor) -> Tensor:
     """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
 
     RankNet (Burges et al. 2005) on the expected grades, which are what the service ranks by.
@@ -219,5 +223,5 @@ def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor, *, sharpness: 
     grades = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
     given, wanted = logits.float().softmax(-1) @ grades, targets @ grades  # (B,)
     apart = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
-    losses = F.softplus(-sharpness * (given[:, None] - given))
+    losses = F.softplus(-SHARPNESS * (given[:, None] - given))
     return (apart * losses).sum() / apart.sum().clamp(min=1e-6)

@@ -57,15 +57,13 @@ def plan_for(
     width: int,
     epochs: int | None = None,
     rate: float | None = None,
-    batch_tokens: int | None = None,
 ) -> Plan:
     """Return the plan for pairs of these lengths in tokens and a network of this width.
 
-    epochs, rate, batch_tokens: used as they are if they are given.
+    epochs, rate: used as they are if they are given.
     """
-    if batch_tokens is None:
-        enough = sum(lengths) * EPOCHS // LEAST_STEPS
-        batch_tokens = min(BATCH_TOKENS, max(enough, LEAST_PAIRS * sum(lengths) // len(lengths)))
+    enough = sum(lengths) * EPOCHS // LEAST_STEPS
+    batch_tokens = min(BATCH_TOKENS, max(enough, LEAST_PAIRS * sum(lengths) // len(lengths)))
     batches = len(grouped(lengths, batch_tokens=batch_tokens))
     if epochs is None:
         epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))

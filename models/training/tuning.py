@@ -8,37 +8,31 @@ import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from models.checkpoint.config import read_raw
 from models.checkpoint.files import put_in_place, readable_as_usual
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Classifier
 from models.compress.prune import write_checkpoint
 from models.device import resolve_device
 from models.learner import Learner
 from models.quality.evaluation import evaluation_of, intervals
-from models.training.batches import epoch_of, logits_of
+from models.quality.labelled import LabelledPair
+from models.training.batches import epoch_of, logits_of, targets
 from models.training.job import Job, Options, mark_run, prepare
-from models.training.loop import Batch, Progress, ordinal_loss, read_saved, train
-from models.training.plan import Plan, plan_for
-from models.training.standing import (
-    Best,
-    Standing,
-    fitted_temperature,
-    keep_if_best,
-    loss_on,
-    report,
-    standing,
-)
+from models.training.loop import Batch, Progress, ordinal_loss, read_saved, save, train
+from models.training.plan import plan_for
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +43,23 @@ CHECKPOINT_SECONDS = 10.0
 """A user who stops a run loses little more than this, unless the model is large."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The quality of the network at one time.
+
+    loss: the training loss on the validation pairs. metrics: those of models.quality.evaluation.
+    """
+
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
+        ranking = [self.metrics[name] for name in ("spearman", "ndcg10") if np.isfinite(self.metrics[name])]
+        return float(np.mean(ranking)) if ranking else -1.0, -self.loss
+
+
 def tune(job: Job | Options) -> dict[str, Any]:
     """Train, write the checkpoint, and return the content of its metrics.json.
 
@@ -57,43 +68,55 @@ def tune(job: Job | Options) -> dict[str, Any]:
     or checkpoints.
     """
     job = job if isinstance(job, Job) else prepare(job)
-    options, validation = job.options, job.validation
+    options, training = job.options, job.training
     model = start(job).to(resolve_device(options.device))
     tokenizer = load_tokenizer(*job.base).within(options.max_tokens)
     mark_run(job)
-    encoded = tokenizer.encode([(pair.query, pair.title) for pair in job.training])
+    encoded = tokenizer.encode([(pair.query, pair.title) for pair in training])
     plan = plan_for(
         [len(pair) for pair in encoded],
         width=model.config.hidden_size,
         epochs=options.epochs,
         rate=options.rate,
-        batch_tokens=options.batch_tokens,
     )
     log.info(
         "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
         *(plan.steps, plan.epochs, plan.batches, plan.batch_tokens, plan.rate),
     )
-    best = Best(options.work / "best.pt")
-    before = standing(model, tokenizer, validation, options)
-    sample = job.training[:LOSS_PAIRS]
-    losses = {"before": loss_on(logits_of(model, tokenizer, sample), sample, options)}
-    report("start", before)
+    best, sample = options.work / "best.pt", training[:LOSS_PAIRS]
+    before = standing(model, tokenizer, job.validation, "start")
+    losses = {"before": loss_on(logits_of(model, tokenizer, sample), sample)}
+    labels, weights = targets(training, len(options.labels))
 
-    progress = _train(job, model, tokenizer, encoded, plan, best)
-    saved = read_saved(best.path)
+    def loss_of(batch: Batch) -> Tensor:
+        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
+
+    def make_epoch(epoch: int) -> list[Batch]:
+        seed = [options.seed, epoch]
+        return epoch_of(encoded, labels, weights, batch_tokens=plan.batch_tokens, seed=seed)
+
+    def after_step(progress: Progress) -> bool:
+        epoch, rest = divmod(progress.step, plan.batches)
+        if not rest:
+            now = standing(model, tokenizer, job.validation, f"epoch {epoch}")
+            keep_if_best(best, model, now, epoch)
+        return not rest
+
+    progress = train(
+        model, loss_of, make_epoch, plan.schedule, options.progress, seed=options.seed,
+        checkpoint_seconds=CHECKPOINT_SECONDS, after_step=after_step,
+    )  # fmt: skip
+    saved = read_saved(best)
     model.load_state_dict(saved["model"])
     after = Standing(saved["loss"], saved["metrics"])
-    losses["after"] = loss_on(logits_of(model, tokenizer, sample), sample, options)
+    losses["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
     learnt = {
         "steps": progress.step,
         "epochs": plan.epochs,
         "best_epoch": saved["epoch"],
         "batch_tokens": plan.batch_tokens,
         "rate": plan.rate,
-        "loss": {
-            "training": losses,
-            "validation": {"before": before.loss, "after": after.loss},
-        },
+        "loss": {"training": losses, "validation": {"before": before.loss, "after": after.loss}},
         "validation_before": before.metrics,
         "better": after.order > before.order,
         "tokens": progress.tokens,
@@ -102,37 +125,30 @@ def tune(job: Job | Options) -> dict[str, Any]:
     return finish(job, model, tokenizer, learnt)
 
 
-def _train(
-    job: Job,
-    model: Learner,
-    tokenizer: PairTokenizer,
-    encoded: Sequence[EncodedPair],
-    plan: Plan,
-    best: Best,
-) -> Progress:
-    """Train the model in place and keep the best epoch. encoded: the training pairs."""
-    options = job.options
+def standing(
+    model: Learner, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], when: str
+) -> Standing:
+    """Measure the model on the validation pairs, and log it."""
+    logits = logits_of(model, tokenizer, validation)
+    metrics = evaluation_of(validation, softmax(logits, axis=1)).metrics()
+    now = Standing(loss_on(logits, validation), metrics)
+    figures = (metrics[name] for name in ("qwk", "spearman", "ndcg10"))
+    log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, now.loss, *figures)
+    return now
 
-    def loss_of(batch: Batch) -> Tensor:
-        logits = model(batch.pairs)
-        return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=options.distance_weight)
 
-    def after_step(progress: Progress) -> bool:
-        if progress.step % plan.batches:
-            return False
-        keep_if_best(model, tokenizer, job.validation, options, best, progress.step // plan.batches)
-        return True
+def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
+    """Return the training loss of logits, (n, grades), on these pairs."""
+    return float(ordinal_loss(torch.from_numpy(logits), *targets(pairs, logits.shape[1])))
 
-    return train(
-        model,
-        loss_of,
-        lambda epoch: epoch_of(encoded, job.training, options, plan, epoch),
-        plan.schedule,
-        options.progress,
-        seed=options.seed,
-        checkpoint_seconds=CHECKPOINT_SECONDS,
-        after_step=after_step,
-    )
+
+def keep_if_best(best: Path, model: Learner, now: Standing, epoch: int) -> None:
+    """Save the weights of an epoch, unless those in the file are of one that was as good."""
+    if best.exists():
+        saved = read_saved(best)
+        if Standing(saved["loss"], saved["metrics"]).order >= now.order:
+            return
+    save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, best)
 
 
 def start(job: Job) -> Learner:
@@ -160,6 +176,19 @@ def start(job: Job) -> Learner:
 def _rate(raw: Mapping[str, Any], *names: str) -> float:
     """Return the rate of dropout that a config.json has under one of these names, else 0."""
     return next((float(raw[name]) for name in names if name in raw), 0.0)
+
+
+def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
+    """Return the temperature from 0.2 to 5 with the least negative log-likelihood.
+
+    truth: (n,) grades; logits: (n, grades).
+    """
+
+    def loss(log_temperature: float) -> float:
+        scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
+        return -float(scaled[np.arange(len(truth)), truth].sum())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))
 
 
 def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_grades_are_learnt_from_a_language_model(checkpoint: Path, tmp_path: Pat
     """The prompt stays, the answers' rows become a classifier of the grades, and transformers loads it."""
     whole = write_pairs(tmp_path / "all.csv").read_text().splitlines(keepends=True)
     (tmp_path / "pairs.csv").write_text("".join(whole[:121]))
-    options = short_run(tmp_path / "pairs.csv", checkpoint, tmp_path / "mine", epochs=3, batch_tokens=2048)
+    options = short_run(tmp_path / "pairs.csv", checkpoint, tmp_path / "mine", epochs=3)
     metrics = tune(options)
 
     source, trained, pairs = load(checkpoint), load(options.out), random_pairs(3)

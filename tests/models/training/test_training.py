@@ -70,7 +70,7 @@ def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Learn
         return batches_of(groups, tokenizer, batch_tokens=64, seed=index)
 
     def loss_of(batch: Batch) -> torch.Tensor:
-        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights, distance_weight=0.3)
+        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
 
     schedule = Schedule(12, 1e-3, warmup=2)
     train(model, loss_of, make_round, schedule, work / "run.pt", seed=5, checkpoint_seconds=0.0)
@@ -84,8 +84,8 @@ def test_a_step_moves_the_weights_as_transformers_own_network_would(base: Path) 
     pairs = [random_pair(rng, length, theirs.config.vocab_size) for length in (9, 4, 23)]
     for pair, target in zip(pairs, targets, strict=True):
         logits = theirs(**inputs_of(theirs, pair)).logits
-        (ordinal_loss(logits, target[None], torch.ones(1), distance_weight=0.3) / 3).backward()
-    ordinal_loss(ours(pairs), targets, torch.ones(3), distance_weight=0.3).backward()
+        (ordinal_loss(logits, target[None], torch.ones(1)) / 3).backward()
+    ordinal_loss(ours(pairs), targets, torch.ones(3)).backward()
     for name, weight in theirs.named_parameters():
         torch.testing.assert_close(ours.weight(name).grad, weight.grad, rtol=1e-4, atol=1e-5)
 

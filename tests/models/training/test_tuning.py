@@ -47,7 +47,7 @@ def write_pairs(file: Path) -> Path:
     return file
 
 
-def short_run(data: Path, base: Path, out: Path, *, epochs: int, batch_tokens: int = 512) -> Options:
+def short_run(data: Path, base: Path, out: Path, *, epochs: int) -> Options:
     """Options of a training that takes seconds."""
     return Options(
         data=data,
@@ -56,7 +56,6 @@ def short_run(data: Path, base: Path, out: Path, *, epochs: int, batch_tokens: i
         labels=("no", "maybe", "yes"),
         epochs=epochs,
         rate=3e-3,
-        batch_tokens=batch_tokens,
         device="cpu",
     )
 
@@ -103,9 +102,6 @@ def test_an_unfinished_run_is_not_continued_with_other_options(options: Options)
     ):
         with pytest.raises(ModelError, match=reason):
             prepare(other)
-    (options.work / "options.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot be read; remove"):
-        prepare(options)
 
 
 def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
@@ -149,7 +145,7 @@ def test_an_unfinished_run_is_not_continued_with_changed_files(
     file = tmp_path / changed
     with (file / "config.json" if file.is_dir() else file).open("a") as stream:
         stream.write(" \n" if file.is_dir() else "towel,red towel,0\n")
-    with pytest.raises(ModelError, match=f"{changed} has changed since the unfinished run"):
+    with pytest.raises(ModelError, match=f"unfinished run with another content of .*{changed}; repeat"):
         tune(options)
     assert not options.out.exists()
 
@@ -282,7 +278,7 @@ def test_two_hundred_pairs_change_the_model_for_the_better(
 ) -> None:
     few = tmp_path / "few.csv"
     few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:201]))
-    metrics = tune(replace(options, data=few, epochs=None, rate=None, batch_tokens=None))
+    metrics = tune(replace(options, data=few, epochs=None, rate=None))
     assert metrics["steps"] >= 150
     loss = metrics["loss"]
     assert loss["training"]["after"] < 0.8 * loss["training"]["before"]
