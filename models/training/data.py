@@ -9,12 +9,11 @@ Target = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A pair to learn from: `target` is a distribution over the grades, `weight` scales its loss."""
+    """A pair to learn from: `target` is a distribution over the grades."""
 
     query: str
     title: str
     target: Target
-    weight: float = 1.0
 
 
 def graded_target(grade: float, *, smoothing: float = 0.06, grades: int = len(GRADES)) -> Target:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import transformers
+from scipy.special import softmax
 
 from models.checkpoint.files import readable_as_usual
 from models.checkpoint.shapes import POSITIONS
@@ -27,7 +28,6 @@ from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError
 from models.learner import Learner
 from models.training.batches import logits_of
-from models.training.loop import Progress
 from models.training.shipped.judged import (
     FOLDS,
     TRAINING_FOLDS,
@@ -40,39 +40,51 @@ from models.training.shipped.make_base import PIECES, make_base
 from models.training.shipped.mixture import read_sources
 from models.training.shipped.tune import (
     FIRST,
+    JUDGED_SHARES,
+    MAX_TOKENS,
+    SECOND,
     Calibration,
-    Recipe,
+    Phase,
     by_family,
     calibrated,
-    left_out,
     tuned,
     untuned,
 )
 from models.training.tuning import write_learner
-
-log = logging.getLogger(__name__)
 
 CROSSED_SHARE = 10
 """Titles of other queries count in the calibration as one pair in so many."""
 
 
 def build(
-    data: Path, base: Path, out: Path | None, work: Path, recipe: Recipe, without: Sequence[str]
-) -> Any:
-    """Tune, calibrate and write the model; return its metrics, or those of the sources left out."""
-    tokenizer = PairTokenizer.load(base, max_tokens=recipe.max_tokens, vocab_size=PIECES)
-    recipe = replace(recipe, judged_shares=recipe.without(without))
-    sources = read_sources(data, TRAINING_FOLDS, recipe.judged_shares)
-    model = untuned(base, recipe.seed)
-    progress = tuned(model, tokenizer, sources, recipe, work)
+    data: Path, base: Path, out: Path, work: Path, phases: Sequence[Phase], without: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Tune, calibrate and write the model; return figures of the validation folds by source, or, if judged
+    sources are left out, of these."""
+    tokenizer = PairTokenizer.load(base, max_tokens=MAX_TOKENS, vocab_size=PIECES)
+    shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
+    model = untuned(base)
+    progress = tuned(model, tokenizer, read_sources(data, TRAINING_FOLDS, shares), phases, work)
     if without:
-        return left_out(model, tokenizer, read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS), without)
+        judged = read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS)
+        rows = [row for row in judged if source_family(row.source) in without]
+        return by_family(rows, softmax(logits_of(model, tokenizer, rows), axis=1))
     calibration = calibration_of(model, tokenizer, read_judged(data, VALIDATION_FOLDS))
-    metrics = metrics_of(model, tokenizer, data, calibration, recipe, progress)
-    assert out is not None
+    figures = {}
+    for name, folds in FOLDS.items():
+        rows = read_judged(data, folds)
+        figures[name] = by_family(rows, calibration.apply(logits_of(model, tokenizer, rows)))
+    metrics = {
+        **{name: found["products"] for name, found in figures.items()},
+        **{f"{name}_by_source": found for name, found in figures.items()},
+        "calibration": {"temperature": calibration.temperature, "bias": calibration.bias.tolist()},
+        "recipe": {"phases": [asdict(phase) for phase in phases], "judged_shares": shares},
+        "progress": [asdict(phase) for phase in progress],
+        "made_with": _versions(data),
+    }
     calibration.fold_into(model)
-    write(model, base, out, metrics, recipe.max_tokens)
-    return metrics
+    write(model, base, out, metrics)
+    return figures["validation"]
 
 
 def calibration_of(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged]) -> Calibration:
@@ -90,41 +102,18 @@ def calibration_of(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Ju
     return calibrated(logits, [row.grade for row in rows], [source_family(row.source) for row in rows])
 
 
-def metrics_of(
-    model: Learner,
-    tokenizer: PairTokenizer,
-    data: Path,
-    calibration: Calibration,
-    recipe: Recipe,
-    progress: Sequence[Progress],
-) -> dict[str, Any]:
-    """Return the content of metrics.json: figures of the products and of each source, and the recipe."""
-    metrics: dict[str, Any] = {}
-    for name, folds in FOLDS.items():
-        rows = read_judged(data, folds)
-        logits = logits_of(model, tokenizer, rows)
-        figures = by_family(rows, calibration.apply(logits))
-        metrics |= {name: figures["products"], f"{name}_by_source": figures}
-    return metrics | {
-        "calibration": {"temperature": calibration.temperature, "bias": calibration.bias.tolist()},
-        "recipe": asdict(recipe),
-        "progress": [asdict(phase) for phase in progress],
-        "made_with": _versions(data),
-    }
-
-
-def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any], max_tokens: int) -> None:
+def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any]) -> None:
     """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json.
 
-    max_tokens: the window; positions that no training text reached would grade longer texts at random.
+    Positions that no training text reached are left out: they would grade longer texts at random.
     """
     model = model.half()
     positions = model.weight(POSITIONS)
-    positions.data = positions.data[:max_tokens].clone()
-    model.config = replace(model.config, max_positions=max_tokens)
-    write_learner(out, model, base, max_position_embeddings=max_tokens, dtype="float16")
+    positions.data = positions.data[:MAX_TOKENS].clone()
+    model.config = replace(model.config, max_positions=MAX_TOKENS)
+    write_learner(out, model, base, max_position_embeddings=MAX_TOKENS, dtype="float16")
     settings = out / "tokenizer_config.json"
-    named = json.loads(settings.read_text(encoding="utf-8")) | {"model_max_length": max_tokens}
+    named = json.loads(settings.read_text(encoding="utf-8")) | {"model_max_length": MAX_TOKENS}
     settings.write_text(json.dumps(named, indent=1) + "\n", encoding="utf-8")
     text = json.dumps(metrics, indent=1, default=float)
     (out / "metrics.json").write_text(text + "\n", encoding="utf-8")
@@ -170,20 +159,16 @@ def main(arguments: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    recipe = Recipe()
-    if options.steps is not None:
-        if options.steps < 1:
-            parser.error(f"--steps must be at least 1, not {options.steps}")
-        recipe = replace(recipe, phases=(replace(FIRST, steps=options.steps),))
+    phases = [FIRST, SECOND] if options.steps is None else [replace(FIRST, steps=options.steps)]
     without = [name for name in options.without.split(",") if name]
     checkpoint = options.base / "checkpoint"
     try:
         if not (checkpoint / "tokenizer_config.json").exists():
             make_base(options.data, options.base)
-        result = build(options.data, checkpoint, options.out, options.work, recipe, without)
+        figures = build(options.data, checkpoint, options.out, options.work, phases, without)
     except (ModelError, ValueError) as error:
         parser.error(str(error))
-    print(as_text(result if without else result["validation_by_source"]))
+    print(as_text(figures))
 
 
 if __name__ == "__main__":

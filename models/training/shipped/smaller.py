@@ -25,7 +25,7 @@ from models.errors import ModelError
 from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.judged import TRAINING_FOLDS
 from models.training.shipped.mixture import mixed_groups, read_sources
-from models.training.shipped.tune import SECOND, Recipe
+from models.training.shipped.tune import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +35,10 @@ SEED = 2
 
 def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
     """Yield batches of pairs without end, drawn as the second phase draws them."""
-    recipe = Recipe()
-    sources = read_sources(data, TRAINING_FOLDS, recipe.judged_shares)
+    sources = read_sources(data, TRAINING_FOLDS, JUDGED_SHARES)
     rng, index = np.random.default_rng(SEED), 0
     while True:
-        groups = mixed_groups(sources, SECOND.shares, count=recipe.pairs_per_round, seed=SEED, index=index)
+        groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
         rows = [(example.query, example.title) for group in groups for example in group]
         order = rng.permutation(len(rows))
         for start in range(0, len(rows) - PAIRS + 1, PAIRS):
@@ -61,8 +60,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    if options.steps < 1:
-        parser.error(f"--steps must be at least 1, not {options.steps}")
     try:
         teacher = Classifier.load(options.model, "cpu", "bfloat16")
         mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
@@ -75,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
         return step / int(options.steps)
 
     student = distilled(teacher, mask, pairs_of(options.data), share_done)
-    log.info("loss: %.4f, at last %.4f", student.before, student.after)
+    log.info("loss: %.4f, at last %.4f", *student.before_and_after)
     tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
     out = options.model / "networks" / options.name
     write_checkpoint(options.model, out, tensors, student.config)

@@ -1,10 +1,8 @@
 """Tunes the pretrained base on graded pairs, and calibrates it on the validation folds."""
 
-import logging
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,14 +18,11 @@ from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer
 from models.learner import Learner
 from models.quality.evaluation import evaluation_of
-from models.training.batches import logits_of
 from models.training.data import GRADES
 from models.training.loop import Batch, Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.plan import grouped
-from models.training.shipped.judged import Judged, source_family, source_groups
+from models.training.shipped.judged import Judged, source_groups
 from models.training.shipped.mixture import Group, Sources, mixed_groups
-
-log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -78,37 +73,20 @@ SECOND = Phase(
 """After the first phase Korean and Chinese were still read badly: unrelated titles got 2.5 of 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """The choices of the training; docs/model-card.md says how they were made.
+JUDGED_SHARES = {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
+"""How often each judged source is drawn."""
 
-    judged_shares: of the judged sources. The word embeddings stay as they are, so that words of languages
-    that are not trained on keep their meaning.
-    """
-
-    phases: tuple[Phase, ...] = (FIRST, SECOND)
-    decay: float = 0.8
-    batch_tokens: int = 4096
-    max_tokens: int = 128
-    pairs_per_round: int = 2560
-    distance_weight: float = 0.3
-    ranking_weight: float = 0.5
-    seed: int = 0
-    judged_shares: Mapping[str, float] = field(
-        default_factory=lambda: {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
-    )
-
-    def without(self, families: Sequence[str]) -> dict[str, float]:
-        """Return the shares of the judged sources without some of them."""
-        return {name: share for name, share in self.judged_shares.items() if name not in families}
+DECAY, BATCH_TOKENS, MAX_TOKENS, PAIRS_PER_ROUND, RANKING_WEIGHT = 0.8, 4096, 128, 2560, 0.5
+"""docs/model-card.md says how these were chosen."""
 
 
-def untuned(base: Path, seed: int) -> Learner:
+def untuned(base: Path) -> Learner:
     """Return the base with a new classifier of the grades; its word embeddings take no part in training.
 
-    There is no dropout: made-up pairs never repeat.
+    So words of languages that are not trained on keep their meaning. There is no dropout: made-up pairs never
+    repeat.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = replace(read_config(base), labels=GRADES, label_order=tuple(range(len(GRADES))))
     model = Learner(config, read_tensors(base, config, new_classifier=True))
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
@@ -116,27 +94,25 @@ def untuned(base: Path, seed: int) -> Learner:
 
 
 def tuned(
-    model: Learner, tokenizer: PairTokenizer, sources: Sources, recipe: Recipe, work: Path
+    model: Learner, tokenizer: PairTokenizer, sources: Sources, phases: Sequence[Phase], work: Path
 ) -> list[Progress]:
     """Train the model in place, phase by phase; a run that was killed goes on from `work`."""
 
     def loss_of(batch: Batch) -> Tensor:
         logits = model(batch.pairs)
-        loss = ordinal_loss(logits, batch.labels, batch.weights, distance_weight=recipe.distance_weight)
         assert batch.groups is not None
-        return loss + recipe.ranking_weight * ranking_loss(logits, batch.labels, batch.groups)
+        ranking = ranking_loss(logits, batch.labels, batch.groups)
+        return ordinal_loss(logits, batch.labels, batch.weights) + RANKING_WEIGHT * ranking
 
     def progress_of(number: int, phase: Phase) -> Progress:
-        seed = recipe.seed + number
-
         def make_round(index: int) -> list[Batch]:
-            groups = mixed_groups(sources, phase.shares, count=recipe.pairs_per_round, seed=seed, index=index)
-            return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+            groups = mixed_groups(sources, phase.shares, count=PAIRS_PER_ROUND, seed=number, index=index)
+            return batches_of(groups, tokenizer, batch_tokens=BATCH_TOKENS, seed=index)
 
-        schedule = Schedule(steps=phase.steps, rate=phase.rate, decay=recipe.decay)
-        return train(model, loss_of, make_round, schedule, work / f"progress-{number + 1}.pt", seed=seed)
+        schedule = Schedule(steps=phase.steps, rate=phase.rate, decay=DECAY)
+        return train(model, loss_of, make_round, schedule, work / f"progress-{number + 1}.pt", seed=number)
 
-    return [progress_of(number, phase) for number, phase in enumerate(recipe.phases)]
+    return [progress_of(number, phase) for number, phase in enumerate(phases)]
 
 
 def batches_of(
@@ -146,7 +122,6 @@ def batches_of(
     examples = [example for group in groups for example in group]
     encoded = tokenizer.encode([(example.query, example.title) for example in examples])
     targets = torch.tensor([example.target for example in examples])
-    weights = torch.tensor([example.weight for example in examples])
     numbers = torch.tensor([number for number, group in enumerate(groups) for _ in group])
     ends = list(accumulate(map(len, groups)))
     spans = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
@@ -154,7 +129,9 @@ def batches_of(
     batches = []
     for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
         rows = [row for number in chosen for row in spans[number]]
-        batches.append(Batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows]))
+        batches.append(
+            Batch([encoded[row] for row in rows], targets[rows], torch.ones(len(rows)), numbers[rows])
+        )
     return [batches[index] for index in np.random.default_rng(seed).permutation(len(batches))]
 
 
@@ -206,14 +183,3 @@ def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict
             "ndcg10_random_order": evaluation.random_order_ndcg10(),
         }
     return result
-
-
-def left_out(
-    model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged], families: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """Return how the model ranks the sources that took no part in its training."""
-    rows = [row for row in judged if source_family(row.source) in families]
-    started = time.monotonic()
-    logits = logits_of(model, tokenizer, rows)
-    log.info("scored %d pairs in %.0f s", len(rows), time.monotonic() - started)
-    return by_family(rows, np.asarray(softmax(logits, axis=1)))

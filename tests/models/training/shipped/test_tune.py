@@ -32,7 +32,7 @@ def test_each_source_weighs_the_same_in_the_calibration() -> None:
 
 
 def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
-    model = untuned(write_checkpoint(tmp_path / "base", num_labels=5), seed=0).eval()
+    model = untuned(write_checkpoint(tmp_path / "base", num_labels=5)).eval()
     pairs = [random_pair(np.random.default_rng(0), 9, 60)]
     before = model(pairs).detach().double().numpy()
     found = calibrated(np.random.default_rng(1).normal(size=(50, 5)), [0, 1, 2, 3, 4] * 10, ["a"] * 50)
