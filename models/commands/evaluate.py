@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.host import Network, host
+from models.commands.host import Network, Sides, host
 from models.commands.options import (
     FORMS,
     AsJson,
@@ -26,9 +26,8 @@ from models.commands.options import (
 from models.commands.terminal import scored
 
 if TYPE_CHECKING:
-    from models import HeadMask
     from models.quality.comparison import Comparison, Side
-    from models.quality.labelled import Columns, LabelledPair
+    from models.quality.labelled import Columns
 
 Models = Annotated[
     list[str] | None,
@@ -84,57 +83,39 @@ def command(
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30 --out runs/evaluation
     """
+    refuse_idle(model, mask, variant, config)
+    from models.quality.comparison import compare
     from models.quality.labelled import Columns
 
-    refuse_idle(model, mask, variant, config)
     columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
-    stages: dict[str, int] = {}
     if variant is None:
-        paths = [*(model or (None,))]
-        pairs, masks, labels = check(data, columns, paths, mask or [])
-        sides: list[Side] = []
-        for path, masks_of_model in zip(paths, masks, strict=True):
-            sides_of_model = score(path, pairs, masks_of_model, device, dtype)
-            if sides_of_model[0].model in {side.model for side in sides}:
-                sides_of_model = [replace(side, model=str(path)) for side in sides_of_model]
-            sides += sides_of_model
+        judged = grade(data, columns, model or [None], mask or [], device, dtype)
     else:
         network = Network(model[0] if model else None, config, variant, None, device, dtype)
         judged = host.sides(network, data, columns)
-        sides, pairs, labels, stages = judged.sides, judged.pairs, judged.labels, judged.stages
-
-    from models.quality.comparison import compare
-
-    comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
-    show(comparison, data, labels, stages, out, as_json)
+    comparison = compare(named(judged.sides), judged.pairs, resamples=resamples, seed=seed)
+    show(comparison, data, judged, out, as_json)
 
 
-def show(
-    comparison: Comparison,
-    data: Path,
-    labels: tuple[str, ...],
-    stages: dict[str, int],
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def show(comparison: Comparison, data: Path, judged: Sides, out: Path | None, as_json: bool) -> None:
     """Print the comparison, and write the reports if `out` is given."""
     import orjson
 
     from models.commands.evaluation_text import as_document, as_text
 
-    document = as_document(comparison, data) | {"stages": stages or None}
+    document = as_document(comparison, data) | {"stages": judged.stages or None}
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         print(as_text(comparison, data))
-        for stage, count in stages.items():
+        for stage, count in judged.stages.items():
             print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     if out is not None:
         from models.commands import evaluate_report
 
-        evaluate_report.write(out, comparison, document, labels)
+        evaluate_report.write(out, comparison, document, judged.labels)
         if not as_json:
             print(out / "report.html")
 
@@ -149,62 +130,46 @@ def refuse_idle(
         raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
     if variant is not None and model and len(model) > 1:
         raise typer.BadParameter("a variant is of one model", param_hint="--model")
+    if model and len(set(model)) < len(model):
+        raise typer.BadParameter("one model is given twice", param_hint="--model")
 
 
-def check(
-    data: Path,
-    columns: Columns,
-    models: Sequence[str | None],
-    values: list[str],
-) -> tuple[list[LabelledPair], list[dict[str, HeadMask]], tuple[str, ...]]:
-    """Return the pairs, each model's masks as they were written, `none` first, and the first one's labels.
+def grade(
+    data: Path, columns: Columns, paths: Sequence[str | None], values: list[str], device: str, dtype: str
+) -> Sides:
+    """Grade the pairs of a file by each model under each mask, laid on the variant `full`: the intact model.
 
-    Refuse wrong arguments before torch is imported, which takes seconds.
+    values: the masks as they were written.
     """
-    from models import HeadMask, ModelError
-    from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import locate
+    from models import Classifier, ModelError  # imports torch, which takes seconds
+    from models.quality.comparison import Side
+    from models.quality.evaluation import evaluation_of
     from models.quality.labelled import read_labelled
 
-    if len(set(models)) < len(models):
-        raise typer.BadParameter("one model is given twice", param_hint="--model")
-    labels, masks = [], []
-    for path in models:
-        directory = locate(path)
-        config = read_config(directory)
-        if not config.is_graded:
-            raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
-        labels.append(config.labels)
-        stored = read_stored_masks(directory, config)
-        shape = {"layers": config.num_layers, "heads": config.num_heads}
-        parsed = {value: parse_mask(value, config, stored) for value in values}
-        masks.append({"none": HeadMask.none(**shape)} | parsed)
-    grades = set(map(len, labels))
+    models, masks = [], []
+    for path in paths:
+        clf = Classifier.load(path, device, dtype)
+        if not clf.grades:
+            raise ModelError(f"{clf.name} gives one score and no grades; evaluate needs a graded classifier")
+        parsed = {value: parse_mask(value, clf.config, clf.stored_masks) for value in values}
+        masks.append({"none": clf.all_heads} | parsed)
+        models.append(clf)
+    grades = {len(clf.grades) for clf in models}
     if len(grades) > 1:
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
         )
-    pairs = read_labelled(data, grades=grades.pop(), labels=labels[0], columns=columns)
-    return pairs, masks, labels[0]
-
-
-def score(
-    path: str | None, pairs: list[LabelledPair], masks: dict[str, HeadMask], device: str, dtype: str
-) -> list[Side]:
-    """Load a model and grade the pairs under each mask, laid on the variant `full`: the intact model."""
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from models.quality.comparison import Side
-    from models.quality.evaluation import evaluation_of
-
-    clf = Classifier.load(path, device, dtype)
-    texts = [(pair.query, pair.title) for pair in pairs]
-    sides = []
-    for name, mask in masks.items():
-        scores = scored(clf, texts, None if mask.is_none else mask)
-        evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
-        shown = WHOLE if name == "none" else f"{WHOLE} {name}"
-        sides.append(Side(shown, clf.name, WHOLE, mask.spec, evaluation))
-    return sides
+    labels = models[0].grades
+    pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
+    texts, sides = [(pair.query, pair.title) for pair in pairs], list[Side]()
+    for path, clf, of_model in zip(paths, models, masks, strict=True):
+        name = str(path) if clf.name in {side.model for side in sides} else clf.name
+        for value, mask in of_model.items():
+            scores = scored(clf, texts, None if mask.is_none else mask)
+            evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
+            shown = WHOLE if value == "none" else f"{WHOLE} {value}"
+            sides.append(Side(shown, name, WHOLE, mask.spec, evaluation))
+    return Sides(sides, pairs, labels, {})
 
 
 def named(sides: list[Side]) -> list[Side]:

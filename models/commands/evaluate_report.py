@@ -60,16 +60,13 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> tuple[str, 
     first = comparison.sides[0]
     metrics = comparison.metrics[first.name]
     random_order = fixed(document["ndcg10_random_order"])
-    verdict = f"{first.name}: NDCG@10 {metrics['ndcg10'].text()}, a random order {random_order}."
-    sentences = [
-        f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
-        f"QWK {metrics['qwk'].text()}, Spearman within queries {metrics['query_spearman'].text()}.",
-    ]
-    sentences.append(
+    return (
+        f"{first.name}: NDCG@10 {metrics['ndcg10'].text()}, a random order {random_order}.",
+        f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}. "
+        f"QWK {metrics['qwk'].text()}, Spearman within queries {metrics['query_spearman'].text()}. "
         "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
-        "They are not corrected for the number of comparisons."
+        "They are not corrected for the number of comparisons.",
     )
-    return verdict, " ".join(sentences)
 
 
 def _draw_ndcg10(comparison: Comparison, random_order: float) -> Drawing:
@@ -90,32 +87,27 @@ def _draw_ndcg10(comparison: Comparison, random_order: float) -> Drawing:
 
 def _metrics(comparison: Comparison) -> list[Section]:
     """Return the tables of metrics, of their differences if there are any, and of the baselines."""
-    sides, pairs, baselines = comparison.metrics, comparison.differences, comparison.baselines
-    first = comparison.sides[0].name
-    values = [(title, *(side[name].text() for side in sides.values())) for name, title in TITLES.items()]
-    changes = [
+    sides, pairs, first = comparison.metrics, comparison.differences, comparison.sides[0].name
+    values = tuple((title, *(side[name].text() for side in sides.values())) for name, title in TITLES.items())
+    changes = tuple(
         (title, *(pair.change[name].text(sign=True) for pair in pairs)) for name, title in TITLES.items()
-    ]
-    beside = [
+    )
+    beside = tuple(
         (one.name, TITLES[name], one.metrics[name].text(), one.model_minus[name].text(sign=True))
-        for one in baselines
+        for one in comparison.baselines
         for name in one.metrics
-    ]
-    names = [f"{pair.second} − {pair.first}" for pair in pairs]
+    )
+    differences = ("metric", *(f"{pair.second} − {pair.first}" for pair in pairs))
     text = (
         "What a model must beat: the share of the query's words in the title, weighted by IDF, and BM25. "
         "Word statistics are those of the file's titles. A reranker is for the order within a query, which "
         "NDCG@10 and Spearman within queries measure."
     )
-    differences = Section("Differences", tables=(Table(("metric", *names), tuple(changes)),))
+    baselines = ("baseline", "metric", "its value", f"{first} − baseline")
     return [
-        Section("Metrics", tables=(Table(("metric", *sides), tuple(values)),)),
-        *((differences,) if pairs else ()),
-        Section(
-            "Beside word matching",
-            (text,),
-            (Table(("baseline", "metric", "its value", f"{first} − baseline"), tuple(beside)),),
-        ),
+        Section("Metrics", tables=(Table(("metric", *sides), values),)),
+        *([Section("Differences", tables=(Table(differences, changes),))] if pairs else []),
+        Section("Beside word matching", (text,), (Table(baselines, beside),)),
     ]
 
 
