@@ -103,18 +103,16 @@ def show(comparison: Comparison, data: Path, judged: Sides, out: Path | None, as
     """Print the comparison, and write the reports if `out` is given."""
     import orjson
 
-    from models.commands.evaluation_text import as_document, as_text
+    from models.commands import evaluate_report
 
-    document = as_document(comparison, data) | {"stages": judged.stages or None}
+    document = evaluate_report.as_document(comparison, data) | {"stages": judged.stages or None}
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(as_text(comparison, data))
+        print(evaluate_report.as_text(comparison, data))
         for stage, count in judged.stages.items():
             print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     if out is not None:
-        from models.commands import evaluate_report
-
         evaluate_report.write(out, comparison, document, judged.labels)
         if not as_json:
             print(out / "report.html")

@@ -112,15 +112,11 @@ class HeadMask:
 
     def units_on(self, units: int | Sequence[int]) -> int:
         """Return how many feed-forward units are on. units: how many each layer has, or one for all."""
-        if not self.is_structured:
-            return units * self.layers if isinstance(units, int) else sum(units)
         widths = np.broadcast_to(units, self.layers).copy()
         widths[list(self.skipped)] = 0
-        if self.units_off is None:
-            return int(widths.sum())
-        return sum(
-            int(np.count_nonzero(~off[:width])) for off, width in zip(self.units_off, widths, strict=True)
-        )
+        if self.units_off is not None:  # none of a skipped layer
+            widths -= [int(off[:width].sum()) for off, width in zip(self.units_off, widths, strict=True)]
+        return int(widths.sum())
 
     @cached_property
     def is_none(self) -> bool:

@@ -119,8 +119,8 @@ def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
         return int(read_saved(options.progress)["progress"]["step"])
 
     in_epoch_2 = steps_kept(keep_if_best=Mock(side_effect=[None, KeyboardInterrupt]))
-    while_measured = steps_kept(evaluation_of=Mock(side_effect=KeyboardInterrupt))  # it is written by then
-    assert 0 < 2 * in_epoch_2 == while_measured
+    while_finished = steps_kept(readable_as_usual=Mock(side_effect=KeyboardInterrupt))  # it is written
+    assert 0 < 2 * in_epoch_2 == while_finished
     assert not options.out.exists()
     options.out.mkdir()
     tune(options)
