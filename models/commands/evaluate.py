@@ -78,8 +78,8 @@ def command(
 
     Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
     over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), beside word
-    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes
-    calibration curves, confusion matrices and the worst queries.
+    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes a
+    report with each grade's calibration, confusion matrices and the worst queries.
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30 --out runs/evaluation
     """

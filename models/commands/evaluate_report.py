@@ -33,9 +33,6 @@ TITLES = {
     "spearman": "Spearman over all pairs",
     "ece": "calibration error of the likeliest grade",
 }
-FEW = 20
-"""Bins with fewer pairs are left out of the calibration curve."""
-
 WIDTH = 100
 """The widest table in a terminal, in characters; what is wider becomes several tables."""
 
@@ -139,8 +136,7 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
         "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order.",
         partial(_draw_ndcg10, comparison, document["ndcg10_random_order"]),
     )
-    figures = (picture, *(figure for section in sections for figure in section.figures))
-    drawings = {figure.name: plots.svg(figure.draw) for figure in figures}
+    drawings = {picture.name: plots.svg(picture.draw)}
     title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
     verdict, conclusion = _conclusion(comparison, document)
     values = {"title": title, "verdict": verdict, "conclusion": conclusion, "picture": picture}
@@ -205,7 +201,7 @@ def _metrics(comparison: Comparison) -> list[Section]:
 
 
 def _calibration(sides: Sequence[dict[str, Any]]) -> Section:
-    """Return each grade's mean probability beside its share, and the curve of the likeliest grade."""
+    """Return each grade's mean probability beside its share."""
     rows = [
         (side["name"], str(grade), f"{mean:.3f}", f"{share:.3f}", signed(mean - share, 3))
         for side in sides
@@ -214,31 +210,7 @@ def _calibration(sides: Sequence[dict[str, Any]]) -> Section:
         )
     ]
     header = ("", "grade", "mean probability", "share of the pairs", "difference")
-    figure = Figure(
-        "calibration",
-        f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
-        f"{FEW} pairs, and its size their number. On the grey line probabilities mean what they say; below "
-        "it the model is too sure.",
-        partial(_draw_calibration, sides),
-    )
-    return Section("Calibration", tables=(Table(header, tuple(rows)),), figures=(figure,))
-
-
-def _draw_calibration(sides: Sequence[dict[str, Any]]) -> Drawing:
-    drawing, axes = plots.figure(7.5, 6)
-    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1)
-    for number, side in enumerate(sides):
-        colour, dash, marker = plots.LINES[number % len(plots.LINES)]
-        bins = np.array([side["calibration"][name] for name in ("confidence", "accuracy", "pairs")])
-        x, y, pairs = bins[:, bins[2] >= FEW]
-        size = pairs / bins[2].sum()
-        axes.plot(x, y, dash, color=colour, linewidth=1.4)
-        axes.scatter(x, y, s=14 + 160 * size, color=colour, marker=marker, label=side["name"])
-    axes.set(
-        xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest grade", ylabel="share that is right"
-    )
-    axes.legend(loc="lower right")
-    return drawing
+    return Section("Calibration", tables=(Table(header, tuple(rows)),))
 
 
 def _confusion(comparison: Comparison, labels: Sequence[str]) -> Section:

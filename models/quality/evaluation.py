@@ -95,9 +95,10 @@ class Evaluation:
         found["spearman"] = self._spearman(counts)
         sizes = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
         sizes = np.where(sizes > 0, sizes, np.nan)
-        likeliest, right, bins = self._likeliest
+        likeliest = self.probabilities.max(1)
+        bins = np.minimum((likeliest * _BINS).astype(np.int64), _BINS - 1)
         gaps = np.zeros((self.clusters, _BINS))
-        np.add.at(gaps, (self._cluster_of, bins), likeliest - right)
+        np.add.at(gaps, (self._cluster_of, bins), likeliest - (self.predicted == self.truth))
         found["ece"] = np.abs(counts @ gaps).sum(1) / sizes
         return found
 
@@ -153,23 +154,12 @@ class Evaluation:
 
     @property
     def calibration(self) -> dict[str, list[float]]:
-        """Return how far probabilities mean what they say, as plain values.
-
-        confidence, accuracy, pairs: of each bin of the likeliest grade that holds a pair: its mean
-        probability, how often it is right, and the number of pairs. mean_probabilities, shares: by grade.
-        """
-        pairs = len(self.truth)
-        likeliest, right, bins = self._likeliest
-        sizes, sure, correct = (
-            np.bincount(bins, column, _BINS) for column in (np.ones(pairs), likeliest, right)
-        )
-        held = sizes > 0
+        """Return how far probabilities mean what they say: of each grade its mean probability, and its share
+        of the pairs."""
+        counts = np.bincount(self.truth, minlength=self.grades)
         return {
-            "confidence": (sure[held] / sizes[held]).tolist(),
-            "accuracy": (correct[held] / sizes[held]).tolist(),
-            "pairs": sizes[held].tolist(),
             "mean_probabilities": self.probabilities.mean(0).tolist(),
-            "shares": (np.bincount(self.truth, minlength=self.grades) / pairs).tolist(),
+            "shares": (counts / len(self.truth)).tolist(),
         }
 
     @cached_property
@@ -187,13 +177,6 @@ class Evaluation:
             if np.ptp(ranking) > 0:
                 found["query_spearman"][query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
         return found
-
-    @property
-    def _likeliest(self) -> tuple[Floats, NDArray[np.bool_], Ints]:
-        """Return of each pair the probability of its likeliest grade, whether that is right, and its bin."""
-        confidence = self.probabilities.max(1)
-        bins = np.minimum((confidence * _BINS).astype(np.int64), _BINS - 1)
-        return confidence, self.predicted == self.truth, bins
 
     @property
     def _cluster_of(self) -> Ints:

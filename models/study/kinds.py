@@ -32,8 +32,8 @@ def everything(study: Study) -> Result:
         merged |= result.json
         files |= result.files
         method = (result.conclusion,) if result.conclusion else ()
-        pictures = () if result.picture is None else (result.picture,)
-        sections += [Section(f"{result.kind}: {result.verdict}", method, figures=pictures), *result.sections]
+        title = f"{result.kind}: {result.verdict}"
+        sections += [Section(title, method, picture=result.picture), *result.sections]
     findings = tuple(finding for result in results for finding in result.findings)
     conclusion = "Each study has a sentence in the table of answers, and a picture and tables further down."
     search = results[-1]  # which heads can go is what most people ask

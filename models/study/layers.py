@@ -156,16 +156,10 @@ def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...
 
 def _section(study: Study, layers: WholeLayers) -> Section:
     rows = tuple(
-        (str(off.layers.start), *off.effect.cells(), p_value(off.p_adjusted))
-        for off in layers.sets
-        if off.how == "alone"
+        (str(layer), *off.effect.cells(), p_value(off.p_adjusted), f"{layers.cka[layer, -1]:.2f}")
+        for layer, off in enumerate(layers.sets[: study.shape[0]])
     )
-    noticed = Figure(
-        "layers-noticed",
-        "How alike each later layer's output stays when one layer's heads are off: linear CKA, 1 is "
-        "unchanged.",
-        partial(_noticed, layers.cka),
-    )
+    header = ("layer off", *CHANGES, "adjusted p")
     return Section(
         "Whole layers off",
         (
@@ -173,10 +167,10 @@ def _section(study: Study, layers: WholeLayers) -> Section:
             f"({study.effort.permutations:,} draws). A layer's p combines its metrics (Bonferroni) and is "
             "adjusted over the layers by Benjamini–Hochberg. A layer is non-inferior if one-sided tests "
             f"show that accuracy, QWK and NDCG@10 each fall by less than {study.margin} (5 % each; "
-            "all must pass). CKA is that of a sample of tokens.",
+            "all must pass). CKA, of a sample of tokens, says how alike the last layer's output stays: 1 is "
+            "unchanged; report.json has that of every later layer.",
         ),
-        (Table(("layer off", *CHANGES, "adjusted p"), rows, "Each layer's heads off alone."),),
-        (noticed,),
+        (Table((*header, "last layer's CKA"), rows, "Each layer's heads off alone."),),
     )
 
 
@@ -196,13 +190,4 @@ def _curves(depth: int, sets: list[Off]) -> Drawing:
         axes.set(title=f"Whole layers off: {title}", xlabel="layer", ylabel=title)
         axes.set_xticks(range(depth))
     panels[0].legend(loc="best")
-    return drawing
-
-
-def _noticed(values: Floats) -> Drawing:
-    drawing, axes = plots.figure(8.5, 6)
-    plots.heat_map(
-        axes, values, title="Output with one layer's heads off", label="linear CKA", x="later layer",
-        y="layer whose heads are off", signed=False, limits=(min(0.5, float(np.nanmin(values))), 1), digits=2,
-    )  # fmt: skip
     return drawing

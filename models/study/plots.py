@@ -1,8 +1,7 @@
 """The style of the studies' plots: large enough for talks, safe for colour-blind readers, readable in grey.
 
-Signed heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as
-by colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed values, cividis for the
-rest.
+Heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as by
+colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for maps of heads.
 """
 
 from __future__ import annotations
@@ -81,33 +80,24 @@ def heat_map(
     values: NDArray[np.floating],
     *,
     title: str,
-    label: str = "",
-    x: str = "head",
-    y: str = "layer",
-    signed: bool = True,
-    limits: tuple[float, float] | None = None,
+    label: str,
     marked: NDArray[np.bool_] | None = None,
     digits: int = 1,
 ) -> None:
-    """Draw a matrix (rows, columns) as coloured cells with their numbers; nan cells stay empty.
+    """Draw a number per head (layers, heads) as coloured cells with their numbers; nan cells stay empty.
 
-    signed: spread the colours evenly around 0. limits: the values at the ends of the colours, by default
-    those of the data. marked: cells that get a frame. label: what the colours mean; without it there is no
-    colour bar. Row 0 is at the top, as on the service's page.
+    The colours are spread evenly around 0; label: what they mean. marked: cells that get a frame. Layer 0 is
+    at the top, as on the service's page.
     """
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    finite = values[np.isfinite(values)]
-    reach = float(np.abs(finite).max(initial=0)) or 1.0
-    low, high = limits or ((-reach, reach) if signed else (float(finite.min(initial=0)), reach))
-    colours = colormaps["PuOr" if signed else "cividis"]
-    image = axes.imshow(values, cmap=colours, vmin=low, vmax=high, aspect="auto")
-    if label:
-        bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
-        bar.set_label(label)
-        bar.outline.set_visible(False)
-    axes.set(title=title, xlabel=x, ylabel=y)
+    reach = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
+    image = axes.imshow(values, cmap=colormaps["PuOr"], vmin=-reach, vmax=reach, aspect="auto")
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    axes.set(title=title, xlabel="head", ylabel="layer")
     axes.set_xticks(range(values.shape[1]))
     axes.set_yticks(range(values.shape[0]))
     axes.grid(False)
@@ -115,8 +105,7 @@ def heat_map(
     axes.tick_params(length=0)
     for (row, column), value in np.ndenumerate(values) if values.size <= _MAX_NUMBERS else ():
         if np.isfinite(value):
-            text = wording.signed(value, digits) if signed else f"{value:.{digits}f}"
-            text = "0" if not float(f"{value:.{digits}f}") else text
+            text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
             shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
             colour = "white" if shade < 0.5 else "black"
             axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)

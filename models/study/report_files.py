@@ -30,12 +30,10 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     table = Table(("published claim", "published", "here, with 95 % interval"), rows)
     published = [Section("Beside the published numbers", tables=(table,))] if rows else []
     sections = (*published, *result.sections, _setting(study, content))
-    figures = {figure.name: figure for section in sections for figure in section.figures}
-    if result.picture is not None:
-        figures[result.picture.name] = result.picture
+    pictures = (result.picture, *(section.picture for section in sections))
     folder = study.out / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    drawings = {name: plots.svg(figure.draw, folder / f"{name}.png") for name, figure in figures.items()}
+    drawings = {one.name: plots.svg(one.draw, folder / f"{one.name}.png") for one in pictures if one}
     for name, svg in drawings.items():
         write_whole(folder / f"{name}.svg", svg.encode())
     values: dict[str, Any] = {

@@ -34,15 +34,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: tables, then figures, and at the report's end how they were made.
+    """A part of the report: a picture, tables, and at the report's end how they were made.
 
-    paragraphs: the method, plain text without markup.
+    paragraphs: the method, plain text without markup. picture: in a report of all studies, that of one.
     """
 
     title: str
     paragraphs: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    picture: Figure | None = None
 
 
 @dataclass(frozen=True)

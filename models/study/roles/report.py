@@ -155,12 +155,6 @@ def _causal_section(check: CausalCheck) -> Section:
         for metric in CAUSAL_METRICS
     )
     header = ("heads off", "how many", "metric", "relative change", "random: median", "p")
-    effects = Figure(
-        "role_effects",
-        "Relative change with the heads of a role off (diamond, 95 % interval) and with as many "
-        "random heads of the same layers off (dots).",
-        partial(_draw_causal, check),
-    )
     return Section(
         "Roles: the causal check",
         (
@@ -170,7 +164,6 @@ def _causal_section(check: CausalCheck) -> Section:
             "possible sets it cannot be small. The p-values of the roles are not corrected for each other.",
         ),
         (Table(header, rows, "What switching the heads of a role off costs."),),
-        (effects,) if rows else (),
     )
 
 
@@ -191,28 +184,4 @@ def _draw_roles(roles: Roles, shape: tuple[int, int]) -> Drawing:
         label = "attention beyond chance" if scores.queries else "nothing to measure it on"
         plots.heat_map(axes, values, title=NAMED[role], label=label, marked=held, digits=2)
     panels.flat[-1].set_axis_off()
-    return drawing
-
-
-def _draw_causal(check: CausalCheck) -> Drawing:
-    """Draw each comparison: dots for the random sets, a diamond with its interval for its own heads."""
-    shown = {NAMED.get(name, name): one for name, one in check.comparisons.items()}
-    drawing, panels = plots.figure(15, 1.6 + 0.75 * len(shown), columns=len(CAUSAL_METRICS), sharey=True)
-    rng = np.random.default_rng(0)
-    for axes, metric in zip(panels, CAUSAL_METRICS, strict=True):
-        for row, comparison in enumerate(shown.values()):
-            random = 100 * comparison.random[metric]
-            spread = rng.uniform(-0.22, 0.22, len(random))
-            dots = {"label": "random heads"} if not row else {}
-            axes.plot(random, row + spread, ".", color=plots.GREY, alpha=0.45, markersize=4, **dots)
-            change = comparison.relative[metric].interval()
-            own = {"label": "heads of the role"} if not row else {}
-            axes.plot([100 * change.low, 100 * change.high], [row, row], color=plots.ORANGE, lw=2)
-            axes.plot(100 * change.value, row, "D", color=plots.ORANGE, markeredgecolor="black", **own)
-        axes.axvline(0, color=plots.BLUE, lw=1)
-        axes.set(xlabel=f"relative change in {NAMES[metric]}, %", title=NAMES[metric])
-    names = [f"{name.replace(' heads', chr(10) + 'heads')} ({len(one.heads)})" for name, one in shown.items()]
-    panels[0].set_yticks(range(len(shown)), names)
-    panels[0].set_ylim(len(shown) - 0.5, -0.5)
-    drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=10)
     return drawing

@@ -209,14 +209,12 @@ def _networks_section(found: Found, study: Study) -> Section:
 def _chosen_section(study: Study, mask: HeadMask) -> Section:
     config = study.classifier.config
     heads, units = config.heads_kept(mask), config.units_kept(mask)
-    columns = 3 if study.by_time else 2  # the number of units says nothing if only heads may go
     rows = tuple(
-        (str(layer), str(len(heads[layer])), f"{len(units[layer]):,}")[:columns]
+        (str(layer), listed([*map(str, heads[layer])]), f"{len(units[layer]):,}")
         if layer not in mask.skipped
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
     )
-    kept = Figure("search_mask", "The heads that the chosen network keeps.", partial(_draw_kept, mask))
     return Section(
         "Search: what stays",
         (
@@ -226,8 +224,7 @@ def _chosen_section(study: Study, mask: HeadMask) -> Section:
             "networks and the chosen one that lose no more than it. Above 0.05 this may be chance. With "
             f"{study.effort.orders} random networks p is never below {1 / (1 + study.effort.orders):.2f}.",
         ),
-        (Table(("layer", "heads kept", "units kept")[:columns], rows),),
-        (kept,),
+        (Table(("layer", "heads kept", "units kept"), rows),),
     )
 
 
@@ -326,10 +323,4 @@ def _draw_changes(found: Found, study: Study) -> Drawing:
     if not study.by_time:
         panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
-    return drawing
-
-
-def _draw_kept(mask: HeadMask) -> Drawing:
-    drawing, axes = plots.figure(7, 5.5)
-    plots.heat_map(axes, mask.matrix, title="1: the head stays", signed=False, limits=(0, 1), digits=0)
     return drawing

@@ -35,13 +35,11 @@ def reported(kind: str, asked: Study) -> Result:
     return replace(result, json=orjson.loads(orjson.dumps(result.json, option=JSON)))
 
 
-def drawn(result: Result) -> list[str]:
-    """Draw the figures of a report and return their names, what one sees first ahead."""
-    figures = [result.picture, *(figure for section in result.sections for figure in section.figures)]
-    for figure in figures:
-        assert figure is not None
-        figure.draw().canvas.draw()
-    return [figure.name for figure in figures if figure]
+def drawn(result: Result) -> str:
+    """Draw the picture of a report and return its name."""
+    assert result.picture is not None
+    result.picture.draw().canvas.draw()
+    return result.picture.name
 
 
 def study(classifier: Classifier, out: Path, data: Judged | None = None) -> Study:

@@ -40,7 +40,7 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                 "Part",
                 (HOSTILE,),
                 (Table(("a", "b"), ((HOSTILE, "1"),), "caption"),),
-                (Figure("plot", HOSTILE, draw),),  # type: ignore[arg-type]
+                Figure("plot", HOSTILE, draw),  # type: ignore[arg-type]
             ),
         ),
         findings=(Finding("a claim", "−52 %", "−3 %"),),

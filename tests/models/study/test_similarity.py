@@ -19,4 +19,4 @@ def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(tmp_path: Path)
     for role in ("term_match", "previous_word", "next_word", "special"):
         assert clusters[PLANTED[role]] not in even
     assert found["sharing"] >= 18 / 24
-    assert drawn(result) == ["similarity_matrix"]
+    assert drawn(result) == "similarity_matrix"

@@ -70,7 +70,7 @@ def test_report_puts_numbers_beside_the_claims_and_is_plain_json(result: Result)
     (published,) = (ours for claim, ours in claims.items() if claim.startswith("five term-match heads"))
     assert "(median; p " in published
     orjson.dumps(result.json, option=JSON)
-    assert drawn(result) == ["role_map", "role_effects"]
+    assert drawn(result) == "role_map"
 
 
 def test_random_sets_have_as_many_heads_of_each_layer() -> None:

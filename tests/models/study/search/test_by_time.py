@@ -62,7 +62,7 @@ def test_the_path_goes_from_slow_to_fast_with_intervals(result: Result) -> None:
         assert point["speed"]["pairs_per_second"] > 0
         assert set(point["holdout"]["loss"]) == {"qwk", "ndcg10"}
     assert len(result.json["random"]) == QUICK.orders
-    assert drawn(result) == ["search", "search_mask"]
+    assert drawn(result) == "search"
     mask = orjson.loads(result.files["mask.json"])["mask"]
     parsed = HeadMask.parse(mask, layers=LAYERS, heads=HEADS, units=8)
     assert parsed.spec == result.json["chosen"]["spec"]

@@ -65,7 +65,7 @@ def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(
     assert len(result.json["random"]) == 20
     assert "20 random networks that keep as many parts of each layer change QWK by −" in result.conclusion
     assert "p 0.048" in result.conclusion
-    assert drawn(result) == ["search", "search_mask"]
+    assert drawn(result) == "search"
 
 
 def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
     assert result.json["chosen"] is None
     assert result.files == {"mask.json": None}
     assert "Nothing is chosen" in result.verdict
-    assert drawn(result) == ["search"]
+    assert drawn(result) == "search"
 
 
 @pytest.mark.parametrize(("queries", "titles"), [(12, 1), (34, 4)])
