@@ -103,8 +103,11 @@ def measure(study: Study) -> Found:
     if study.speedup is not None:
         chosen = [plan.speedup for plan in path].index(study.speedup)
     timed = range(len(path)) if study.by_time else passed[-1:]
-    intact_pace, *paces = networks.paces([masks[index] for index in timed]) if timed else [None]
-    found = Found(path, intact, tested, chosen, dict(zip(timed, paces, strict=True)), intact_pace)
+    intact_pace, paces = None, dict[int, Pace]()
+    if timed:
+        intact_pace, *measured = networks.paces([masks[index] for index in timed])
+        paces = dict(zip(timed, measured, strict=True))
+    found = Found(path, intact, tested, chosen, paces, intact_pace)
     if chosen is None:
         return found
     if study.holdout_runner is not None:

@@ -114,4 +114,5 @@ class Networks:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""
         own = self.study.runner
         runner = Runner(classifier, data, own.cache, f"{own.identity} {name}", own.progress)
-        return runner.logits([classifier.all_heads.matrix], what)[0]
+        logits: NDArray[np.float32] = runner.logits([classifier.all_heads.matrix], what)[0]
+        return logits
