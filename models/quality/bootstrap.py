@@ -166,8 +166,3 @@ def estimate(values: Floats, errors: Floats, *, testable: bool = True) -> Estima
     if not (np.isfinite(value) and np.isfinite(error)):
         t = np.empty(0)
     return Estimate(value, error, np.sort(t[np.isfinite(t)]), testable)
-
-
-def symmetric_t(drawn: Draws, counts: Floats) -> Interval:
-    """Return the 95 % interval of a metric; counts: (1 + resamples, queries), row 0 of ones."""
-    return estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()

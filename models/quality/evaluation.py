@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from models.quality import bootstrap, metrics
-from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t
+from models.quality.bootstrap import (
+    MIN_QUERIES,
+    Draws,
+    Floats,
+    Interval,
+    estimate,
+    resample,
+    standard_errors,
+)
 from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
@@ -233,33 +241,28 @@ def differences(
     return changes_of(first.draws(counts), second.draws(counts), counts)
 
 
-def intervals_of(draws: Mapping[str, Draws], counts: Floats) -> dict[str, Interval]:
-    """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones."""
-    return within_range({name: symmetric_t(drawn, counts) for name, drawn in draws.items()})
-
-
 def changes_of(
     before: Mapping[str, Draws], after: Mapping[str, Draws], counts: Floats
 ) -> dict[str, Interval]:
     """Return the paired change of each metric with its interval."""
-    changes = {name: symmetric_t(after[name] - before[name], counts) for name in before}
-    return within_range(changes, change=True)
+    return intervals_of({name: after[name] - before[name] for name in before}, counts, change=True)
 
 
-def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:
-    """Return the metrics, with nan for the ends of an interval that leaves the metric's range.
+def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = False) -> dict[str, Interval]:
+    """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric, so they may leave the range if there are too few queries.
-    change: the metrics are differences of two metrics.
+    The intervals are symmetric. The ends of one that leaves the metric's range, because there are too few
+    queries, are nan. change: the draws are of differences of two metrics.
     """
-    kept = {}
-    for name, interval in metrics.items():
+    found = {}
+    for name, drawn in draws.items():
+        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             low, high = low - high, high - low
         fits = low <= interval.low and interval.high <= high
-        kept[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
-    return kept
+        found[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
+    return found
 
 
 def _weighted_ranks(values: NDArray[np.generic], weights: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from models.condense.loss import jensen_shannon
@@ -67,7 +67,7 @@ def measure(study: Study) -> Alike:
     flat = matrix[a, b]
     near = NEAR * flat.mean()
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
-    tree = linkage(squareform(matrix, checks=False), "average", optimal_ordering=True)
+    tree = linkage(squareform(matrix, checks=False), "average")
     sharing, clusters = float((nearest < near).mean()), fcluster(tree, near, "distance")
     return Alike(heads, matrix, within, across, gap, sharing, tree, clusters, len(rows))
 
@@ -125,26 +125,21 @@ def result(_: Study, alike: Alike) -> Result:
     )
     picture = Figure(
         "similarity_matrix",
-        "Distance of every two heads, by layer; and the same in the order of the tree.",
-        partial(_matrices, alike),
+        "Distance of every two heads, by layer: dark heads attend alike.",
+        partial(_matrix, alike),
     )
     return Result("similarity", {"similarity": alike}, verdict, (section,), picture, (finding,))
 
 
-def _matrices(alike: Alike) -> Drawing:
-    """Draw the distance matrix by layer and in the order of the tree."""
-    drawing, panels = figure(14, 6, columns=2)
+def _matrix(alike: Alike) -> Drawing:
+    """Draw the distance matrix by layer."""
+    drawing, axes = figure(8, 6.5)
     layers = np.array([layer for layer, _ in alike.heads])
-    for axes, order, title, label in (
-        (panels[0], np.arange(len(layers)), "heads by layer", "layer"),
-        (panels[1], leaves_list(alike.tree), "heads in the order of the tree", "index in the tree"),
-    ):
-        pixels = alike.matrix[np.ix_(order, order)]
-        image = axes.imshow(pixels, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()))
-        axes.set(title=title, xlabel=label, ylabel=label)
-        axes.grid(False)
+    image = axes.imshow(alike.matrix, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()))
+    axes.set(title="heads by layer", xlabel="layer", ylabel="layer")
+    axes.grid(False)
     middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]
-    for axis in (panels[0].xaxis, panels[0].yaxis):
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(middles, [str(layer) for layer in np.unique(layers)])
-    drawing.colorbar(image, ax=panels[1], label="Jensen–Shannon distance", shrink=0.85)
+    drawing.colorbar(image, ax=axes, label="Jensen–Shannon distance", shrink=0.85)
     return drawing

@@ -3,7 +3,7 @@
 Kwon et al. 2022, §4 (https://arxiv.org/abs/2204.09656). Removing a set of heads (or of a layer's units) costs
 ½·Σ F[i, j] over i, j in the set, F being the Fisher information of their gates. Parts are ordered by greedy
 elimination, so that of two parts that do the same work only one is cheap. For a time, how many each layer
-keeps is a knapsack over the layers' halves, solved by dynamic programming on measured times.
+keeps is a knapsack over the layers' halves with measured times, an integer program.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import LinearConstraint, milp
 
 from models.checkpoint.config import ModelConfig
 from models.compress.structure import whole
@@ -23,8 +24,8 @@ from models.study.search.times import Times
 
 HEADS, UNITS, LAYERS = "heads", "units", "layers"
 
-TICKS = 4_000
-"""The number of steps in which the time is counted."""
+LEAST_COST, TOLERANCE = 1e-6, 1e-9
+"""What all of the time counts beside the largest loss; the share of the time that is left for rounding."""
 
 Floats = NDArray[np.float64]
 
@@ -86,33 +87,22 @@ def fisher_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
 def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option] | None:
     """Choose one option of each group so that their times fit into `seconds` and their loss is least.
 
-    Of equal losses the one that takes less time is chosen. Returns None if nothing fits. Times are rounded up
-    to TICKS-ths of `seconds`, so the choice always fits.
+    Of equal losses the one that takes less time is chosen. Returns None if nothing fits.
     """
     if seconds <= 0:
         return None
-    least = np.zeros(TICKS + 1)  # least[t]: of the groups so far, with at most t ticks
-    chosen = []
-    for options in groups:
-        best, which = np.full(TICKS + 1, np.inf), np.zeros(TICKS + 1, np.int64)
-        for index, option in sorted(enumerate(options), key=lambda item: item[1].seconds):
-            ticks = int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
-            if ticks > TICKS:
-                continue
-            costs = least[: TICKS + 1 - ticks] + option.cost
-            better = costs < best[ticks:]
-            best[ticks:][better] = costs[better]
-            which[ticks:][better] = index
-        least = best
-        chosen.append(which)
-    if not np.isfinite(least[-1]):
-        return None
-    ticks, result = TICKS, []
-    for options, which in zip(reversed(groups), reversed(chosen), strict=True):
-        option = options[int(which[ticks])]
-        result.append(option)
-        ticks -= int(np.ceil(option.seconds / seconds * TICKS - 1e-9))
-    return result[::-1]
+    options = [option for group in groups for option in group]
+    shares = np.array([option.seconds for option in options]) / seconds
+    costs = np.array([option.cost for option in options])
+    one_of_each = np.repeat(np.eye(len(groups)), [len(group) for group in groups], axis=1)
+    found = milp(
+        costs / max(costs.max(), LEAST_COST) + LEAST_COST * shares,
+        integrality=np.ones(len(options)),
+        bounds=(0, 1),
+        constraints=[LinearConstraint(one_of_each, 1, 1), LinearConstraint(shares, ub=1 - TOLERANCE)],
+        options={"mip_rel_gap": 0.0},
+    )
+    return None if found.x is None else [options[i] for i in np.flatnonzero(found.x > 0.5)]
 
 
 @dataclass(frozen=True)
