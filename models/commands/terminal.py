@@ -121,19 +121,18 @@ def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | N
 
 
 @contextmanager
-def ends_at_once(message: str | Callable[[], str]) -> Iterator[None]:
+def ends_at_once(message: str) -> Iterator[None]:
     """End the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
 
-    message: the line, or a function that returns it. The body gets KeyboardInterrupt to close what it opened;
-    threads and exit handlers are not waited for.
+    message: the line. The body gets KeyboardInterrupt to close what it opened; threads and exit handlers are
+    not waited for.
     """
     # A shell makes its background jobs ignore SIGINT; a SIGINT that is sent to one anyway should count.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
-        line = message if isinstance(message, str) else message()
-        print(f"\n{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        print(f"\n{message}" if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
         os._exit(EXIT_STATUS)
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,7 +90,7 @@ def command(
             delimiter=delimiter,
         )
     )
-    with ends_at_once(lambda: what_is_kept(job.options.progress)):
+    with ends_at_once("headroom: stopped; the same command goes on from the last checkpoint"):
         import transformers
 
         from models.training.tuning import tune
@@ -114,15 +113,6 @@ def show(metrics: dict[str, Any], out: Path, as_json: bool) -> None:
             "pairs, another --rate, or a --validation file with more queries",
             file=sys.stderr,
         )
-
-
-def what_is_kept(progress: Path) -> str:
-    """Return what to tell a user who stops the run. progress: the file that the run goes on from."""
-    try:
-        written = datetime.fromtimestamp(progress.stat().st_mtime)
-    except FileNotFoundError:
-        return "headroom: stopped; nothing is kept yet, so the same command begins anew"
-    return f"headroom: stopped; the work until {written:%H:%M:%S} is kept, and the same command goes on"
 
 
 def summary(metrics: dict[str, Any]) -> str:
