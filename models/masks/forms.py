@@ -1,12 +1,13 @@
 """The JSON forms of masks: `off`, `keep` or `weights`, and beside it `skip` and, if stored, `units`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, Strict, StrictInt, ValidationError
 
 from models.errors import InvalidMask
 from models.masks.grammar import (
-    Heads,
     Parts,
     Weights,
     check_length,
@@ -17,9 +18,28 @@ from models.masks.grammar import (
     shown,
 )
 
+HOLDS = {
+    "off": "pairs of integers [layer, head]",
+    "keep": "pairs of integers [layer, head]",
+    "weights": "a list for each layer, of a number from 0 to 1 for each head",
+    "skip": "the numbers of layers",
+    "units": "the units that are off, such as '0.0-15,3.*'",
+}
 _HEADS = ("off", "keep", "weights")
-KEYS = (*_HEADS, "skip", "units")
+KEYS = tuple(HOLDS)
 """The keys of a JSON form."""
+
+
+class _Form(BaseModel):
+    """A JSON form whose numbers may be wrong for the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    off: list[tuple[StrictInt, StrictInt]] = []
+    keep: list[tuple[StrictInt, StrictInt]] = []
+    weights: list[list[Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]]] = []
+    skip: list[StrictInt] = []
+    units: str = ""
 
 
 def parts_of(value: object, shape: tuple[int, int], units: int | None = None) -> Parts:
@@ -31,89 +51,55 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
     """
     if isinstance(value, str):
         return from_spec(value, shape)
-    if isinstance(value, Mapping):
-        return _from_json(value, shape, units)
-    raise InvalidMask(
-        f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
-    )
-
-
-def _from_json(form: Mapping[str, object], shape: tuple[int, int], units: int | None) -> Parts:
-    heads = [key for key in form if key in _HEADS]
-    if not form or len(heads) > 1 or not all(key in KEYS for key in form):
-        keys = ", ".join(shown(key) for key in list(form)[:4]) or "no key"
+    if not isinstance(value, Mapping):
         raise InvalidMask(
-            f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"
+            f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
         )
-    for key in form:
-        if key != "units" and not isinstance(form[key], list | tuple):
-            raise InvalidMask(f"{key!r} is a list, not {shown(form[key])}")
-    return Parts(
-        _weights_of(heads[0], form[heads[0]], shape) if heads else np.ones(shape, dtype=np.float32),
-        _skip(form.get("skip", ()), shape),
-        _units(form["units"], shape[0], units) if "units" in form else None,
-    )
-
-
-def _weights_of(key: str, value: object, shape: tuple[int, int]) -> Weights:
-    assert isinstance(value, list | tuple)
-    if key == "weights":
-        return _weights(value, shape)
-    heads = _pairs(key, value, shape)
-    return off_weights(heads if key == "off" else ~heads)
-
-
-def _skip(layers: object, shape: tuple[int, int]) -> Heads:
-    """Return the layers of a list of layer numbers, (layers,) bool."""
-    assert isinstance(layers, list | tuple)
-    check_length(layers, "'skip'", "layers")
+    form, heads = _read(value), [key for key in value if key in _HEADS]
     skipped = np.zeros(shape[0], dtype=np.bool_)
-    for number, layer in enumerate(layers):
-        if not isinstance(layer, int) or isinstance(layer, bool):
-            raise InvalidMask(f"skip[{number}] is {shown(layer)}, not the number of a layer")
+    for number, layer in enumerate(form.skip):
         skipped[index_of(layer, "layer", shape, f" (skip[{number}])")] = True
-    return skipped
-
-
-def _units(value: object, layers: int, units: int | None) -> Heads:
-    """Return the units that a list such as `0.0-15,3.*` switches off, (layers, units) bool."""
+    weights = _weights(heads[0], form, shape) if heads else np.ones(shape, dtype=np.float32)
+    if "units" not in value:
+        return Parts(weights, skipped)
     if units is None:
         raise InvalidMask("'units' is allowed in stored masks only; name one as @name")
-    if not isinstance(value, str):
-        raise InvalidMask(
-            f"'units' is a list of units that are off, such as '0.0-15,3.*', not {shown(value)}"
-        )
     try:
-        return named(value, (layers, units), "unit")
+        return Parts(weights, skipped, named(form.units, (shape[0], units), "unit"))
     except InvalidMask as error:
         raise InvalidMask(f"units: {error}") from None
 
 
-def _pairs(key: str, pairs: Sequence[object], shape: tuple[int, int]) -> Heads:
-    """Return the heads of a list of [layer, head] pairs."""
-    check_length(pairs, repr(key), "pairs")
-    heads = np.zeros(shape, dtype=np.bool_)
-    for number, pair in enumerate(pairs):
-        match pair:
-            case [int(layer), int(head)] if not isinstance(layer, bool) and not isinstance(head, bool):
-                where = f" ({key}[{number}])"
-                heads[index_of(layer, "layer", shape, where), index_of(head, "head", shape, where)] = True
-            case _:
-                raise InvalidMask(f"{key}[{number}] is {shown(pair)}, not a pair of integers [layer, head]")
-    return heads
+def _read(value: Mapping[str, object]) -> _Form:
+    if not value or sum(key in _HEADS for key in value) > 1 or not all(key in KEYS for key in value):
+        keys = ", ".join(shown(key) for key in list(value)[:4]) or "no key"
+        raise InvalidMask(
+            f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"
+        )
+    for key, part in value.items():
+        if isinstance(part, Sized):
+            check_length(part, repr(key), "entries")
+    try:
+        return _Form.model_validate(value)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        key, *indices = wrong["loc"]
+        where = "".join([str(key), *(f"[{index}]" for index in indices)])
+        raise InvalidMask(f"{where} is {shown(wrong['input'])}; {key!r} holds {HOLDS[str(key)]}") from None
 
 
-def _weights(rows: Sequence[object], shape: tuple[int, int]) -> Weights:
-    """Return the weights of a dense layers × heads matrix."""
-    layers, heads = shape
-    if len(rows) != layers:
-        raise InvalidMask(f"'weights' has {len(rows)} rows; this model has {layers} layers, one row each")
-    for layer, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or len(row) != heads:
+def _weights(key: str, form: _Form, shape: tuple[int, int]) -> Weights:
+    """Return the heads' weights, (layers, heads), that one of the keys gives."""
+    if key == "weights":
+        sizes: Sequence[int] = [len(row) for row in form.weights]
+        if sizes != [shape[1]] * shape[0]:
             raise InvalidMask(
-                f"weights[{layer}] is {shown(row)}; a row is a list of {heads} numbers, one per head"
+                f"'weights' holds {HOLDS[key]}: this model has {shape[0]} layers of {shape[1]} heads, not "
+                f"{len(sizes)} of {' or '.join(map(str, sorted(set(sizes))[:3])) or 'none'}"
             )
-        for head, weight in enumerate(row):
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
-                raise InvalidMask(f"weights[{layer}][{head}] is {shown(weight)}, not a number from 0 to 1")
-    return np.array(rows, dtype=np.float32)
+        return np.array(form.weights, dtype=np.float32)
+    heads = np.zeros(shape, dtype=np.bool_)
+    for number, (layer, head) in enumerate(form.off or form.keep):
+        where = f" ({key}[{number}])"
+        heads[index_of(layer, "layer", shape, where), index_of(head, "head", shape, where)] = True
+    return off_weights(heads if key == "off" else ~heads)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sized
 from decimal import Context, Decimal
 from itertools import chain, groupby
 from typing import NamedTuple
@@ -238,7 +238,7 @@ def _runs(numbers: Iterable[int]) -> list[str]:
     return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
-def check_length(value: Sequence[object], name: str, unit: str) -> None:
+def check_length(value: Sized, name: str, unit: str) -> None:
     if len(value) > _MAX_LENGTH:
         raise InvalidMask(f"{name} has {len(value):,} {unit}; the limit is {_MAX_LENGTH:,}")
 
