@@ -5,8 +5,8 @@ A gate multiplies the output of its head or unit. The serving network runs fused
 autograd cannot follow. This is the same network on plain float32 torch operators (`Network.in_plain_torch`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -63,63 +63,49 @@ def states(
     return order, [np.concatenate(part) for part in parts]
 
 
-class DifferentiableNetwork:
-    """A classifier's network in float32 plain torch, with gates."""
+def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Tensor) -> Tensor:
+    """Return the logits of a network in plain torch under gates.
 
-    def __init__(self, classifier: Classifier) -> None:
-        self.config = classifier.config
-        self.network = classifier.network.in_plain_torch()
-        self.device = self.network.device
+    heads: (rows, layers, heads); units: (rows, layers, widest layer's units), rows being those of the pack.
+    Returns (rows of the pack, labels), least relevant first.
+    """
+    config, x = network.config, network.embed(batch)
+    for number, (layer, view) in enumerate(zip(network.layers, network.views(batch), strict=True)):
+        of_units = units[:, number, : config.widths[number]]
+        chosen = Chosen(
+            layer.heads,
+            layer.units,
+            heads[:, number, list(config.kept_heads[number])],
+            unit_weights=F.embedding(view.leaving(view.row_of_token), of_units),
+        )
+        x = network.layer_output(layer, x, view, chosen)
+    return network.classify(network.pool(x, batch))[:, list(config.label_order)]
 
-    def batches(self, pairs: Sequence[EncodedPair], budget: int = BATCH_TOKENS) -> Iterator[PackedBatch]:
-        """Pack the pairs into batches of at most `budget` tokens; `order` numbers them as in `pairs`."""
-        for rows in batches_by_length([len(pair) for pair in pairs], budget):
-            batch = pack([pairs[i] for i in rows], device=self.device, fill=False)
-            yield replace(batch, order=np.asarray(rows)[batch.order])
 
-    def logits(self, batch: PackedBatch, heads: Tensor, units: Tensor) -> Tensor:
-        """Return the logits under gates: heads (rows, layers, heads), units (rows, layers, widest layer's
-        units), rows being those of the pack.
+def gradients(
+    classifier: Classifier,
+    pairs: Sequence[EncodedPair],
+    grades: NDArray[np.int64],
+    *,
+    done: Callable[[int], None] = lambda _: None,
+) -> Gradients:
+    """Return the gradients of the calibrated cross-entropy, at the intact network in float32.
 
-        Returns (rows of the pack, labels), least relevant first.
-        """
-        plain, config = self.network, self.config
-        x = plain.embed(batch)
-        for number, (layer, view) in enumerate(zip(plain.layers, plain.views(batch), strict=True)):
-            chosen = Chosen(
-                layer.heads,
-                layer.units,
-                heads[:, number, list(config.kept_heads[number])],
-                unit_weights=F.embedding(
-                    view.leaving(view.row_of_token), units[:, number, : config.widths[number]]
-                ),
-            )
-            x = plain.layer_output(layer, x, view, chosen)
-        return plain.classify(plain.pool(x, batch))[:, list(config.label_order)]
-
-    def gradients(
-        self,
-        pairs: Sequence[EncodedPair],
-        grades: NDArray[np.int64],
-        *,
-        done: Callable[[int], None] = lambda _: None,
-    ) -> Gradients:
-        """Return the gradients of the calibrated cross-entropy, at the intact network.
-
-        grades: (n,) from 0. done: called with the number of pairs of each finished batch.
-        """
-        config, layers = self.config, self.config.num_layers
-        shapes = (layers, config.num_heads), (layers, max(config.widths))
-        found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
-        truth = torch.from_numpy(grades).to(self.device)
-        for batch in self.batches(pairs):
-            gates = [
-                torch.ones(batch.rows, *shape, device=self.device, requires_grad=True) for shape in shapes
-            ]
-            logits = self.logits(batch, *gates) / config.temperature
-            loss = F.cross_entropy(logits, truth[torch.from_numpy(batch.order)], reduction="sum")
-            parts = torch.autograd.grad(loss, gates, materialize_grads=True)
-            for into, part in zip(found, parts, strict=True):
-                into[batch.order] = part.numpy(force=True)
-            done(batch.rows)
-        return Gradients(*found)
+    grades: (n,) from 0. done: called with the number of pairs of each finished batch.
+    """
+    config, network = classifier.config, classifier.network.in_plain_torch()
+    layers, device = config.num_layers, network.device
+    shapes = (layers, config.num_heads), (layers, max(config.widths))
+    found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
+    truth = torch.from_numpy(grades).to(device)
+    for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
+        batch = pack([pairs[i] for i in rows], device=device, fill=False)
+        order = np.asarray(rows)[batch.order]
+        gates = [torch.ones(batch.rows, *shape, device=device, requires_grad=True) for shape in shapes]
+        logits = gated_logits(network, batch, *gates) / config.temperature
+        loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
+        parts = torch.autograd.grad(loss, gates, materialize_grads=True)
+        for into, part in zip(found, parts, strict=True):
+            into[order] = part.numpy(force=True)
+        done(batch.rows)
+    return Gradients(*found)

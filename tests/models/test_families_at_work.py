@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from models import HeadMask
 from models.compress.prune import prune
 from models.study import kinds
-from models.study.gradients import DifferentiableNetwork
+from models.study.gradients import gradients
 from models.training import tuning
 from models.training.tuning import tune
 from tests import decoders, own_code
@@ -97,5 +97,5 @@ def test_roles_and_gradients_are_found(checkpoint: Path, tmp_path: Path) -> None
     found = result.json["roles"]
     assert {"term_match", "next_word", "previous_word", "segmentation", "special"} <= found.keys()
     assert all(len(found[role]) == 12 for role in ("special", "next_word"))
-    gradients = DifferentiableNetwork(clf).gradients(clf.tokenizer.encode(random_pairs(6)), np.arange(6) % 3)
-    assert np.abs(gradients.heads).max() > 0
+    found = gradients(clf, clf.tokenizer.encode(random_pairs(6)), np.arange(6) % 3)
+    assert np.abs(found.heads).max() > 0

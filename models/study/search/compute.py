@@ -10,7 +10,7 @@ from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged, held_heads, weights_without
-from models.study.gradients import DifferentiableNetwork, Gradients
+from models.study.gradients import Gradients, gradients
 from models.study.inputs import spread_over_queries
 from models.study.runner import Runner
 from models.study.search import plans
@@ -166,8 +166,7 @@ def _gradients(study: Study) -> Gradients:
     rows = spread_over_queries(study.data.query_of, GRADIENT_PAIRS, study.seed)
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
     study.progress.start("gradients", len(encoded))
-    network = DifferentiableNetwork(study.classifier)
-    return network.gradients(encoded, study.data.grade[rows], done=study.progress.advance)
+    return gradients(study.classifier, encoded, study.data.grade[rows], done=study.progress.advance)
 
 
 def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[int]:

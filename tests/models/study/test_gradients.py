@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from models import Classifier, HeadMask
+from models.batch import pack
 from models.compress.prune import prune
-from models.study.gradients import DifferentiableNetwork, states
+from models.study.gradients import gated_logits, states
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -24,13 +25,12 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     clf = Classifier.load(tmp_path / "model", "cpu", "float32")
     weights = np.random.default_rng(0).uniform(0, 2, (3, 4)).astype(np.float32)
     encoded = clf.tokenizer.encode(PAIRS)
-    network = DifferentiableNetwork(clf)
+    batch = pack(encoded, device=clf.network.device, fill=False)
+    heads = torch.from_numpy(weights).expand(batch.rows, 3, 4)
+    units = torch.ones(batch.rows, 3, max(clf.config.widths))
 
     logits = np.empty((len(PAIRS), 5), np.float32)
-    for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
-        heads = torch.from_numpy(weights).expand(batch.rows, 3, 4)
-        units = torch.ones(batch.rows, 3, max(clf.config.widths))
-        logits[batch.order] = network.logits(batch, heads, units).detach().numpy()
+    logits[batch.order] = gated_logits(clf.network.in_plain_torch(), batch, heads, units).detach().numpy()
 
     np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 

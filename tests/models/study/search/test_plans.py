@@ -11,7 +11,7 @@ import torch
 from models import Classifier, HeadMask
 from models.networks import build
 from models.study.base import held_heads
-from models.study.gradients import DifferentiableNetwork, Gradients
+from models.study.gradients import Gradients, gradients
 from models.study.runner import Runner
 from models.study.search import compute, plans
 from models.study.search.networks import Networks
@@ -54,7 +54,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 @pytest.fixture(scope="module")
 def found(study: Study) -> Gradients:
     encoded = study.classifier.tokenizer.encode(study.data.pairs)
-    return DifferentiableNetwork(study.classifier).gradients(encoded, study.data.grade)
+    return gradients(study.classifier, encoded, study.data.grade)
 
 
 @pytest.fixture(scope="module")
