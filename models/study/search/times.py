@@ -28,14 +28,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Seconds of one thread for a batch of `tokens` tokens.
+    """Seconds of one thread for a batch of about TOKENS tokens.
 
     heads, units: the numbers that were measured, ascending. attention: (heads,), a layer's half with
     attention, by heads kept. feed_forward: (units,), its other half. last: the shares of both that the last
     layer takes, which may continue with first tokens only. other: embeddings and classifier.
     """
 
-    tokens: int
     heads: tuple[int, ...]
     units: tuple[int, ...]
     attention: Floats
@@ -73,7 +72,7 @@ def measure_times(networks: Networks) -> Times:
     tried["last units"] = _kept(config, units=units[0], only=depth - 1)
     gone = [layer for layer in range(1, depth - 1) if is_removable(config, layer)][: max(1, depth // 2)]
     tried["fewer layers"] = replace(whole, skipped=tuple(gone))
-    seconds, tokens = _shortest(networks, tried)
+    seconds = _shortest(networks, tried)
 
     def saved(name: object) -> float:
         return max(seconds["whole"] - seconds[name], 0.0)
@@ -89,7 +88,6 @@ def measure_times(networks: Networks) -> Times:
     layer = saved("fewer layers") / len(gone) if gone else seconds["whole"] / depth
     fixed = max(layer - attention[-1] - variable[-1], 0.0)
     made = Times(
-        tokens,
         heads,
         units,
         np.maximum.accumulate(np.maximum(attention, 1e-9)),
@@ -132,13 +130,12 @@ def _kept(
     return HeadMask(matrix, units_off=off)
 
 
-def _shortest(networks: Networks, tried: dict[object, HeadMask]) -> tuple[dict[object, float], int]:
-    """Return the shortest time of each network, because other work only adds to it, and the tokens of the
-    batch that they computed."""
+def _shortest(networks: Networks, tried: dict[object, HeadMask]) -> dict[object, float]:
+    """Return the shortest time of each network, because other work only adds to it."""
     study = networks.study
     encoded = study.classifier.tokenizer.encode(study.data.pairs[: max(1, TOKENS // 4)])
     ends = np.cumsum([len(pair) for pair in encoded])
     batch = encoded[: max(1, int(np.searchsorted(ends, TOKENS)))]
     calls = [partial(networks.smaller(mask).forward, batch) for mask in tried.values()]
     seconds = networks.in_turns(calls, "time of a layer's parts").min(0)
-    return dict(zip(tried, seconds.tolist(), strict=True)), int(ends[len(batch) - 1])
+    return dict(zip(tried, seconds.tolist(), strict=True))

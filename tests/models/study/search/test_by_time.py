@@ -36,7 +36,7 @@ def result(study: Study) -> Result:
     seconds = count()
     clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
     heads, units = tuple(range(HEADS + 1)), (8,)
-    times = Times(512, heads, units, np.arange(HEADS + 1.0), np.array([0.08]), (1.0, 1.0), 0.01)
+    times = Times(heads, units, np.arange(HEADS + 1.0), np.array([0.08]), (1.0, 1.0), 0.01)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "time", clock)
         patch.setattr(compute, "measure_times", lambda _: times)
