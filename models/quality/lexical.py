@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 """A word, or a sign that is none. Letters beyond a to z are signs, so other scripts match by character."""
 
+K1, B = 1.2, 0.75
+"""The usual constants of BM25."""
+
 Scorer = Callable[[str, str], float]
 """Takes a query and a title."""
 
 
-def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scorer:
+def bm25(collection: Sequence[str]) -> Scorer:
     """Return Okapi BM25 of a query against a title; words are stems."""
     rarity = _rarity(stems_of(title) for title in collection)
     mean_length = sum(len(stems_of(title)) for title in collection) / len(collection)
@@ -23,8 +26,8 @@ def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scor
     def score(query: str, title: str) -> float:
         words = stems_of(title)
         counts = Counter(words)
-        norm = k1 * (1 - b + b * len(words) / mean_length)
-        return sum(rarity(word) * counts[word] * (k1 + 1) / (counts[word] + norm) for word in stems_of(query))
+        norm = K1 * (1 - B + B * len(words) / mean_length)
+        return sum(rarity(word) * counts[word] * (K1 + 1) / (counts[word] + norm) for word in stems_of(query))
 
     return score
 

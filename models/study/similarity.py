@@ -35,8 +35,8 @@ class Alike:
     heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances, 0 (same
     attention) to 1 (none in common). within, across: the mean distance of two heads of one layer, and of
     two layers; gap: across − within. sharing: the share of heads that share their pattern with another.
-    tree: scipy's linkage matrix (average linkage). clusters: (heads,), numbered from 1; the tree is cut where
-    heads no longer share their pattern. pairs: how many pairs the attention was compared on.
+    clusters: (heads,), numbered from 1, by average linkage; the tree is cut where heads no longer share their
+    pattern. pairs: how many pairs the attention was compared on.
     """
 
     heads: Heads
@@ -45,7 +45,6 @@ class Alike:
     across: Interval
     gap: Interval
     sharing: float
-    tree: Floats
     clusters: NDArray[np.int32]
     pairs: int
 
@@ -67,9 +66,9 @@ def measure(study: Study) -> Alike:
     flat = matrix[a, b]
     near = NEAR * flat.mean()
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
-    tree = linkage(squareform(matrix, checks=False), "average")
-    sharing, clusters = float((nearest < near).mean()), fcluster(tree, near, "distance")
-    return Alike(heads, matrix, within, across, gap, sharing, tree, clusters, len(rows))
+    clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
+    sharing = float((nearest < near).mean())
+    return Alike(heads, matrix, within, across, gap, sharing, clusters, len(rows))
 
 
 def between(patterns: NDArray[np.float32]) -> Floats:
