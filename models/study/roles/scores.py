@@ -51,29 +51,44 @@ class RoleScores:
 
 
 class _Tally:
-    """Observed and null means of one role: all pairs of a query count the same, and so do all queries."""
+    """Observed and null means of one role: all pairs of a query count the same, and so do all queries.
+
+    Without draws of a null hypothesis, the signs of whole queries are random under it.
+    """
 
     def __init__(self) -> None:
         self.observed: dict[int, list[Floats32]] = defaultdict(list)
-        self.null: dict[int, list[Floats32]] = defaultdict(list)
+        self.null: dict[int, Floats32] = {}
+        self.score: dict[int, list[Floats32]] = defaultdict(list)
 
     def add(self, query: int, scored: Scored | None) -> None:
         """Add one pair; None adds nothing."""
         if scored is not None:
             self.observed[query].append(scored[0])
             # Pairs of a query share their sum, so that memory does not grow with the pairs.
-            self.null[query] = [sum(self.null[query], np.zeros_like(scored[1])) + scored[1]]
+            self.null[query] = self.null[query] + scored[1] if query in self.null else scored[1]
 
     def scores(self, heads: int, resamples: int, seed: int) -> RoleScores:
         """Return the scores of the pairs added so far."""
         if not self.observed:
-            return _nothing(heads)
-        observed = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in self.observed.values()])
-        null = np.stack(
-            [total[0].astype(np.float64) / len(self.observed[query]) for query, total in self.null.items()]
-        )  # (queries, draws, heads)
-        excess = mean_intervals(observed - null.mean(1), resamples, seed)
-        return RoleScores(observed.mean(0), excess, max_t(observed.mean(0), null.mean(0)), len(observed))
+            nan = float("nan")
+            return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
+        observed = excess = _means(self.observed)  # (queries, heads)
+        if self.null:
+            sizes = [len(rows) for rows in self.observed.values()]
+            null = np.stack([*self.null.values()]).astype(np.float64)
+            null /= np.array(sizes)[:, None, None]
+            excess, null = observed - null.mean(1), null.mean(0)
+        else:
+            signs = np.random.default_rng([seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
+            null = signs @ observed / len(observed)
+        score = _means(self.score or self.observed).mean(0)
+        p = max_t(observed.mean(0), null)
+        return RoleScores(score, mean_intervals(excess, resamples, seed), p, len(observed))
+
+
+def _means(rows: dict[int, list[Floats32]]) -> Floats:
+    return np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows.values()])
 
 
 def role_scores(
@@ -90,9 +105,8 @@ def role_scores(
 
     pairs, query_of: (n,) encoded pairs and the query of each. step: called after each pair.
     """
-    tallies = {role: _Tally() for role in ("previous_word", "next_word", "segmentation", "special")}
-    lost: dict[int, list[Floats32]] = defaultdict(list)
-    present: dict[int, list[Floats32]] = defaultdict(list)
+    roles = ("term_match", "previous_word", "next_word", "segmentation", "special")
+    tallies = {role: _Tally() for role in roles}
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, split, query) in enumerate(zip(pairs, words, query_of, strict=True)):
@@ -111,11 +125,10 @@ def role_scores(
         if replaced is not None:
             kept = _term_mass(between, split)
             after = split.attention(classifier.attention(replaced, heads))
-            lost[query].append(kept - _term_mass(after, split))
-            present[query].append(kept)
+            tallies["term_match"].observed[query].append(kept - _term_mass(after, split))
+            tallies["term_match"].score[query].append(kept)
         step()
-    scores = {"term_match": _term_scores(lost, present, len(heads), resamples, seed)}
-    return scores | {role: tally.scores(len(heads), resamples, seed) for role, tally in tallies.items()}
+    return {role: tally.scores(len(heads), resamples, seed) for role, tally in tallies.items()}
 
 
 def segmentation_scores(
@@ -241,26 +254,3 @@ def _replaced(
             return None
         ids[words.word_of == b] = candidates[int(rng.integers(len(candidates)))]
     return replace(pair, ids=ids)
-
-
-def _term_scores(
-    lost: dict[int, list[Floats32]],
-    present: dict[int, list[Floats32]],
-    heads: int,
-    resamples: int,
-    seed: int,
-) -> RoleScores:
-    """Test by flipping the signs of whole queries: under the null hypothesis, replacing the term changes
-    nothing on average."""
-    if not lost:
-        return _nothing(heads)
-    change = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in lost.values()])  # (queries, heads)
-    score = np.stack([np.mean(rows, 0, dtype=np.float64) for rows in present.values()]).mean(0)
-    signs = np.random.default_rng([seed, 3]).choice((-1.0, 1.0), (DRAWS, len(change)))
-    p = max_t(change.mean(0), signs @ change / len(change))
-    return RoleScores(score, mean_intervals(change, resamples, seed), p, len(change))
-
-
-def _nothing(heads: int) -> RoleScores:
-    nan = float("nan")
-    return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
