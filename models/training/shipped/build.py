@@ -159,6 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    if options.steps is not None and options.steps < 1:
+        parser.error(f"--steps must be at least 1, not {options.steps}")
     phases = [FIRST, SECOND] if options.steps is None else [replace(FIRST, steps=options.steps)]
     without = [name for name in options.without.split(",") if name]
     checkpoint = options.base / "checkpoint"
