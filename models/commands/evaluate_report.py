@@ -19,16 +19,12 @@ from models.quality.comparison import Comparison, Side
 from models.quality.evaluation import Evaluation
 from models.study import page, plots
 from models.study.result import Figure, Section, Table
-from models.study.wording import signed
+from models.study.wording import NAMES, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-TITLES = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro-F1",
-    "qwk": "QWK",
-    "ndcg10": "NDCG@10",
+TITLES = NAMES | {
     "query_spearman": "Spearman within queries",
     "spearman": "Spearman over all pairs",
     "ece": "calibration error of the likeliest grade",

@@ -7,10 +7,9 @@ import importlib.util
 import json
 import textwrap
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,17 +33,8 @@ if TYPE_CHECKING:
     from models.study.study import Effort
 
 
-class Kind(StrEnum):
-    """The questions that docs/head-studies.md answers for the shipped model."""
-
-    single = "single"
-    random = "random"
-    layers = "layers"
-    roles = "roles"
-    similarity = "similarity"
-    search = "search"
-    all = "all"
-
+Kind = Literal["single", "random", "layers", "roles", "similarity", "search", "all"]
+"""The questions that docs/head-studies.md answers for the shipped model."""
 
 Out = Annotated[
     Path,
@@ -121,13 +111,13 @@ def command(
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
     parts = _parts(kind, what, speedup, recover)
-    if kind in (Kind.roles, Kind.all) and importlib.util.find_spec("jieba") is None:
+    if kind in ("roles", "all") and importlib.util.find_spec("jieba") is None:
         need = "needs jieba, which finds the words of Chinese text"
         raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
     from models.quality.labelled import Columns
     from models.study.page import check_directory
 
-    check_directory(out, kind.value)
+    check_directory(out, kind)
 
     from models import Classifier, ModelError  # imports torch, which takes seconds
     from models.checkpoint.hub import locate
@@ -139,7 +129,7 @@ def command(
     if not clf.grades:
         raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
     columns = Columns(query_column, title_column, grade_column, delimiter)
-    effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
+    effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
     files = [file for file in (data, holdout) if file is not None]
     judged = _read(files, columns, clf, effort, max_pairs, seed)
     identity = identity_of(locate(model), clf)
@@ -161,12 +151,12 @@ def command(
             progress=progress,
             effort=effort,
         )
-        result = kinds.run(kind.value, study)
+        result = kinds.run(kind, study)
         content = report_files.write(study, result)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
-    texts = [result.verdict] if kind is Kind.all else [result.verdict, result.conclusion]
+    texts = [result.verdict] if kind == "all" else [result.verdict, result.conclusion]
     print("\n\n".join([*(textwrap.fill(text, 100) for text in texts if text), str(out / "report.html")]))
 
 
@@ -178,7 +168,7 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
     parts = tuple(name for name in valid if name in names)
     given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover}
-    if kind is not Kind.search and (options := [name for name, value in given.items() if value]):
+    if kind != "search" and (options := [name for name, value in given.items() if value]):
         raise typer.BadParameter(f"only `study search` takes {options[0]}", param_hint=f"'{options[0]}'")
     if recover and not (given["--what"] or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
