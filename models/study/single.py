@@ -48,10 +48,11 @@ def result(study: Study, single: SingleHeads) -> Result:
     harmless = sum(effect.is_harmless(study.margin) for effect in effects)
     testable = all(effect.delta["qwk"].testable for effect in effects)
     shown = f"{harmless} of {len(heads)} heads are shown to cost less than {study.margin:g}"
-    shown = shown if testable else TOO_FEW
     verdict = (
-        f"{needed} of {len(heads)} heads are shown to matter by themselves; without the costliest, "
-        f"{head_name(heads[order[0]])}, QWK changes by {signed(effects[order[0]].delta['qwk'].value)}."
+        f"{needed} of {len(heads)} heads are shown to matter by themselves"
+        + (f", and {harmless} to cost less than {study.margin:g}" if testable else "")
+        + f"; without the costliest, {head_name(heads[order[0]])}, QWK changes by "
+        f"{signed(effects[order[0]].delta['qwk'].value)}."
     )
     claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
     maps = Figure(
@@ -79,7 +80,8 @@ def result(study: Study, single: SingleHeads) -> Result:
         {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": float(adjusted)}
         for (layer, head), effect, adjusted in zip(heads, effects, single.adjusted, strict=True)
     ]
-    finding = Finding(claim, "most heads", f"{shown}; {needed} are shown to matter")
+    ours = f"{shown if testable else TOO_FEW}; {needed} are shown to matter"
+    finding = Finding(claim, "most heads", ours)
     return Result("single", {"heads": json}, verdict, (section,), maps, (finding,))
 
 
