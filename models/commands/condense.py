@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from models.commands.host import Network, host
+from models.commands import host
+from models.commands.host import Network
 from models.commands.options import FORMS, AsJson, Config, Device, Dtype, Model
 from models.commands.terminal import counted, table
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.host import Network, Sides, host
+from models.commands import host
+from models.commands.host import Network, Sides
 from models.commands.options import (
     FORMS,
     AsJson,

@@ -1,16 +1,11 @@
-"""Additions of the program that registers the commands: variants of config files.
-
-`models` does not know them. In a program without them, the options that need them are refused.
-"""
+"""What the program that registers the commands adds: variants of config files, unknown to `models`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from models.errors import ModelError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
@@ -40,19 +35,8 @@ class Sides:
     stages: dict[str, int]
 
 
-def _missing(*_: Any) -> NoReturn:
-    raise ModelError("this program knows no config files; use the headroom program")
+resolve: Callable[[Network], tuple[Classifier, HeadMask]]
+"""Returns the classifier and the mask that the options name. The program sets it, and `sides`."""
 
-
-@dataclass(slots=True)
-class Host:
-    """The functions that the program adds."""
-
-    resolve: Callable[[Network], tuple[Classifier, HeadMask]] = _missing
-    """Return the classifier and the mask that the options name."""
-
-    sides: Callable[[Network, Path, Columns], Sides] = _missing
-    """Grade the labelled pairs of a file by a variant and by what it is measured beside."""
-
-
-host = Host()
+sides: Callable[[Network, Path, Columns], Sides]
+"""Grades the labelled pairs of a file by a variant and by what it is measured beside."""

@@ -6,8 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from loadtest.cli import app as load
-from models.commands import condense, evaluate, prune, quantize, study, train
-from models.commands.host import host
+from models.commands import condense, evaluate, host, prune, quantize, study, train
 from service.cli import choice, experiment, score, serve
 
 
