@@ -1,4 +1,4 @@
-"""What the program that registers the commands adds: variants of config files, unknown to `models`."""
+"""The program that registers the commands adds variants of config files here; `models` does not know them."""
 
 from __future__ import annotations
 
