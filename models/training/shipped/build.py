@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not (checkpoint / "tokenizer_config.json").exists():
             make_base(options.data, options.base)
         figures = build(options.data, checkpoint, options.out, options.work, phases, without)
-    except (ModelError, ValueError) as error:
+    except ModelError as error:
         parser.error(str(error))
     print(as_text(figures))
 

@@ -48,13 +48,8 @@ class Sources:
 
 
 def read_sources(data: Path, folds: Sequence[int], judged_shares: Mapping[str, float]) -> Sources:
-    """Read the sources. data: the directory of the training data. Raises ValueError for an unknown family."""
-    judged = by_query(read_judged(data, folds))
-    if unknown := set(judged_shares) - set(judged):
-        raise ValueError(
-            f"judged_shares: no source {', '.join(sorted(unknown))}; there are {', '.join(judged)}"
-        )
-    return Sources(judged, judged_shares, read_movies(data), read_catalogue())
+    """Read the sources. data: the directory of the training data."""
+    return Sources(by_query(read_judged(data, folds)), judged_shares, read_movies(data), read_catalogue())
 
 
 def mixed_groups(
@@ -65,11 +60,7 @@ def mixed_groups(
     A share is one of pairs. The round depends on `seed` and `index` alone.
     """
     rng = random.Random(f"{seed}/{index}")
-    make = kinds(sources, rng)
-    if unknown := set(shares) - set(make):
-        raise ValueError(f"no such kind of pair: {', '.join(sorted(unknown))}; there are {', '.join(make)}")
-    groups: list[Group] = []
-    whole = sum(shares.values())
+    make, whole, groups = kinds(sources, rng), sum(shares.values()), list[Group]()
     for kind, share in shares.items():
         wanted = count * share / whole
         while wanted > rng.random():

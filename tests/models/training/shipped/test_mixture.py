@@ -102,8 +102,6 @@ def test_a_round_has_the_shares_that_were_asked_for_and_is_the_same_each_time(so
     )
     assert pairs["movies"] == pytest.approx(1000, rel=0.05)
     assert pairs["ranked"] == pytest.approx(2000, rel=0.15)  # some Korean things are asked for in English
-    with pytest.raises(ValueError, match="no such kind of pair: poems; there are ranked"):
-        mixed_groups(sources, {"poems": 1.0}, count=1, seed=0, index=0)
 
 
 def test_titles_of_other_queries_and_empty_ones_are_irrelevant(sources: Sources) -> None:
