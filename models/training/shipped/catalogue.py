@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from models.training.data import Example, graded_target
 from models.training.shipped.typed import typed
 
@@ -26,7 +24,8 @@ EXACT, NEAR, INSTEAD, GOES_WITH, SAME_WORDS, OTHER = 4.0, 3.3, 2.6, 2.0, 1.0, 0.
 GradedTitles = list[tuple[str, float]]
 
 
-class Thing(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Thing:
     """A thing that people search for.
 
     names: synonyms, the commonest first. english: its English names, if the language is another one. kinds:
@@ -34,22 +33,19 @@ class Thing(BaseModel):
     details that people add. titles: as a shop would write them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     language: str
-    names: tuple[str, ...] = Field(min_length=1)
-    english: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
-    instead: tuple[str, ...] = Field(min_length=1)
-    goes_with: tuple[str, ...] = Field(min_length=1, alias="with")
-    traits: tuple[str, ...] = Field(min_length=1)
-    titles: tuple[str, ...] = Field(min_length=1)
+    names: Sequence[str]
+    instead: Sequence[str]
+    goes_with: Sequence[str]
+    traits: Sequence[str]
+    titles: Sequence[str]
+    english: Sequence[str] = ()
+    kinds: Sequence[str] = ()
 
 
-class Question(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Question:
     """A question with the title that answers it, one that shares its words, and an unrelated one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     language: str
     question: str
@@ -67,16 +63,16 @@ class Catalogue:
 
 
 def read_catalogue(file: Path = FILE) -> Catalogue:
-    """Read the file's things and questions. Raises pydantic.ValidationError for a row of another shape."""
+    """Read the file's things and questions."""
     things: defaultdict[str, list[Thing]] = defaultdict(list)
     questions = []
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         for line in lines:
             row: dict[str, Any] = json.loads(line)
             if "question" in row:
-                questions.append(Question.model_validate(row))
+                questions.append(Question(**row))
             else:
-                thing = Thing.model_validate(row)
+                thing = Thing(goes_with=row.pop("with"), **row)
                 things[thing.language].append(thing)
     return Catalogue(dict(things), questions)
 
