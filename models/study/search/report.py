@@ -210,7 +210,7 @@ def _chosen_section(study: Study, mask: HeadMask) -> Section:
     config = study.classifier.config
     heads, units = config.heads_kept(mask), config.units_kept(mask)
     rows = tuple(
-        (str(layer), listed([*map(str, heads[layer])]), f"{len(units[layer]):,}")
+        (str(layer), ", ".join(map(str, heads[layer])) or "none", f"{len(units[layer]):,}")
         if layer not in mask.skipped
         else (str(layer), "gone", "gone")
         for layer in range(config.num_layers)
