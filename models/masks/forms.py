@@ -83,9 +83,9 @@ def _read(value: Mapping[str, object]) -> _Form:
         return _Form.model_validate(value)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        key, *indices = wrong["loc"]
-        where = "".join([str(key), *(f"[{index}]" for index in indices)])
-        raise InvalidMask(f"{where} is {shown(wrong['input'])}; {key!r} holds {HOLDS[str(key)]}") from None
+        name, *indices = map(str, wrong["loc"])
+        where = "".join([name, *(f"[{index}]" for index in indices)])
+        raise InvalidMask(f"{where} is {shown(wrong['input'])}; {name!r} holds {HOLDS[name]}") from None
 
 
 def _weights(key: str, form: _Form, shape: tuple[int, int]) -> Weights:
