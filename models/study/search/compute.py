@@ -4,12 +4,11 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from models.classifier import Classifier
 from models.compress.structure import whole as whole_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
-from models.study.base import Judged, held_heads, weights_without
+from models.study.base import held_heads, weights_without
 from models.study.gradients import Gradients, gradients
 from models.study.inputs import spread_over_queries
 from models.study.runner import Runner
@@ -17,7 +16,7 @@ from models.study.search import plans
 from models.study.search.networks import Networks, Pace
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.plans import LAYERS, Planner
-from models.study.search.recovery import recover
+from models.study.search.recovery import Student, recover
 from models.study.search.times import is_removable, measure_times
 from models.study.statistics import Resamples
 from models.study.study import Study
@@ -48,23 +47,12 @@ class Tested:
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """The chosen network after some minutes of training. loss: its mean over the first and over the last
-    tenth of the steps."""
-
-    steps: int
-    minutes: float
-    loss: tuple[float, float]
-    tested: Tested
-
-
-@dataclass(frozen=True)
 class Found:
     """The networks that the search made, from large to small.
 
     tested: of each of `plans`; paces: of those that were timed, by index. chosen: the index of the smallest
     that passed, or of the wanted speed. random: on the held-out queries, networks that keep as many heads and
-    units of each layer as the chosen one, drawn at random.
+    units of each layer as the chosen one, drawn at random. recovered: the chosen network after its training.
     """
 
     plans: list[Plan]
@@ -74,7 +62,7 @@ class Found:
     paces: dict[int, Pace]
     intact_pace: Pace | None
     random: tuple[Evaluation, ...] = ()
-    recovered: Recovered | None = None
+    recovered: Student | None = None
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -117,14 +105,7 @@ def measure(study: Study) -> Found:
         random = networks.evaluate(others, study.holdout_runner, "random networks of the same layers")
         found = replace(found, random=tuple(random))
     if study.recover_minutes:
-        student, smaller = recover(networks, masks[chosen], study.recover_minutes)
-        after = [_quality(study, smaller, data) for data in (study.data, study.holdout) if data is not None]
-        held_out = [] if intact.held_out is None else [intact.held_out, after[1]]
-        _, trained = _tested(study, [intact.quality, after[0]], held_out)
-        losses = student.before_and_after
-        found = replace(
-            found, recovered=Recovered(len(student.losses), study.recover_minutes, losses, trained)
-        )
+        found = replace(found, recovered=recover(networks, masks[chosen], study.recover_minutes))
     return found
 
 
@@ -198,11 +179,6 @@ def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: f
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     return min(candidates, key=lambda one: (max(networks.divergence(one), SAME), planner.seconds(one)))
-
-
-def _quality(study: Study, classifier: Classifier, data: Judged) -> Evaluation:
-    runner = Runner(classifier, data, progress=study.progress)
-    return runner.evaluate([classifier.all_heads.matrix])[0]
 
 
 def _with_intact(

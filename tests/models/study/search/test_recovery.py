@@ -52,7 +52,8 @@ def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
     monkeypatch.setattr(recovery, "cut", noisy)
     monkeypatch.setattr(recovery, "time", clock)
     mask = whole(study.classifier.config)
-    student, smaller = recovery.recover(Networks(study), mask, minutes=(steps + 1) / 60)
+    student = recovery.recover(Networks(study), mask, minutes=(steps + 1) / 60)
+    smaller = Classifier.load(study.out / "recovered", "cpu", "float32")
     assert len(student.losses) == steps
     wanted, got = (
         one.score(study.data.pairs).probabilities.astype(np.float64) for one in (study.classifier, smaller)
