@@ -275,12 +275,8 @@ def _named(evaluation: Evaluation) -> dict[str, float]:
 
 def _mask_file(study: Study, mask: HeadMask) -> str:
     """Return mask.json, which fits a checkpoint's masks/NAME.json, serve.yaml and `headroom prune`."""
-    heads, units = _counts(mask, study)
-    form: dict[str, object] = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "heads_on": heads}
-    if study.by_time:
-        form |= {"units_on": units, "layers_on": mask.layers_on}
-    form |= {"model": study.classifier.name, "study": "search", "data": study.data.source}
-    return json.dumps(form, indent=2) + "\n"
+    form = {"mask": mask.to_json(), "spec": mask.spec, "id": mask.id, "model": study.classifier.name}
+    return json.dumps(form | {"study": "search", "data": study.data.source}, indent=2) + "\n"
 
 
 def _draw_changes(found: Found, study: Study) -> Drawing:
