@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.quality.bootstrap import Interval, resample
-from models.quality.evaluation import Evaluation, changes_of, differences, intervals_of
+from models.quality.evaluation import Evaluation, changes_of, differences, evaluation_of, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
 
@@ -119,9 +119,7 @@ def rankings(pairs: Sequence[LabelledPair], grades: int) -> dict[str, Evaluation
         share = scores / max(scores.max(), 1e-12)
         probabilities = np.zeros((len(pairs), grades))
         probabilities[:, 0], probabilities[:, -1] = 1 - share, share
-        found[name] = Evaluation(
-            [pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities
-        )
+        found[name] = evaluation_of(pairs, probabilities)
     return found
 
 
@@ -180,10 +178,8 @@ def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | 
     )
     if labelled is None:
         return found
-    queries, grades = [pair.query for pair in labelled], [pair.grade for pair in labelled]
     before, after = (
-        Evaluation(queries, grades, scores.probabilities, ranking=scores.raw_score)
-        for scores in (first, second)
+        evaluation_of(labelled, scores.probabilities, scores.raw_score) for scores in (first, second)
     )
     change = differences(before, after)
     return replace(found, before=before.metrics(), after=after.metrics(), change=change)
