@@ -6,16 +6,15 @@ from models.study.result import Result, Section, Table
 from models.study.study import Study
 
 KINDS = ("single", "random", "layers", "roles", "similarity", "search")
-"""Each kind is a module or a package of this one: `measure(study)` measures, and `result(study, measured)`
-makes the report. It is imported when it runs, with the libraries that it needs."""
+"""Each kind is a module or a package of this one, whose `run(study)` measures and makes the report. It is
+imported when it runs, with the libraries that it needs."""
 
 
 def run(kind: str, study: Study) -> Result:
     """Run one kind, or `all`."""
     if kind == "all":
         return everything(study)
-    module = import_module(f"models.study.{kind}")
-    result: Result = module.result(study, module.measure(study))
+    result: Result = import_module(f"models.study.{kind}").run(study)
     return result
 
 

@@ -41,20 +41,8 @@ class Off:
     p_adjusted: float
 
 
-@dataclass(frozen=True)
-class WholeLayers:
-    """The effects of whole layers: each layer alone, then all from below, then all from above.
-
-    cka: (layers, layers), the likeness of each layer's output (column) with and without the heads of an
-    earlier layer or its own (row); 1 is the same. nan if the column's layer is earlier.
-    """
-
-    sets: list[Off]
-    cka: Floats
-
-
-def measure(study: Study) -> WholeLayers:
-    """Switch whole layers off and measure quality and how much the outputs of later layers change."""
+def _effects(study: Study) -> list[Off]:
+    """Switch each layer off alone, then all from below, then all from above."""
     depth = study.shape[0]
     sets = [("alone", range(k, k + 1)) for k in range(depth)]
     sets += [("below", range(k + 1)) for k in range(depth)]
@@ -65,15 +53,12 @@ def measure(study: Study) -> WholeLayers:
     found, p = effects(study, masks, "whole layers")
     # Each of the three questions (alone, from below, from above) is a family of tests of its own.
     adjusted = np.concatenate([adjusted_p(part) for part in np.split(p, 3)])
-    results = [
-        Off(how, layers, effect, float(own))
-        for (how, layers), effect, own in zip(sets, found, adjusted, strict=True)
-    ]
-    return WholeLayers(results, layer_likeness(study))
+    return [Off(*one, effect, float(own)) for one, effect, own in zip(sets, found, adjusted, strict=True)]
 
 
 def layer_likeness(study: Study) -> Floats:
-    """Switch each layer's heads off and compare its own output and all later ones: (layer off, layer)."""
+    """Return the CKA of each layer's output (column) with and without the heads of an earlier layer or its
+    own (row), (layers, layers): 1 is the same. nan if the column's layer is earlier."""
     depth = study.shape[0]
     chosen = np.sort(np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS])
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in chosen])
@@ -103,10 +88,12 @@ def cka(first: Floats32, second: Floats32) -> float:
     return float(np.square(left.T @ right).sum() / own)
 
 
-def result(study: Study, layers: WholeLayers) -> Result:
-    """Return the report of whole layers."""
+def run(study: Study) -> Result:
+    """Switch whole layers off, and measure quality and how much the outputs of later layers change."""
     depth = study.shape[0]
-    alone = layers.sets[:depth]
+    sets = _effects(study)
+    likeness = layer_likeness(study)
+    alone = sets[:depth]
     harmless = sum(off.effect.is_harmless(study.margin) for off in alone)
     worst = min(alone, key=lambda off: off.effect.delta["qwk"].value)
     testable = all(off.effect.delta["qwk"].testable for off in alone)
@@ -119,7 +106,7 @@ def result(study: Study, layers: WholeLayers) -> Result:
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
         "all from it to the last. The dashed line is the whole model.",
-        partial(_curves, depth, layers.sets),
+        partial(_curves, depth, sets),
     )
     json = {
         "layers": [
@@ -130,22 +117,23 @@ def result(study: Study, layers: WholeLayers) -> Result:
                 **off.effect.as_json(),
                 "p_adjusted": off.p_adjusted,
             }
-            for off in layers.sets
+            for off in sets
         ],
-        "cka": layers.cka,
+        "cka": likeness,
     }
-    sections, findings = (_section(study, layers),), _findings(layers, depth, shown)
+    sections, findings = (_section(study, sets, likeness),), _findings(sets, likeness, shown)
     return Result("layers", json, verdict, sections, picture, findings)
 
 
-def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...]:
+def _findings(sets: list[Off], likeness: Floats, shown: str) -> tuple[Finding, ...]:
     """Return what was published of whole layers, beside our numbers. A model of one layer has neither."""
+    depth = len(likeness)
     if depth == 1:
         return ()
-    alike = np.count_nonzero(layers.cka[:-1, -1] >= ALIKE)
+    alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
     ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
     half = range(depth // 2)
-    effect = next(off.effect for off in layers.sets if (off.how, off.layers) == ("below", half))
+    effect = next(off.effect for off in sets if (off.how, off.layers) == ("below", half))
     loss = f"{percent(effect.relative['accuracy'].interval())} (QWK {signed(effect.value['qwk'])} left)"
     destroyed = f"All heads of layers {layer_range(half)} off destroy the classifier"
     return (
@@ -154,10 +142,10 @@ def _findings(layers: WholeLayers, depth: int, shown: str) -> tuple[Finding, ...
     )
 
 
-def _section(study: Study, layers: WholeLayers) -> Section:
+def _section(study: Study, sets: list[Off], likeness: Floats) -> Section:
     rows = tuple(
-        (str(layer), *off.effect.cells(), p_value(off.p_adjusted), f"{layers.cka[layer, -1]:.2f}")
-        for layer, off in enumerate(layers.sets[: study.shape[0]])
+        (str(layer), *off.effect.cells(), p_value(off.p_adjusted), f"{likeness[layer, -1]:.2f}")
+        for layer, off in enumerate(sets[: len(likeness)])
     )
     header = ("layer off", *CHANGES, "adjusted p")
     return Section(

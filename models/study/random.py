@@ -78,7 +78,7 @@ class Curve:
         return next(point for point in self.points if point.fraction == AT)
 
 
-def measure(study: Study) -> list[Curve]:
+def _curves(study: Study) -> list[Curve]:
     """Draw the curves over all layers and, if there is more than one, over the lower and the upper half."""
     layers = study.shape[0]
     ranges = [range(layers)]
@@ -128,8 +128,9 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     return Curve(layers, rows, points)
 
 
-def result(study: Study, curves: list[Curve]) -> Result:
-    """Return the report of random heads."""
+def run(study: Study) -> Result:
+    """Switch heads off at random, more and more of them."""
+    curves = _curves(study)
     qwk = [curve.at.delta["qwk"] for curve in curves]
     accuracy = percent(curves[0].at.relative_accuracy.interval())
     ours = f"accuracy {accuracy}, ΔQWK {qwk[0].text()}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from models.condense.loss import jensen_shannon
-from models.quality.bootstrap import Floats, Interval
+from models.quality.bootstrap import Floats
 from models.study.base import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.plots import figure
@@ -28,29 +27,15 @@ NEAR = 0.5
 """Heads share their pattern if they are closer than this share of the mean distance."""
 
 
-@dataclass(frozen=True)
-class Alike:
-    """The distances of the heads and their clusters.
+def run(study: Study) -> Result:
+    """Compare the attention of every two heads; intervals are over queries.
 
-    heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances, 0 (same
-    attention) to 1 (none in common). within, across: the mean distance of two heads of one layer, and of
-    two layers; gap: across − within. sharing: the share of heads that share their pattern with another.
-    clusters: (heads,), numbered from 1, by average linkage; the tree is cut where heads no longer share their
-    pattern. pairs: how many pairs the attention was compared on.
+    `similarity` of report.json holds: heads, in the order of the matrix; matrix, the mean Jensen–Shannon
+    distances, 0 (same attention) to 1 (none in common); within, across: the mean distance of two heads of one
+    layer, and of two layers; gap: across − within; sharing: the share of heads that share their pattern with
+    another; clusters, by average linkage: the tree is cut where heads no longer share their pattern; pairs:
+    how many pairs the attention was compared on.
     """
-
-    heads: Heads
-    matrix: Floats
-    within: Interval
-    across: Interval
-    gap: Interval
-    sharing: float
-    clusters: NDArray[np.int32]
-    pairs: int
-
-
-def measure(study: Study) -> Alike:
-    """Compare the attention of every two heads; intervals are over queries."""
     rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
     heads = held_heads(study.classifier)
     by_query = _distances(study, heads, rows)
@@ -68,7 +53,38 @@ def measure(study: Study) -> Alike:
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
     clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
     sharing = float((nearest < near).mean())
-    return Alike(heads, matrix, within, across, gap, sharing, clusters, len(rows))
+    shared = f"{sharing:.0%} of the heads have another at less than half the mean distance"
+    verdict = (
+        f"{shared}; two heads of one layer are {within.value:.2f} apart, two of different layers "
+        f"{across.value:.2f}."
+    )
+    finding = Finding("most heads share their pattern", "most", shared)
+    table = (
+        ("two heads of one layer", within.text()),
+        ("two heads of different layers", across.text()),
+        ("difference", gap.text(sign=True)),
+    )
+    section = Section(
+        "Similarity: the heads' patterns",
+        (
+            "The distance of two heads is the mean over words of √JSD (base 2) between their "
+            f"attention, from word to word, on {len(rows)} pairs spread over the queries: 0 is "
+            "the same attention, 1 has nothing in common. Intervals are bootstraps over queries. The tree "
+            "is average linkage; cut at half the mean distance it has "
+            f"{clusters.max()} clusters of the {len(heads)} heads.",
+        ),
+        (Table(("what", "distance (95 % interval)"), table),),
+    )
+    picture = Figure(
+        "similarity_matrix",
+        "Distance of every two heads, by layer: dark heads attend alike.",
+        partial(_matrix, layers, matrix),
+    )
+    content = {
+        "heads": heads, "matrix": matrix, "within": within, "across": across, "gap": gap,
+        "sharing": sharing, "clusters": clusters, "pairs": len(rows),
+    }  # fmt: skip
+    return Result("similarity", {"similarity": content}, verdict, (section,), picture, (finding,))
 
 
 def between(patterns: NDArray[np.float32]) -> Floats:
@@ -98,43 +114,10 @@ def _mean(values: Floats) -> Floats:
     return values.mean(1) if values.shape[1] else np.full(len(values), np.nan)
 
 
-def result(_: Study, alike: Alike) -> Result:
-    """Return the report of similarity."""
-    near = f"{alike.sharing:.0%} of the heads have another at less than half the mean distance"
-    verdict = (
-        f"{near}; two heads of one layer are {alike.within.value:.2f} apart, two of different layers "
-        f"{alike.across.value:.2f}."
-    )
-    finding = Finding("most heads share their pattern", "most", near)
-    rows = (
-        ("two heads of one layer", alike.within.text()),
-        ("two heads of different layers", alike.across.text()),
-        ("difference", alike.gap.text(sign=True)),
-    )
-    section = Section(
-        "Similarity: the heads' patterns",
-        (
-            "The distance of two heads is the mean over words of √JSD (base 2) between their "
-            f"attention, from word to word, on {alike.pairs} pairs spread over the queries: 0 is "
-            "the same attention, 1 has nothing in common. Intervals are bootstraps over queries. The tree "
-            "is average linkage; cut at half the mean distance it has "
-            f"{alike.clusters.max()} clusters of the {len(alike.heads)} heads.",
-        ),
-        (Table(("what", "distance (95 % interval)"), rows),),
-    )
-    picture = Figure(
-        "similarity_matrix",
-        "Distance of every two heads, by layer: dark heads attend alike.",
-        partial(_matrix, alike),
-    )
-    return Result("similarity", {"similarity": alike}, verdict, (section,), picture, (finding,))
-
-
-def _matrix(alike: Alike) -> Drawing:
+def _matrix(layers: NDArray[np.int64], matrix: Floats) -> Drawing:
     """Draw the distance matrix by layer."""
     drawing, axes = figure(8, 6.5)
-    layers = np.array([layer for layer, _ in alike.heads])
-    image = axes.imshow(alike.matrix, cmap="cividis", vmin=0, vmax=float(alike.matrix.max()))
+    image = axes.imshow(matrix, cmap="cividis", vmin=0, vmax=float(matrix.max()))
     axes.set(title="heads by layer", xlabel="layer", ylabel="layer")
     axes.grid(False)
     middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]

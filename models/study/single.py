@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,47 +22,31 @@ SHOWN = 12
 """How many heads the table shows."""
 
 
-@dataclass(frozen=True)
-class SingleHeads:
-    """The effect of each head. adjusted: (heads,), p-values of any change, adjusted over the heads."""
-
-    heads: Heads
-    effects: list[Effect]
-    adjusted: Floats
-
-
-def measure(study: Study) -> SingleHeads:
-    """Switch each head off alone and compare the metrics with those of the whole model."""
+def run(study: Study) -> Result:
+    """Switch each head off alone, and compare the metrics with those of the whole model."""
     heads = held_heads(study.classifier)
     masks = [weights_without([head], study.shape) for head in heads]
     found, p = effects(study, masks, "single heads")
-    return SingleHeads(heads, found, adjusted_p(p))
-
-
-def result(study: Study, single: SingleHeads) -> Result:
-    """Return the report of single heads."""
-    heads, effects = single.heads, single.effects
-    order = sorted(range(len(heads)), key=lambda i: effects[i].delta["qwk"].value)
-    needed = sum(bool(single.adjusted[i] <= LEVEL) and effects[i].delta["qwk"].value < 0 for i in order)
-    harmless = sum(effect.is_harmless(study.margin) for effect in effects)
-    testable = all(effect.delta["qwk"].testable for effect in effects)
+    adjusted = adjusted_p(p)  # of any change
+    order = sorted(range(len(heads)), key=lambda i: found[i].delta["qwk"].value)
+    needed = sum(bool(adjusted[i] <= LEVEL) and found[i].delta["qwk"].value < 0 for i in order)
+    harmless = sum(effect.is_harmless(study.margin) for effect in found)
+    testable = all(effect.delta["qwk"].testable for effect in found)
     shown = f"{harmless} of {len(heads)} heads are shown to cost less than {study.margin:g}"
     verdict = (
         f"{needed} of {len(heads)} heads are shown to matter by themselves"
         + (f", and {harmless} to cost less than {study.margin:g}" if testable else "")
         + f"; without the costliest, {head_name(heads[order[0]])}, QWK changes by "
-        f"{signed(effects[order[0]].delta['qwk'].value)}."
+        f"{signed(found[order[0]].delta['qwk'].value)}."
     )
     claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
         f"Framed: heads that change quality by more than chance at {100 * LEVEL:.0f} % false discoveries.",
-        partial(_maps, study.shape, single),
+        partial(_maps, study.shape, heads, found, adjusted),
     )
-    rows = tuple(
-        (head_name(heads[i]), *effects[i].cells(), p_value(float(single.adjusted[i]))) for i in order[:SHOWN]
-    )
+    rows = tuple((head_name(heads[i]), *found[i].cells(), p_value(float(adjusted[i]))) for i in order[:SHOWN])
     caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
     section = Section(
         "Each head off alone",
@@ -77,20 +60,20 @@ def result(study: Study, single: SingleHeads) -> Result:
         (Table(("head", *CHANGES, "adjusted p"), rows, caption),),
     )
     json = [
-        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": float(adjusted)}
-        for (layer, head), effect, adjusted in zip(heads, effects, single.adjusted, strict=True)
+        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": p}
+        for (layer, head), effect, p in zip(heads, found, adjusted.tolist(), strict=True)
     ]
     ours = f"{shown if testable else TOO_FEW}; {needed} are shown to matter"
     finding = Finding(claim, "most heads", ours)
     return Result("single", {"heads": json}, verdict, (section,), maps, (finding,))
 
 
-def _maps(shape: tuple[int, int], single: SingleHeads) -> Drawing:
+def _maps(shape: tuple[int, int], heads: Heads, found: list[Effect], adjusted: Floats) -> Drawing:
     """Draw a heat map of each metric's change."""
     drawing, panels = plots.figure(15, 8.5, 2, 2)
     for metric, axes in zip(METRICS, panels.flat, strict=True):
         values, marked = np.full(shape, np.nan), np.zeros(shape, np.bool_)
-        for head, effect, p in zip(single.heads, single.effects, single.adjusted, strict=True):
+        for head, effect, p in zip(heads, found, adjusted, strict=True):
             values[head] = effect.delta[metric].value * 100
             marked[head] = p <= LEVEL
         title = f"One head off: change of {NAMES[metric]}"

@@ -1,6 +1,5 @@
 """Roles: which heads attend by word order, word parts, equal terms or special tokens, and do those matter?"""
 
-from models.study.roles.compute import measure
-from models.study.roles.report import result
+from models.study.roles.report import run
 
-__all__ = ["measure", "result"]
+__all__ = ["run"]

@@ -10,7 +10,7 @@ import numpy as np
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.roles.causal import CAUSAL_METRICS, CausalCheck
-from models.study.roles.compute import HOLDS, ROLES, Roles, holds
+from models.study.roles.compute import HOLDS, ROLES, Roles, holds, measure
 from models.study.study import Study
 from models.study.wording import NAMES, head_name, listed, p_value, percent, signed
 
@@ -46,6 +46,11 @@ _METHOD = (
     "random. Each null hypothesis has 999 draws; p is adjusted over all heads by the largest "
     "standardised score (max-T), so the familywise error rate of a role is 5 %."
 )
+
+
+def run(study: Study) -> Result:
+    """Score every head in every role, and report it."""
+    return result(study, measure(study))
 
 
 def result(study: Study, roles: Roles) -> Result:

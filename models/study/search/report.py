@@ -14,7 +14,7 @@ from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.compute import Found, Tested
+from models.study.search.compute import Found, Tested, measure
 from models.study.search.noninferiority import ERROR_RATE, POWER, TESTED_METRICS, Loss, Verdict
 from models.study.search.recovery import Student
 from models.study.statistics import permutation_p
@@ -29,8 +29,9 @@ DEEPEST = 12
 """The picture reaches down to a loss of so many margins: a larger one would flatten the rest."""
 
 
-def result(study: Study, found: Found) -> Result:
-    """Return the report of a search."""
+def run(study: Study) -> Result:
+    """Search, and report what was found."""
+    found = measure(study)
     caption = (
         "The change of each smaller network on held-out queries (point) and its lower bound (end of the "
         "line). A network passes if both bounds lie above the margin."
