@@ -68,6 +68,7 @@ def command(
 
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
+    from models.quality.labelled import Columns
     from models.training.data import GRADES
     from models.training.job import Options, prepare
 
@@ -84,10 +85,7 @@ def command(
             max_tokens=max_tokens,
             seed=seed,
             device=device,
-            query_column=query_column,
-            title_column=title_column,
-            grade_column=grade_column,
-            delimiter=delimiter,
+            columns=Columns(query_column, title_column, grade_column, delimiter),
         )
     )
     with ends_at_once("headroom: stopped; the same command goes on from the last checkpoint"):

@@ -15,12 +15,15 @@ from models.checkpoint.tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.files import write_whole
-from models.quality.labelled import Columns, LabelledPair, query_key, read_labelled
+from models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
 from models.training.data import GRADES
 
 log = logging.getLogger(__name__)
 
 MARK = "options.json"
+
+OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grade-column or --delimiter"}
+"""Options of the command that do not have the names of ours."""
 
 VALIDATION_SHARE = 10
 """One query in so many is used for validation if no validation file is given."""
@@ -48,15 +51,7 @@ class Options:
     max_tokens: int = 128
     seed: int = 0
     device: str = "auto"
-    query_column: str = "query"
-    title_column: str = "title"
-    grade_column: str = "grade"
-    delimiter: str = ","
-
-    @property
-    def columns(self) -> Columns:
-        """Return the columns of the files."""
-        return Columns(self.query_column, self.title_column, self.grade_column, self.delimiter)
+    columns: Columns = DEFAULT
 
     @property
     def work(self) -> Path:
@@ -165,7 +160,7 @@ def _mark_of(options: Options, base: Path) -> dict[str, str]:
     mark = {}
     for name, value in asdict(options).items():
         if name != "out":  # `work` lies beside it, however it is written
-            mark["--model" if name == "base" else f"--{name.replace('_', '-')}"] = str(value)
+            mark[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
     for file in filter(None, (options.data, options.validation)):
         with file.open("rb") as stream:
             mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
