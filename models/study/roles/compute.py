@@ -53,24 +53,16 @@ class Roles:
 
 def measure(study: Study) -> Roles:
     """Score every head in every role, then switch the leading heads of each role off."""
-    clf, heads, step = study.classifier, held_heads(study.classifier), study.progress.advance
-    rows = spread_over_queries(study.data.query_of, study.effort.role_pairs, study.seed)
+    clf, heads, limit = study.classifier, held_heads(study.classifier), study.effort.role_pairs
+    rows = spread_over_queries(study.data.query_of, limit, study.seed)
     encoded = clf.tokenizer.encode([study.data.pairs[i] for i in rows])
-    samples = {
-        language: clf.tokenizer.encode(pairs[: study.effort.role_pairs])
-        for language, pairs in _sample().items()
-    }
+    samples = {language: clf.tokenizer.encode(pairs[:limit]) for language, pairs in _sample().items()}
     study.progress.start("attention of every head", len(encoded) + sum(map(len, samples.values())))
-    query_of = study.data.query_of[rows].tolist()
-    scores = role_scores(
-        clf, encoded, query_of, heads, seed=study.seed, resamples=study.effort.resamples, step=step
-    )
+    scores = role_scores(study, encoded, study.data.query_of[rows].tolist(), heads)
     for language, pairs in samples.items():
         readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
         split = split_chinese if language == "zh" else None
-        scores[f"segmentation_{language}"] = segmentation_scores(
-            clf, readable, heads, split, seed=study.seed, resamples=study.effort.resamples, step=step
-        )
+        scores[f"segmentation_{language}"] = segmentation_scores(study, readable, heads, split)
     leading = {role: leaders(scores[role], heads) for role in ROLES}
     return Roles(scores, heads, causal_check(study, leading, scores["term_match"], heads), len(encoded))
 

@@ -8,17 +8,17 @@ of their standardised scores gives p-values that hold for all heads together (ma
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
 from models.quality.bootstrap import Interval
 from models.study.base import Heads
 from models.study.statistics import mean_intervals
+from models.study.study import Study
 from models.study.words import Split, Words
 
 DRAWS = 999
@@ -92,19 +92,13 @@ def _means(rows: dict[int, list[Floats32]]) -> Floats:
 
 
 def role_scores(
-    classifier: Classifier,
-    pairs: Sequence[EncodedPair],
-    query_of: Sequence[int],
-    heads: Heads,
-    *,
-    seed: int,
-    resamples: int,
-    step: Callable[[], None],
+    study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int], heads: Heads
 ) -> dict[str, RoleScores]:
     """Return the scores of the heads in term_match, previous_word, next_word, segmentation and special.
 
-    pairs, query_of: (n,) encoded pairs and the query of each. step: called after each pair.
+    pairs, query_of: (n,) encoded pairs and the query of each.
     """
+    classifier, seed, resamples = study.classifier, study.seed, study.effort.resamples
     roles = ("term_match", "previous_word", "next_word", "segmentation", "special")
     tallies = {role: _Tally() for role in roles}
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
@@ -127,31 +121,24 @@ def role_scores(
             after = split.attention(classifier.attention(replaced, heads))
             tallies["term_match"].observed[query].append(kept - _term_mass(after, split))
             tallies["term_match"].score[query].append(kept)
-        step()
+        study.progress.advance()
     return {role: tally.scores(len(heads), resamples, seed) for role, tally in tallies.items()}
 
 
 def segmentation_scores(
-    classifier: Classifier,
-    pairs: Sequence[EncodedPair],
-    heads: Heads,
-    split: Split | None,
-    *,
-    seed: int,
-    resamples: int,
-    step: Callable[[], None],
+    study: Study, pairs: Sequence[EncodedPair], heads: Heads, split: Split | None
 ) -> RoleScores:
     """Return the scores of the heads in word segmentation alone; each pair counts as a query of its own.
 
     split: the truth about words where no spaces stand between them.
     """
-    tally = _Tally()
+    classifier, tally = study.classifier, _Tally()
     for number, pair in enumerate(pairs):
-        rng = np.random.default_rng([seed, 4, number])
+        rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(classifier.tokenizer, pair, split)
         tally.add(number, _segmentation(classifier.attention(pair, heads), words, rng))
-        step()
-    return tally.scores(len(heads), resamples, seed)
+        study.progress.advance()
+    return tally.scores(len(heads), study.effort.resamples, study.seed)
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:

@@ -142,7 +142,7 @@ def test_segmentation_of_a_sample_is_scored_like_that_of_the_data(study: Study) 
     clf = study.classifier
     pairs = clf.tokenizer.encode(study.data.pairs)
     heads = tuple((layer, head) for layer in range(4) for head in range(6))
-    scores = segmentation_scores(clf, pairs, heads, None, seed=0, resamples=200, step=lambda: None)
+    scores = segmentation_scores(study, pairs, heads, None)
     assert heads[int(np.argmax(scores.values))] == PLANTED["segmentation"]
     assert scores.queries == len(pairs)
 
