@@ -50,12 +50,6 @@ Margin = Annotated[
     float,
     typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that a mask may cost."),
 ]
-MaxPairs = Annotated[
-    int,
-    typer.Option(
-        min=100, help="Largest number of pairs to use; from a larger file, whole queries are drawn."
-    ),
-]
 Quick = Annotated[
     bool,
     typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
@@ -92,7 +86,6 @@ def command(
     grade_column: GradeColumn = "grade",
     delimiter: Delimiter = ",",
     margin: Margin = 0.02,
-    max_pairs: MaxPairs = 20_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of every random draw.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -131,7 +124,7 @@ def command(
     columns = Columns(query_column, title_column, grade_column, delimiter)
     effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
     files = [file for file in (data, holdout) if file is not None]
-    judged = _read(files, columns, clf, effort, max_pairs, seed)
+    judged = _read(files, columns, clf, effort, seed)
     identity = identity_of(locate(model), clf)
     with contextlib.closing(Stages()) as progress:
         runners = [Runner(clf, one, out / "cache", identity, progress) for one in judged]
@@ -176,14 +169,14 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
 
 
 def _read(
-    files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, max_pairs: int, seed: int
+    files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, seed: int
 ) -> list[Judged]:
     """Read the files, check that they share no query, and cut them to the effort."""
     from models.study import inputs
     from models.study.study import QUERY_TITLES
 
     read = partial(inputs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
-    judged = [read(file, max_pairs=max_pairs, seed=seed) for file in files]
+    judged = [read(file, seed=seed) for file in files]
     if len(judged) > 1:
         inputs.check_apart(*judged)
     return [

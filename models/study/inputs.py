@@ -14,13 +14,16 @@ from models.quality.bootstrap import MIN_QUERIES
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
 from models.study.base import Judged
 
+MAX_PAIRS = 20_000
+"""Of a larger file, a sample of whole queries is used."""
+
 
 def read_judged(
     path: Path,
     *,
     grades: int,
-    max_pairs: int,
     seed: int,
+    max_pairs: int = MAX_PAIRS,
     labels: Sequence[str] = (),
     columns: Columns = DEFAULT,
 ) -> Judged:

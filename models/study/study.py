@@ -13,8 +13,8 @@ from models.study.runner import Runner
 class Effort:
     """The numbers of things that a study computes.
 
-    pairs, holdout_pairs: how many pairs of either file are used, spread over the queries; None: as many as
-    --max-pairs allows. A quick search holds out more than it searches on: enough queries for its test.
+    pairs, holdout_pairs: how many pairs of either file are used, spread over the queries; None: all. A quick
+    search holds out more than it searches on: enough queries for its test.
     resamples: those of each bootstrap. permutations: the draws of a permutation test over queries.
     fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
     role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
