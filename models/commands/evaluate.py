@@ -140,35 +140,43 @@ def grade(
 
     values: the masks as they were written.
     """
-    from models import Classifier, ModelError  # imports torch, which takes seconds
-    from models.quality.comparison import Side
-    from models.quality.evaluation import evaluation_of
+    from models import HeadMask, ModelError
+    from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.hub import locate
     from models.quality.labelled import read_labelled
 
-    models, masks = [], []
+    labels, masks = [], []
     for path in paths:
-        clf = Classifier.load(path, device, dtype)
-        if not clf.grades:
-            raise ModelError(f"{clf.name} gives one score and no grades; evaluate needs a graded classifier")
-        parsed = {value: parse_mask(value, clf.config, clf.stored_masks) for value in values}
-        masks.append({"none": clf.all_heads} | parsed)
-        models.append(clf)
-    grades = {len(clf.grades) for clf in models}
+        directory = locate(path)
+        config = read_config(directory)
+        if not config.is_graded:
+            raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
+        labels.append(config.labels)
+        stored = read_stored_masks(directory, config)
+        parsed = {value: parse_mask(value, config, stored) for value in values}
+        masks.append({"none": HeadMask.none(config.num_layers, config.num_heads)} | parsed)
+    grades = {*map(len, labels)}
     if len(grades) > 1:
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
         )
-    labels = models[0].grades
-    pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
-    texts, sides = [(pair.query, pair.title) for pair in pairs], list[Side]()
-    for path, clf, of_model in zip(paths, models, masks, strict=True):
+    pairs = read_labelled(data, grades=grades.pop(), labels=labels[0], columns=columns)
+    texts = [(pair.query, pair.title) for pair in pairs]
+
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
+    from models.quality.comparison import Side
+    from models.quality.evaluation import evaluation_of
+
+    sides: list[Side] = []
+    for path, of_model in zip(paths, masks, strict=True):
+        clf = Classifier.load(path, device, dtype)
         name = str(path) if clf.name in {side.model for side in sides} else clf.name
         for value, mask in of_model.items():
             scores = scored(clf, texts, None if mask.is_none else mask)
             evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
             shown = WHOLE if value == "none" else f"{WHOLE} {value}"
             sides.append(Side(shown, name, WHOLE, mask.spec, evaluation))
-    return Sides(sides, pairs, labels, {})
+    return Sides(sides, pairs, labels[0], {})
 
 
 def named(sides: list[Side]) -> list[Side]:

@@ -107,23 +107,28 @@ def command(
     if kind in ("roles", "all") and importlib.util.find_spec("jieba") is None:
         need = "needs jieba, which finds the words of Chinese text"
         raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
-    from models.quality.labelled import Columns
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+    from models.errors import ModelError
+    from models.quality.labelled import Columns, iter_labelled
     from models.study.page import check_directory
 
     check_directory(out, kind)
+    config = read_config(locate(model))
+    if not config.is_graded:
+        raise ModelError(f"{locate(model)} gives one score and no grades; a study needs a graded classifier")
+    columns = Columns(query_column, title_column, grade_column, delimiter)
+    files = [file for file in (data, holdout) if file is not None]
+    for file in files:
+        next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
 
-    from models import Classifier, ModelError  # imports torch, which takes seconds
-    from models.checkpoint.hub import locate
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.study import kinds, report_files
     from models.study.runner import Runner, identity_of
     from models.study.study import FULL, QUICK, QUICK_ALL, Study
 
     clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
-    columns = Columns(query_column, title_column, grade_column, delimiter)
     effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
-    files = [file for file in (data, holdout) if file is not None]
     judged = _read(files, columns, clf, effort, seed)
     identity = identity_of(locate(model), clf)
     with contextlib.closing(Stages()) as progress:
