@@ -13,9 +13,9 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
 .PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images release model audit sbom clean
 
 help:
-	@sed -n 's/^## //p' Makefile
+	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
 
-## make install   .venv with what `make serve` needs; quick when done before
+## make install   what `make serve` needs, into .venv; quick when done before
 install: .venv/installed .venv/kernels
 
 ## make serve     install, then serve the shipped model (MODEL=) on http://127.0.0.1:8000 (HOST= PORT=)
@@ -92,12 +92,12 @@ model: .venv/installed-model
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.shipped.fetch --out $(DATA))
 	$(BIN)/python -m models.training.shipped.build --data $(DATA)
 
-## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); with make sbom
+## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
 audit: sbom
 	.venv-audit/bin/pip-audit --skip-editable \
 	  --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
-## make sbom      the bill of materials of .venv (CycloneDX), in runs/sbom.json
+## make sbom      the bill of materials (SBOM) of .venv, CycloneDX, in runs/sbom.json
 sbom: install .venv-audit/installed.txt
 	@mkdir -p runs
 	.venv-audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o runs/sbom.json $(BIN)/python
