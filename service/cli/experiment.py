@@ -222,10 +222,12 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
 
     analysed: whether the request asked for the analysis.
     """
+    from service.experiments.report_page import begin_of_verdict
+
     parts = [_heading(experiment)]
     report = experiment["report"]
     if report is not None:
-        parts.append(f"{report['recommendation'].upper()}: {report['text']}")
+        parts.append(f"{begin_of_verdict(experiment).upper()}: {report['text']}")
         parts.append(_exposures(report))
         if metrics := _metrics(report):
             parts.append(metrics)
@@ -242,7 +244,7 @@ def _heading(experiment: dict[str, Any]) -> str:
     if experiment["rolled_back"]:
         status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
     if experiment["shipped"]:
-        status.append(f"shipped: {experiment['shipped']}")
+        status.append(f"everybody gets {experiment['shipped']}")
     return f"{experiment['name']}: {', '.join(status)}"
 
 

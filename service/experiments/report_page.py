@@ -21,6 +21,13 @@ METHOD = (
 DRAWING = Template(Path(__file__).with_name("course.svg.j2").read_text("utf-8"), autoescape=True)
 
 
+def begin_of_verdict(experiment: dict[str, Any]) -> str:
+    """Return "Ship", "Wait", …, or "At the end" if the experiment is over."""
+    if experiment["status"] in ("stopped", "shipped"):
+        return "At the end"
+    return VERDICTS[experiment["report"]["recommendation"]]
+
+
 def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
     """Return the report.
 
@@ -39,7 +46,7 @@ def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
     return page.html(
         {"course": DRAWING.render(courses=courses, begin=_moment(looks[0]), end=_moment(report))},
         title=f"Experiment {experiment['name']}",
-        verdict=f"{VERDICTS[report['recommendation']]}: {report['text']}",
+        verdict=f"{begin_of_verdict(experiment)}: {report['text']}",
         conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(report)} UTC. "
         + report["sample_ratio"]["text"],
         picture={"name": "course", "caption": caption} if metrics else None,

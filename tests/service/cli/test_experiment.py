@@ -124,6 +124,11 @@ def test_a_report_for_people_and_for_programs(
     shown = run("experiment", "report", "prune20", "--url", url, "--out", str(shared))
     assert "Stop: Every arm was rolled back to control." in shared.read_text(encoding="utf-8")
     assert "STOP: Every arm was rolled back to control." in shown.out
+    running, handler.detail = handler.detail, handler.detail | {"status": "shipped", "shipped": "pruned"}
+    over = run("experiment", "report", "prune20", "--url", url).out
+    assert "shipped, traffic 0.2, rolled back: pruned, everybody gets pruned" in over
+    assert "AT THE END: Every arm was rolled back to control." in over
+    handler.detail = running
     for part in (
         "prune20: running, traffic 0.2, rolled back: pruned",
         "control 40, pruned 40",
