@@ -24,7 +24,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.network import Network
 from models.networks import build
-from models.ops.cuda import CudaOps, VarlenOps
+from models.ops.cuda import CudaOps
 from models.ops.torch import Linear, Norm, TorchOps
 from models.quality.labelled import read_pairs
 
@@ -200,7 +200,7 @@ def optimisations(bench: Bench) -> list[Row]:
         norm = TorchOps.norm
 
     steps: dict[str, TorchOps] = {
-        "torch's kernels": VarlenOps(bench.device, bench.dtype),
+        "torch's kernels": CudaOps(bench.device, bench.dtype),
         "and our attention": AttentionAlone(bench.device, bench.dtype),
         "and norms of sums": NoGelu(bench.device, bench.dtype),
         "and fused GELU": TritonOps(bench.device, bench.dtype),

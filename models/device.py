@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.cores import cores
@@ -14,6 +16,9 @@ from models.errors import ModelError
 
 if TYPE_CHECKING:  # torch is imported only when a device is asked for; names are checked without it
     import torch
+
+CPUINFO = Path("/proc/cpuinfo")
+"""Where Linux lists the features that the processor has and the kernel has switched on."""
 
 DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 DTYPES = {
@@ -112,12 +117,7 @@ def has_native_bfloat16(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
-    return may_use_avx512() and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def may_use_avx512() -> bool:
-    """Return whether ATEN_CPU_CAPABILITY, which limits torch's own vectors, allows more than AVX2."""
-    return os.environ.get("ATEN_CPU_CAPABILITY", "avx512").lower() not in ("default", "avx2")
+    return not cpu_flags().isdisjoint({"avx512_bf16", "amx_tile"})
 
 
 def has_fast_float16(device: torch.device) -> bool:
@@ -198,20 +198,24 @@ def describe(device: torch.device) -> str:
     return f"cpu ({cores()} cores)"
 
 
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """Return the features that CPUINFO lists for every core; none if it cannot be read.
+
+    ATEN_CPU_CAPABILITY=avx2 hides AVX-512 and AMX, as it does from torch's own kernels.
+    """
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    listed = [{*line.partition(":")[2].split()} for line in lines if line.startswith(("flags", "Features"))]
+    flags = set.intersection(*listed) if listed else set()
+    limited = os.environ.get("ATEN_CPU_CAPABILITY", "").lower() in ("default", "avx2")
+    return frozenset(flag for flag in flags if not (limited and flag.startswith(("avx512", "amx"))))
+
+
 def processor_features() -> list[str]:
     """Return the vector features of this CPU that decide which code paths compute."""
-    import torch
-
-    if not may_use_avx512():
-        return ["avx2"] if torch.cpu._is_avx2_supported() else []
-    return [
-        name
-        for name, present in (
-            ("avx2", torch.cpu._is_avx2_supported()),
-            ("avx512", torch.cpu._is_avx512_supported()),
-            ("avx512_vnni", torch.cpu._is_vnni_supported()),
-            ("avx512_bf16", torch.cpu._is_avx512_bf16_supported()),
-            ("amx", torch.cpu._is_amx_tile_supported()),
-        )
-        if present
-    ]
+    names = {"avx512f": "avx512", "amx_tile": "amx"}
+    flags = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+    return [names.get(flag, flag) for flag in flags if flag in cpu_flags()]

@@ -15,7 +15,6 @@ from models.checkpoint.tensors import expected_shapes
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
-from models.ops.kernel_library import fitting
 from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps, rotations
 
 P = TypeVar("P", Linear, Norm, Tensor)
@@ -75,7 +74,7 @@ class Weights(ABC):
                 reads=reads or names[0],
                 feeds=feeds,
                 dtype=self.ops.dtype,
-                kernels=fitting(self.ops.dtype, self.config.hidden_size),
+                kernels=self.ops.kernels,
             )
         weight, bias = (
             torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])

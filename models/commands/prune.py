@@ -23,12 +23,14 @@ def command(
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
     from models.checkpoint.hub import locate
-    from models.compress.prune import prune, transformers_refusal
 
     check_empty(out)
     source = locate(model)
     config = read_config(source)
     weights = parse_mask(mask, config, read_stored_masks(source, config))
+
+    from models.compress.prune import prune, transformers_refusal  # imports torch
+
     with new_directory(out) as draft:
         pruned = prune(source, draft, weights)
     sizes = {

@@ -44,7 +44,7 @@ from models.compress.prune import write_checkpoint
 from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
 from models.networks import build
-from models.ops.quantized import QuantizedMap
+from models.ops.int8 import QuantizedMap
 from models.ops.torch import activate, normed
 from models.selection import Chosen
 

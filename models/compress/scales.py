@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.quantized import ZERO_POINT, QuantizedMap
+from models.ops.int8 import ZERO_POINT, QuantizedMap
 
 SEARCHED = 1_024
 """Tokens that the search for the best scales looks at; the extremes are those of all tokens."""

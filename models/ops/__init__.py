@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from models.checkpoint.config import ModelConfig
+from models.ops import kernel_library
 from models.ops.cpu import CpuOps
+from models.ops.kernels import DTYPES
 from models.ops.torch import TorchOps
 
 __all__ = ["TorchOps", "choose"]
@@ -14,7 +16,7 @@ __all__ = ["TorchOps", "choose"]
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
     if device.type == "cpu":
-        return CpuOps(dtype, head_size=config.head_size)
+        return CpuOps(dtype, kernel_library.best() if dtype in DTYPES else None)
     if device.type == "cuda":
         from models.ops import cuda  # its kernel takes as long to import as torch itself
 

@@ -58,8 +58,8 @@ class Causal:
         query, key, value = by_head.split_with_sizes(widths)
         turn = self.rotation[start : start + len(projected)]
         return (
-            _turned(rms_normed(query, self.query_norm, self.eps), turn),
-            _turned(rms_normed(key, self.key_norm, self.eps), turn),
+            turned(rms_normed(query, self.query_norm, self.eps), turn),
+            turned(rms_normed(key, self.key_norm, self.eps), turn),
             value,
         )
 
@@ -80,8 +80,8 @@ def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
 
 
-def _turned(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate (h, T, d) by rows of `models.ops.torch.rotations`, (T, d)."""
+def turned(x: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate (…, d) by rows of `models.ops.torch.rotations`, broadcastable to (…, d)."""
     cosine, sine = rotation.chunk(2, -1)
     one, other = x.float().chunk(2, -1)
     return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1).to(x.dtype)

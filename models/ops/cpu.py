@@ -1,8 +1,7 @@
 """The network's operators on a CPU: oneDNN's prepacked products and our own compiled kernels.
 
 `torch.ops.mkldnn._linear_pointwise` is private to torch. It is used only on the torch release on which it was
-checked, and after a self-test; everywhere else plain `linear` gives the same answers. The compiled kernels
-(`models.ops.kernels`) are used if the processor and a compiler allow it.
+checked, and after a self-test; everywhere else plain `linear` gives the same answers.
 """
 
 from __future__ import annotations
@@ -10,24 +9,12 @@ from __future__ import annotations
 import functools
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
 from models.ops.causal import Causal
-from models.ops.kernel_library import fitting
-from models.ops.kernels import BLOCK, Kernels, Normalisation, filled, from_tiles, to_tiles
-from models.ops.torch import (
-    PLAIN_POSITIONS,
-    Linear,
-    Norm,
-    Positions,
-    RmsNorm,
-    TorchOps,
-    activate,
-    nbytes,
-    normed,
-)
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, RmsNorm, TorchOps, activate, nbytes
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -53,50 +40,39 @@ ON_TILES = ("none", "gelu", "gelu_tanh", "silu")
 
 
 class CpuOps(TorchOps):
-    """oneDNN products and compiled kernels, each only if it works here.
-
-    head_size: of the network; the kernels compute heads and rows whose sizes are multiples of 16.
-    """
+    """oneDNN products and compiled kernels (None: there are none here)."""
 
     max_pack_bytes = LARGEST_ACTIVATION
 
-    def __init__(self, dtype: torch.dtype, *, head_size: int) -> None:
+    def __init__(self, dtype: torch.dtype, kernels: Kernels | None) -> None:
         super().__init__(torch.device("cpu"), dtype)
-        self._attention_kernels = fitting(dtype, head_size)
+        self.kernels = kernels
 
-    @property
-    def kernels(self) -> str | None:
-        """Return the level of our compiled kernels that computes attention; None if torch does."""
-        return None if self._attention_kernels is None else self._attention_kernels.name
+    def _fitting(self, size: int) -> Kernels | None:
+        """Return the kernels, if they compute heads (or rows) of `size` numbers."""
+        return self.kernels if size % SIZE_MULTIPLE == 0 else None
 
     def linear(
         self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
     ) -> Linear:
         """Lay out an affine map for our kernel on tiles, or for oneDNN if its products of this dtype work."""
-        kernels = fitting(weight.dtype, BLOCK)
-        if kernels is not None and fits(kernels, weight.dtype, activation):
-            return TileLinear(weight, bias, activation, norm, kernels)
+        if self.kernels is not None and fits(self.kernels, weight.dtype, activation):
+            return TileLinear(weight, bias, activation, norm, self.kernels)
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation, norm)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation by our kernel, or by torch."""
-        kernels = fitting(weight.dtype, len(weight))
-        return Norm(weight, bias, eps) if kernels is None else KernelNorm(weight, bias, eps, kernels)
+        return Norm(weight, bias, eps, self._fitting(len(weight)))
 
     def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
         """Return a normalisation by our kernel, or by torch."""
-        kernels = fitting(weight.dtype, len(weight))
-        return (
-            super().rms_norm(weight, eps, offset)
-            if kernels is None
-            else KernelRmsNorm(weight, eps, offset, kernels)
-        )
+        return RmsNorm(weight, eps, offset, self._fitting(len(weight)))
 
     def causal(
         self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
     ) -> Tensor:
         """Attend as `TorchOps.causal` does; the kernel reads the pack segment by segment."""
-        kernels = self._attention_kernels
+        kernels = self._fitting(causal.rotation.shape[1])
         if kernels is None:
             return super().causal(projected, batch, causal, head_weights)
         prefixes = None
@@ -118,40 +94,12 @@ class CpuOps(TorchOps):
         positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
-        if self._attention_kernels is None:
+        kernels = self._fitting(projected.shape[1] // (3 * heads))
+        if kernels is None:
             return super().attention(projected, batch, heads, head_weights, positions)
-        return self._attention_kernels.attention(
+        return kernels.attention(
             projected, batch.offsets, heads, head_weights, positions, first_only=batch.first_only
         )
-
-
-class KernelNorm(Norm):
-    """Layer normalisation by our compiled kernel."""
-
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float, kernels: Kernels) -> None:
-        super().__init__(weight, bias, eps)
-        self._kernels = kernels
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x: (T, D) → (T, D)."""
-        return self._kernels.layer_norm(x, self.weight, self.bias, self.eps)
-
-    @property
-    def in_kernels(self) -> Normalisation:
-        """Return weight, bias and epsilon."""
-        return self.weight, self.bias, self.eps
-
-
-class KernelRmsNorm(RmsNorm):
-    """Normalisation by the root mean square by our compiled kernel."""
-
-    def __init__(self, weight: Tensor, eps: float, offset: float, kernels: Kernels) -> None:
-        super().__init__(weight, eps, offset)
-        self._kernels = kernels
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x: (T, D) → (T, D)."""
-        return self._kernels.rms_norm(x, self.factor, self.eps)
 
 
 class TileLinear(Linear):
@@ -175,16 +123,14 @@ class TileLinear(Linear):
         """Compute the map as `Linear` does."""
         if residual is None:
             return self._computed(x, self.activation)
-        inside = None if self.norm is None else self.norm.in_kernels
-        y = self._computed(x, "add", residual, inside)
-        return y if inside else normed(y, self.norm)
+        return self._computed(x, "add", residual, self.norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
         return self._computed(x, "multiply", other(x))
 
     def _computed(
-        self, x: Tensor, finish: str, other: Tensor | None = None, norm: Normalisation | None = None
+        self, x: Tensor, finish: str, other: Tensor | None = None, norm: Norm | None = None
     ) -> Tensor:
         return self._kernels.affine(x, self._weight, self._filled_bias, len(self.bias), finish, other, norm)
 
@@ -243,23 +189,17 @@ def can_prepack(dtype: torch.dtype) -> bool:
     if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
         return False
     generator = torch.Generator().manual_seed(0)
-    x, weight, bias, residual = (
-        torch.randn(*shape, generator=generator).to(dtype) for shape in ((16, 48), (32, 48), (32,), (16, 32))
-    )
-    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+    x, weight, residual = (torch.randn(16, 16, generator=generator).to(dtype) for _ in range(3))
+    plain, tolerance = Linear(weight, weight[0]), 1e-5 if dtype == torch.float32 else 5e-2
     try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        plain = F.linear(x, weight, bias)
-        added, multiplied = (_operator().binary(x, residual, packed, bias, how) for how in ("add", "mul"))
-        agree = torch.equal(packed.to_dense(), weight)
-        agree &= torch.allclose(added, plain + residual, rtol=tolerance, atol=tolerance * 10)
-        agree &= torch.allclose(multiplied, plain * residual, rtol=tolerance, atol=tolerance * 10)
-        for activation, (name, algorithm) in FUSED.items():
-            fused = _operator()(x, packed, bias, name, [], algorithm)
-            agree &= torch.allclose(fused, activate(plain, activation), rtol=tolerance, atol=tolerance * 10)
+        packed = PrepackedLinear(weight, weight[0])
+        found, added = packed(x), packed(x, residual)
     except (RuntimeError, AttributeError):
         return False
-    return agree
+    return all(
+        torch.allclose(ours, exact, rtol=tolerance, atol=tolerance * 10)
+        for ours, exact in ((found, plain(x)), (added, plain(x, residual)))
+    )
 
 
 @functools.cache

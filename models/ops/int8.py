@@ -12,7 +12,8 @@ same integers give the same answers, slower.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +22,44 @@ from torch import Tensor
 from models.ops.cpu import FUSED, fits
 from models.ops.integer_products import input_bits, operator
 from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
-from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale, quantize_by_torch
 from models.ops.torch import Linear, Norm, Tensors, activate, nbytes, normed
+
+ZERO_POINT = 128
+"""The quantized value that stands for the midpoint of a channel."""
 
 MIDDLE = ZERO_POINT + 0.5
 """What is added to an input without scales before it is truncated to an integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelScale:
+    """Quantization of an input channel by channel: x ≈ scale·(q − 128) + midpoint.
+
+    scale, midpoint: (in,) float32; None: scale 1 and midpoint 0.
+    """
+
+    scale: Tensor | None = None
+    midpoint: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorScale:
+    """Quantization of a whole tensor: x ≈ scale·(q − zero_point). A product can write it itself."""
+
+    scale: float
+    zero_point: int
+
+
+class QuantizedMap(NamedTuple):
+    """The integers of an affine map: y = weight_scale·((q − zero point)·weightᵀ) + bias.
+
+    weight: (out, in) int8; weight_scale: (out,) float32, the value of one unit of a row's integer sum;
+    bias: (out,) float32, which includes the effect of the input's midpoint.
+    """
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor
 
 
 class Int8Linear(Linear):
@@ -60,7 +94,7 @@ class Int8Linear(Linear):
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         bits = input_bits() if weight.device.type == "cpu" else 0
         writes = target is None or activation in ("gelu", "gelu_tanh")
-        self._tiled = bits == 8 and fits(kernels, dtype, activation) and writes
+        tiled = bits == 8 and fits(kernels, dtype, activation) and writes
         self._packed = bits > 0
         self._merged = 2 ** (8 - bits) if self._packed else 1
         """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
@@ -69,7 +103,7 @@ class Int8Linear(Linear):
         self._shape = weight.shape
         self._of_tiles: tuple[Tensor, Tensor, Tensor] | None = None
         """Start, scale and bias of the sums on tiles."""
-        if self._tiled:
+        if tiled:
             input_scale, zero_point = self._input
             start = -zero_point * weight.sum(1, dtype=torch.int32)
             self._of_tiles = filled(start), filled(scale * input_scale), filled(self._bias)
@@ -78,7 +112,7 @@ class Int8Linear(Linear):
             self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         else:
             self._weight = weight.float()
-        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._tiled and whole)
+        self._takes_input_as_it_is = isinstance(source, TensorScale) or (tiled and whole)
         self.bias = self._bias
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
@@ -124,31 +158,34 @@ class Int8Linear(Linear):
             )
         if residual is None:
             return self._kernels.affine_int8(*how, self.activation, source=source)
-        inside = None if self.norm is None else self.norm.in_kernels
-        y = self._kernels.affine_int8(*how, "add", residual, source=source, norm=inside)
-        return y if inside else normed(y, self.norm)
+        return self._kernels.affine_int8(*how, "add", residual, source=source, norm=self.norm)
 
     def _product(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
         """Compute the map by oneDNN or torch."""
-        if not self._packed:
-            return self._by_torch(quantized, residual)
-        if self.target is not None:
-            return self._quantized_output(quantized, self.target)
-        if residual is not None:  # "sum" writes into the residual
-            y: Tensor = operator().binary(
+        if self._packed and self.activation in FUSED:
+            if self.target is not None:
+                return self._quantized_output(quantized, self.target)
+            if residual is None:
+                return self._pointwise(quantized, self.activation, self.dtype)
+            added: Tensor = operator().binary(  # "sum" writes into the residual
                 *(*self._arguments(quantized), residual, self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
-            return y
-        if self.activation in FUSED:
-            return self._pointwise(quantized, self.activation, self.dtype)
-        return activate(self._pointwise(quantized, "none", torch.float32), self.activation).to(self.dtype)
+            return added
+        if self._packed:
+            y = self._pointwise(quantized, "none", torch.float32)
+        else:
+            scale, zero_point = self._input
+            sums = F.linear(quantized.float().sub_(zero_point), self._weight)
+            y = torch.addcmul(self._bias, sums, self._scale * scale)
+        y = activate(y, self.activation)
+        if self.target is None:
+            return (y if residual is None else y.add_(residual)).to(self.dtype)
+        scale, zero_point = self._of_products(self.target)
+        return y.div_(scale).round_().add_(zero_point).clamp_(0, self._largest).to(torch.uint8)
 
     def _quantized_output(self, quantized: Tensor, target: TensorScale) -> Tensor:
         scale, zero_point = self._of_products(target)
-        if self.activation not in FUSED:
-            y = activate(self._pointwise(quantized, "none", torch.float32), self.activation)
-            return y.div_(scale).round_().add_(zero_point).clamp_(0, self._largest).to(torch.uint8)
         if self._merged == 1 or self._kernels is None or self.activation not in ("gelu", "gelu_tanh"):
             y = self._pointwise(quantized, self.activation, torch.uint8, scale, zero_point)
             return y if self._merged == 1 else y.clamp_(max=self._largest)
@@ -236,19 +273,27 @@ class Int8Linear(Linear):
 
     def _integers(self) -> Tensor:
         """Return the weight's integers, (out, in) int8."""
-        if self._tiled:
+        if self._of_tiles is not None:
             outputs, inputs = self._shape
             return from_tiles(self._weight)[:outputs, :inputs].contiguous()
         return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
 
-    def _by_torch(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
-        scale, zero_point = self._input
-        sums = F.linear(quantized.float().sub_(zero_point), self._weight)
-        y = activate(torch.addcmul(self._bias, sums, self._scale * scale), self.activation)
-        if self.target is None:
-            return (y if residual is None else y.add_(residual)).to(self.dtype)
-        y = y.div_(self.target.scale).round_().add_(self.target.zero_point)
-        return y.clamp_(0, 255).to(torch.uint8)
+
+def quantize_by_torch(
+    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float, largest: int = 255
+) -> tuple[Tensor, Tensor]:
+    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … largest and truncated.
+
+    x: (T, D); multiplier, shift: (D,) float32, both or neither.
+    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
+    """
+    y = x.float()
+    not_finite = ~(y * 0).sum(1).isfinite()
+    if multiplier is None or shift is None:
+        y = torch.add(y, zero_point, out=None if y is x else y)
+    else:
+        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
+    return y.clamp_(0, largest).to(torch.uint8), not_finite
 
 
 def read_map(

@@ -19,25 +19,19 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from models.device import may_use_avx512
-
 SOURCES = Path(__file__).with_name("native")
 BUILT = Path(__file__).with_name("built")
-CPUINFO = Path("/proc/cpuinfo")
-"""Where Linux lists the features that the processor has and the kernel has switched on."""
-
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp"),
     *("-fno-exceptions", "-fno-math-errno", "-Wno-psabi"),
 )
-SECONDS_TO_COMPILE = 120
 
 
 class Level(NamedTuple):
     """A set of processor features that a library is compiled for.
 
     machine: as `platform.machine` names it. flags: the compiler's.
-    features: all that the flags allow, as CPUINFO names them.
+    features: all that the flags allow, as `models.device.cpu_flags` names them.
     """
 
     name: str
@@ -79,21 +73,6 @@ def levels_of_machine() -> tuple[Level, ...]:
     return tuple(level for level in LEVELS if level.machine == platform.machine())
 
 
-def features_here() -> frozenset[str]:
-    """Return the features that CPUINFO lists for every core; none if it cannot be read.
-
-    ATEN_CPU_CAPABILITY=avx2 hides AVX-512 and AMX, as it does from torch's own kernels.
-    """
-    try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    cores = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    features = frozenset(cores[0]).intersection(*cores) if cores else frozenset()
-    hidden = () if may_use_avx512() else ("avx512", "amx")
-    return frozenset(feature for feature in features if not feature.startswith(hidden))
-
-
 def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
     """Compile the kernels for each level, unless that was done before.
 
@@ -119,32 +98,24 @@ def build(level: Level) -> Path:
     library = BUILT / _name(level)
     if library.exists():
         return library
+    compiler = [f"{level.machine}-linux-gnu-g++"]
+    if level.machine == platform.machine():
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     BUILT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
-        _compile(level.machine, [*FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")])
+        command = [*compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")]
+        try:
+            done = subprocess.run(command, capture_output=True, errors="replace", check=False)
+        except OSError as error:
+            raise OSError(f"no C++ compiler: {error}") from None
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
         made.replace(library)  # atomic: other processes may be building or loading it
     for old in BUILT.glob(f"kernels-{level.name}-*"):
         if old != library:
             old.unlink(missing_ok=True)
     return library
-
-
-def _compile(machine: str, arguments: list[str]) -> None:
-    try:
-        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-        if machine != platform.machine():
-            compiler = [f"{machine}-linux-gnu-g++"]
-        command = [*compiler, *arguments]
-        done = subprocess.run(
-            command, capture_output=True, errors="replace", timeout=SECONDS_TO_COMPILE, check=False
-        )
-    except (OSError, ValueError) as error:
-        raise OSError(f"no C++ compiler: {error}") from None
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"the compiler took more than {SECONDS_TO_COMPILE} s") from None
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
 
 
 def library_of(level: Level) -> Path:

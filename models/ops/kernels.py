@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.ops.causal import Causal
 from models.ops.relative import laid_out
-from models.ops.torch import PLAIN_POSITIONS, Positions
+from models.ops.torch import PLAIN_POSITIONS, Norm, Positions, normed
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -24,9 +24,6 @@ SIZE_MULTIPLE = 16
 
 BLOCK, STEP = 32, 64
 """Outputs, and bytes of the inputs, that a map's kernel reads together; other sizes are filled with zeros."""
-
-Normalisation = tuple[Tensor, Tensor, float]
-"""Weight and bias, (D,) of the dtype of the rows, and epsilon of a layer normalisation."""
 
 Quantization = tuple[Tensor | None, Tensor | None, float]
 """Multiplier, shift and middle, as `Kernels.quantize` takes them."""
@@ -77,45 +74,32 @@ class Kernels:
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
+        """Attend as `TorchOps.attention` does; heads have a multiple of SIZE_MULTIPLE numbers.
 
-        projected: (T, 3·h·d) float32 or bfloat16, queries, keys and values of h heads; offsets:
-            (B + 1,) int32, contiguous, where sequences begin and end; head_weights: (B, h), or (1, h) for all
-            sequences; it may have fewer rows if the last sequences are empty.
-        first_only: only each sequence's first token attends. positions: of these heads; they reach as far as
-            the longest sequence.
-        Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
-        tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
+        projected: (T, 3·h·d) float32 or bfloat16; offsets: (B + 1,) int32, where sequences begin and end;
+            head_weights: it may lack rows of empty sequences at the end.
+        first_only: only each sequence's first token attends. positions: they reach as far as the longest
+            sequence.
+        Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for tokens of no
+        sequence. A sequence's result has the same bits in any pack and for any thread count.
         Raises MemoryError if there is not enough memory for the longest sequence, ValueError for tensors of
         another form.
         """
-        projected = projected.contiguous()
-        tokens, columns = projected.shape
-        size, sequences = columns // (3 * heads), offsets.numel() - 1
-        attend = self._attend.get(projected.dtype)
-        if attend is None or columns != 3 * heads * size or size % SIZE_MULTIPLE or sequences < 0:
-            raise ValueError(
-                f"{tuple(projected.shape)} {projected.dtype}; needed: {heads} heads of a multiple of "
-                f"{SIZE_MULTIPLE} in float32 or bfloat16, and an offset"
-            )
-        weights = None if head_weights is None else head_weights.float().contiguous()
-        weight_rows = 0 if weights is None else len(weights)
-        rotation, window, distances = positions.rotation, positions.window, None
-        turns = 0 if rotation is None else len(rotation)
+        (tokens, columns), sequences = projected.shape, len(offsets) - 1
+        size, rotation, window = columns // (3 * heads), positions.rotation, positions.window
+        turns, distances = 0 if rotation is None else len(rotation), None
         if positions.relative is not None:
-            distances = laid_out(positions.relative, heads, size, projected.dtype, tiles=self.multiplies)
-        out = projected.new_empty(sequences if first_only else tokens, columns // 3)
-        problem = attend(
-            *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
-            *(sequences, heads, size, _address(weights, torch.float32, weight_rows * heads)),
-            *(weight_rows, first_only, _address(rotation, torch.float32, turns * size), turns),
-            *(-1 if window is None else window, distances, out.data_ptr(), torch.get_num_threads()),
+            distances = laid_out(positions.relative, size, projected.dtype, tiles=self.multiplies)
+        weights, rows = _weights(head_weights)
+        out = projected.new_empty(sequences if first_only else tokens, heads * size)
+        problem = self._attend[projected.dtype](
+            *(_address(projected, projected.dtype, tokens * 3 * heads * size), tokens),
+            *(_address(offsets, torch.int32, sequences + 1), sequences, heads, size),
+            *(_address(weights, torch.float32, rows * heads), rows, first_only),
+            *(_address(rotation, torch.float32, turns * size), turns, -1 if window is None else window),
+            *(distances, out.data_ptr(), torch.get_num_threads()),
         )
-        _check(
-            problem,
-            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-            "sequence, a row of the rotation for each position and one of `order` for each distance",
-        )
+        _check(problem, tokens)
         return out
 
     def causal(
@@ -133,32 +117,20 @@ class Kernels:
         how: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as in
             `PackedBatch`. last_only: only each sequence's last token attends.
         """
-        projected = projected.contiguous()
-        tokens, sequences = len(projected), offsets.numel() - 1
-        positions, size = how.rotation.shape
-        heads, attend = how.borders[-1], self._causal.get(projected.dtype)
-        if attend is None or projected.shape[1] != (heads + 2 * how.groups) * size or size % SIZE_MULTIPLE:
-            raise ValueError(
-                f"{tuple(projected.shape)} {projected.dtype}; needed: {heads} heads of queries and "
-                f"{how.groups} of keys, of a multiple of {SIZE_MULTIPLE}, in float32 or bfloat16"
-            )
-        weights = None if head_weights is None else head_weights.float().contiguous()
-        rows = 0 if weights is None else len(weights)
-        borders = torch.tensor(how.borders, dtype=torch.int32)
+        tokens, sequences, (positions, size) = len(projected), len(offsets) - 1, how.rotation.shape
+        heads, borders = how.borders[-1], torch.tensor(how.borders, dtype=torch.int32)
+        weights, rows = _weights(head_weights)
         out = projected.new_empty(sequences if last_only else tokens, heads * size)
-        problem = attend(
-            *(projected.data_ptr(), tokens, _address(offsets, torch.int32, sequences + 1)),
-            *(_address(prefixes, torch.int32, sequences), sequences, borders.data_ptr(), how.groups, size),
+        problem = self._causal[projected.dtype](
+            *(_address(projected, projected.dtype, tokens * (heads + 2 * how.groups) * size), tokens),
+            *(_address(offsets, torch.int32, sequences + 1), _address(prefixes, torch.int32, sequences)),
+            *(sequences, borders.data_ptr(), how.groups, size),
             *(_address(weights, torch.float32, rows * heads), rows, last_only),
             *(_address(how.rotation, torch.float32, positions * size), positions),
             *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
             *(how.eps, out.data_ptr(), torch.get_num_threads()),
         )
-        _check(
-            problem,
-            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-            "sequence and of the rotation for each position; a prefix must be a sequence without one",
-        )
+        _check(problem, tokens)
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -200,8 +172,9 @@ class Kernels:
         x, (rows, width) = _rows(x), x.shape
         out = torch.empty(x.shape, dtype=torch.uint8)
         broken = torch.empty(rows, dtype=torch.bool)
+        factors = (_address(factor, torch.float32, width) for factor in (multiplier, shift))
         count = self._quantize[x.dtype](
-            *(x.data_ptr(), rows, width, *_factors(multiplier, shift, width), middle, largest),
+            *(x.data_ptr(), rows, width, *factors, middle, largest),
             *(out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
@@ -231,30 +204,25 @@ class Kernels:
         outputs: int,
         finish: str,
         other: Tensor | None = None,
-        norm: Normalisation | None = None,
+        norm: Norm | None = None,
     ) -> Tensor:
         """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), SiLU, or with `other` added or
         multiplied.
 
         x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up with zeros as W is;
             finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
-        norm: of the result, as by `layer_norm`.
+        norm: of the result.
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
-        x, other = x.contiguous(), None if other is None else other.contiguous()
-        (rows, inputs), step = x.shape, STEP // 2
-        size = -(-outputs // BLOCK) * BLOCK
-        out = x.new_empty(rows, outputs)
-        out_of_memory = self._affine(
-            *(_address(x, torch.bfloat16, rows * inputs), rows, inputs),
-            _address(tiles, torch.bfloat16, size * -(-inputs // step) * step),
-            *(_address(bias, torch.float32, size), outputs, FINISHES.index(finish)),
-            *(*_ending(finish, other, norm, rows, outputs), out.data_ptr(), torch.get_num_threads()),
+        x, (rows, inputs), size = x.contiguous(), x.shape, -(-outputs // BLOCK) * BLOCK
+        source = _address(x, torch.bfloat16, rows * inputs), rows, inputs
+        weights = (
+            _address(tiles, torch.bfloat16, size * -(-inputs // (STEP // 2)) * (STEP // 2)),
+            _address(bias, torch.float32, size),
         )
-        if out_of_memory:
-            raise MemoryError("not enough memory for an affine map")
-        return out
+        out = x.new_empty(rows, outputs)
+        return _mapped(self._affine, (*source, *weights), out, finish, other, (), norm)
 
     def affine_int8(
         self,
@@ -267,7 +235,7 @@ class Kernels:
         target: tuple[float, float] = (0.0, 0.0),
         *,
         source: Quantization = AS_IT_IS,
-        norm: Normalisation | None = None,
+        norm: Norm | None = None,
     ) -> Tensor:
         """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
 
@@ -281,23 +249,45 @@ class Kernels:
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
         is_quantized = x.dtype is torch.uint8
-        x, other = x.contiguous() if is_quantized else _rows(x), None if other is None else other.contiguous()
+        x = x.contiguous() if is_quantized else _rows(x)
         (rows, inputs), size = x.shape, -(-outputs // BLOCK) * BLOCK
         multiplier, shift, middle = AS_IT_IS if is_quantized else source
-        of_other, *of_norm = _ending(finish, other, norm, rows, outputs)
+        given = _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs)
+        quantization = (*(_address(factor, torch.float32, inputs) for factor in (multiplier, shift)), middle)
+        weights = (
+            _address(tiles, torch.int8, size * -(-inputs // STEP) * STEP),
+            _address(factors[0], torch.int32, size),
+            *(_address(factor, torch.float32, size) for factor in factors[1:]),
+        )
         kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
         out = torch.empty(rows, outputs, dtype=kind)
-        out_of_memory = self._affine_int8(
-            _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
-            *(is_quantized, rows, inputs, *_factors(multiplier, shift, inputs), middle),
-            _address(tiles, torch.int8, size * -(-inputs // STEP) * STEP),
-            *(_address(factors[0], torch.int32, size), _address(factors[1], torch.float32, size)),
-            *(_address(factors[2], torch.float32, size), outputs, FINISHES.index(finish), of_other),
-            *(*target, *of_norm, out.data_ptr(), torch.get_num_threads()),
-        )
-        if out_of_memory:
-            raise MemoryError("not enough memory for an affine map")
-        return out
+        arguments = (given, is_quantized, rows, inputs, *quantization, *weights)
+        return _mapped(self._affine_int8, arguments, out, finish, other, target, norm)
+
+
+def _mapped(
+    function: Any,
+    arguments: tuple[Any, ...],
+    out: Tensor,
+    finish: str,
+    other: Tensor | None,
+    target: tuple[float, ...],
+    norm: Norm | None,
+) -> Tensor:
+    """Call a map's function and return `out`, normalised by the same call if kernels compute that norm."""
+    (rows, outputs), bf16 = out.shape, torch.bfloat16
+    other = None if other is None else other.contiguous()
+    weight, bias, eps = None, None, 0.0
+    if norm is not None and norm.kernels is not None:
+        weight, bias, eps, norm = norm.weight, norm.bias, norm.eps, None
+    out_of_memory = function(
+        *(*arguments, outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs), *target),
+        *(_address(weight, bf16, outputs), _address(bias, bf16, outputs), eps),
+        *(out.data_ptr(), torch.get_num_threads()),
+    )
+    if out_of_memory:
+        raise MemoryError("not enough memory for an affine map")
+    return normed(out, norm)
 
 
 def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
@@ -319,12 +309,23 @@ def _rows(x: Tensor) -> Tensor:
     return x.contiguous()
 
 
-def _check(problem: int, wanted: str) -> None:
-    """Raise the error that an attention kernel's answer stands for. wanted: of its arguments."""
+def _weights(head_weights: Tensor | None) -> tuple[Tensor | None, int]:
+    """Return weights of heads as the attention kernels read them, and the number of their rows."""
+    if head_weights is None:
+        return None, 0
+    return head_weights.float().contiguous(), len(head_weights)
+
+
+def _check(problem: int, tokens: int) -> None:
+    """Raise the error that an attention kernel's answer stands for."""
     if problem == 1:
         raise MemoryError("not enough memory for the attention of the longest sequence")
     if problem:
-        raise ValueError(wanted)
+        raise ValueError(
+            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+            "sequence, a row of the rotation for each position and one of `order` for each distance; a "
+            "prefix must be a sequence without one"
+        )
 
 
 def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | None:
@@ -340,24 +341,6 @@ def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | Non
             f"{tuple(tensor.shape)} {tensor.dtype}{layout}; needed: {count} numbers of {dtype}, contiguous"
         )
     return tensor.data_ptr()
-
-
-def _factors(multiplier: Tensor | None, shift: Tensor | None, width: int) -> list[int | None]:
-    """Return the addresses of what an input is multiplied by before it is quantized, and of what is added."""
-    if (multiplier is None) != (shift is None):
-        raise ValueError("multiplier or shift is None; needed: both or neither")
-    return [_address(tensor, torch.float32, width) for tensor in (multiplier, shift)]
-
-
-def _ending(
-    finish: str, other: Tensor | None, norm: Normalisation | None, rows: int, outputs: int
-) -> tuple[int | None, int | None, int | None, float]:
-    """Return what follows a map: the address of another tensor, and weight, bias and epsilon of a norm."""
-    if (other is None and finish in ("add", "multiply")) or (norm and outputs % SIZE_MULTIPLE):
-        raise ValueError(f"{finish!r} needs another tensor, and a norm a multiple of {SIZE_MULTIPLE} outputs")
-    weight, bias, epsilon = norm or (None, None, 0.0)
-    of_weight, of_bias = (_address(tensor, torch.bfloat16, outputs) for tensor in (weight, bias))
-    return _address(other, torch.bfloat16, rows * outputs), of_weight, of_bias, epsilon
 
 
 def filled(numbers: Tensor) -> Tensor:

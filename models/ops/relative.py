@@ -28,7 +28,7 @@ class Relative:
     order: (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.
     straight: up to this distance, neighbouring distances have neighbouring rows.
     terms: how many kinds of scores are summed up.
-    slopes: (h,) float32. laid_out: the forms of the tables that the function of this name made.
+    slopes: (h,) float32. laid_out: what the function of this name made, with and without tiles.
     """
 
     keys: Tensor | None = None
@@ -37,7 +37,7 @@ class Relative:
     straight: int = 0
     terms: int = 1
     slopes: Tensor | None = None
-    laid_out: dict[tuple[Any, ...], Any] = field(init=False, repr=False, default_factory=dict)
+    laid_out: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
 
     def only(self, heads: Sequence[int]) -> Self:
         """Return what some heads add. heads: their positions."""
@@ -55,22 +55,19 @@ class Relative:
         return sum(table.numel() * table.element_size() for table in tables)
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """Return what is added to q·kᵀ/√(d·terms), (…, h, n, m); None for nothing.
-
-        query: (…, h, n, d), the first n tokens; key: (…, h, m, d).
-        """
-        count, keys = query.shape[-2], key.shape[-2]
-        distance = torch.arange(keys, device=key.device) - torch.arange(count, device=key.device)[:, None]
+        """Return what is added to q·kᵀ/√(d·terms), (…, h, n, n); None: nothing. query, key: (…, h, n, d)."""
+        position = torch.arange(key.shape[-2], device=key.device)
+        distance = position - position[:, None]
         found: Tensor | None = None
         if self.order is not None:
-            row = self.order[distance + len(self.order) // 2].long()  # (n, m)
+            row = self.order[distance + len(self.order) // 2].long()  # (n, n)
             scale = (query.shape[-1] * self.terms) ** -0.5
             if self.keys is not None:
                 to_position = query @ self.keys.to(query.dtype).mT  # (…, h, n, W)
-                found = to_position.gather(-1, row.expand(*query.shape[:-1], keys)) * scale
+                found = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
             if self.queries is not None:
-                to_content = key @ self.queries.to(key.dtype).mT  # (…, h, m, W)
-                of_keys = to_content.gather(-1, row.mT.expand(*key.shape[:-1], count)).mT * scale
+                to_content = key @ self.queries.to(key.dtype).mT  # (…, h, n, W)
+                of_keys = to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
                 found = of_keys if found is None else found + of_keys
         if self.slopes is not None:
             slope = -self.slopes[:, None, None] * distance.abs()
@@ -110,25 +107,16 @@ class _Relative(ctypes.Structure):
     )
 
 
-def laid_out(relative: Relative, heads: int, size: int, dtype: torch.dtype, *, tiles: bool) -> int:
+def laid_out(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) -> int:
     """Return the address of a layer's distances as the kernel reads them; they live as long as `relative`.
 
-    heads, size, dtype: of the queries. tiles: whether the kernel multiplies bfloat16 on tiles.
-    Raises ValueError for tables of another form.
+    size, dtype: of the queries' heads, and of the tables. tiles: whether the kernel multiplies bfloat16 on
+    tiles.
     """
-    form = heads, size, dtype, tiles
-    if (found := relative.laid_out.get(form)) is not None:
+    if (found := relative.laid_out.get(tiles)) is not None:
         return ctypes.addressof(found[0])
-    tables = [table for table in (relative.keys, relative.queries) if table is not None]
-    slopes = relative.slopes
-    rows = tables[0].shape[1] if tables else 0
-    if (
-        any(table.shape != (heads, rows, size) or table.dtype is not dtype for table in tables)
-        or (tables and (relative.order is None or int(relative.order.max()) >= rows))
-        or (slopes is not None and (slopes.numel() != heads or slopes.dtype is not torch.float32))
-    ):
-        raise ValueError(f"tables of distances that are not of {heads} heads of {size} in {dtype}")
-    per_unit = 4 // dtype.itemsize
+    table = relative.queries if relative.keys is None else relative.keys
+    rows, slopes, per_unit = 0 if table is None else table.shape[1], relative.slopes, 4 // dtype.itemsize
     steps = size // per_unit
     steps += -steps % 16 if tiles and per_unit == 2 else 0
     width = rows + -rows % _ROWS + _SPARE
@@ -138,7 +126,7 @@ def laid_out(relative: Relative, heads: int, size: int, dtype: torch.dtype, *, t
     addresses = (None if part is None else part.data_ptr() for part in parts)
     reach = 0 if relative.order is None else len(relative.order) // 2
     found = _Relative(*addresses, width, steps, reach, relative.straight, relative.terms), parts
-    relative.laid_out[form] = found
+    relative.laid_out[tiles] = found
     return ctypes.addressof(found[0])
 
 

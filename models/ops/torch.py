@@ -10,14 +10,18 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.causal import Causal, attend, rms_normed
+from models.ops.causal import Causal, attend, rms_normed, turned
 from models.ops.relative import Relative
+
+if TYPE_CHECKING:  # they call what this module computes
+    from models.ops.kernels import Kernels
 
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
@@ -112,32 +116,35 @@ class Linear:
 
 
 class Norm:
-    """Layer normalisation over the last dimension. weight, bias: (D,)."""
+    """Layer normalisation over the last dimension.
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+    weight, bias: (D,). kernels: those that compute it; None: torch does.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float, kernels: Kernels | None = None) -> None:
         self.weight = weight
         self.bias = bias
         self.eps = eps
+        self.kernels = kernels
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
+        if self.kernels is not None:
+            return self.kernels.layer_norm(x, self.weight, self.bias, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-    @property
-    def in_kernels(self) -> tuple[Tensor, Tensor, float] | None:
-        """Return weight, bias and epsilon if our kernels compute this; None if torch does."""
-        return None
 
 
 class RmsNorm(Norm):
     """x / √(mean(x²) + ε)·(weight + offset) over the last dimension. weight: (D,)."""
 
-    def __init__(self, weight: Tensor, eps: float, offset: float = 0.0) -> None:
-        super().__init__(weight, weight, eps)
+    def __init__(self, weight: Tensor, eps: float, offset: float, kernels: Kernels | None = None) -> None:
+        super().__init__(weight, weight, eps, kernels)
         self.factor = weight.float() + offset
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
+        if self.kernels is not None:
+            return self.kernels.rms_norm(x, self.factor, self.eps)
         return rms_normed(x, self.factor, self.eps)
 
 
@@ -169,12 +176,12 @@ class Positions:
         return 1 / math.sqrt(head_size * terms)
 
     def bias(self, query: Tensor, key: Tensor, exists: Tensor | None = None) -> Tensor | None:
-        """Return what is added to the scaled scores, broadcastable to (B, h, n, m); None for nothing.
+        """Return what is added to the scaled scores, broadcastable to (B, h, n, n); None for nothing.
 
-        query: (B, h, n, d), the first n of the m tokens of key. exists: (B, m) bool, False for keys that fill
-        up a shorter sequence; its queries, whose results nobody reads, see everything.
+        query, key: (B, h, n, d). exists: (B, n) bool, False for keys that fill up a shorter sequence; its
+        queries, whose results nobody reads, see everything.
         """
-        count, keys = query.shape[-2], key.shape[-2]
+        keys = key.shape[-2]
         visible = None if exists is None else exists[:, None, None]
         if self.window is not None and self.window < keys - 1:
             position = torch.arange(keys, device=key.device)
@@ -183,7 +190,7 @@ class Positions:
         added = None if self.relative is None else self.relative.bias(query, key)
         if visible is None:
             return added
-        hidden = key.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)[..., :count, :]
+        hidden = key.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
         return hidden if added is None else hidden + added
 
 
@@ -200,9 +207,8 @@ class TorchOps:
     max_pack_bytes: int | None = None
     """Bytes of the largest activation that this device computes well in one pass; None: any size."""
 
-    first_queries_alone = False
-    """Whether `_attend` gets only the queries of first tokens if no others are read. Their results may then
-    have other last bits than among all queries."""
+    kernels: Kernels | None = None
+    """Our compiled kernels, which compute attention and norms; None: torch does."""
 
     takes_any_lengths = False
     """Whether attention computes batches with `any_lengths`."""
@@ -210,11 +216,6 @@ class TorchOps:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
-
-    @property
-    def kernels(self) -> str | None:
-        """Return the level of our compiled kernels that computes attention; None if torch does."""
-        return None
 
     def linear(
         self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
@@ -252,26 +253,22 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        alone = batch.first_only and self.first_queries_alone
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-            query = query[:, :, :1] if alone else query
             bias = positions.bias(query, key, group.exists)
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if alone or group.index is None else context[group.index])
-        context = torch.cat(contexts)  # (tokens, h, d) or (sequences, h, d)
+            contexts.append(context if group.index is None else context[group.index])
+        context = torch.cat(contexts)  # (tokens, h, d)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
-                rows = slice(None) if alone else batch.row_of_token[: context.shape[0]]
-                weights = weights[rows]
+                weights = weights[batch.row_of_token[: context.shape[0]]]
             context = (context * weights[..., None]).to(context.dtype)
-        rows_out = len(batch.first_token) if alone else projected.shape[0]
-        context = F.pad(context.flatten(1), (0, 0, 0, rows_out - context.shape[0]))
-        return context if alone else batch.leaving(context)
+        context = F.pad(context.flatten(1), (0, 0, 0, len(projected) - len(context)))
+        return batch.leaving(context)
 
     def causal(
         self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
@@ -281,8 +278,11 @@ class TorchOps:
         Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens leave the batch.
         """
         prefixes = None if batch.prefixes is None else batch.prefixes.tolist()
-        lengths, last_only = batch.lengths.tolist(), batch.last_only
-        context = attend(projected, lengths, causal, head_weights, prefixes=prefixes, last_only=last_only)
+        context = attend(
+            *(projected, batch.lengths.tolist(), causal, head_weights),
+            prefixes=prefixes,
+            last_only=batch.last_only,
+        )
         rows = len(batch.first_token) if batch.last_only else len(projected)
         return F.pad(context, (0, 0, 0, rows - len(context)))
 
@@ -328,10 +328,7 @@ def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
 
     parts: (T, 3, h, d), queries, keys and values; rotation: (T, d), rows of `rotations`.
     """
-    cosine, sine = rotation[:, None, None].chunk(2, -1)  # (T, 1, 1, d/2) each
-    one, other = parts[:, :2].float().chunk(2, -1)  # (T, 2, h, d/2) each
-    turned = torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1)
-    return torch.cat([turned.to(parts.dtype), parts[:, 2:]], 1)
+    return torch.cat([turned(parts[:, :2], rotation[:, None, None]), parts[:, 2:]], 1)
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.cuda import PackOps
-from models.ops.torch import Linear, Norm
+from models.ops.cuda import CudaOps
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, rotated
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -28,9 +28,6 @@ BLOCK = 64
 
 FEWEST_QUERIES = 16
 """A product on tensor cores has at least this many rows."""
-
-LARGEST_NORM = 8192
-"""Numbers of the largest row that one program normalises."""
 
 NO_WINDOW = 1 << 30
 
@@ -160,7 +157,7 @@ class GeluLinear(Linear):
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
 
-class TritonOps(PackOps):
+class TritonOps(CudaOps):
     """One GPU, half precision: our kernels.
 
     Fused GELU computes tanh's form. It is used where its mean error is at most that of the activation that
@@ -180,17 +177,26 @@ class TritonOps(PackOps):
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation."""
-        return (SumNorm if len(weight) <= LARGEST_NORM else Norm)(weight, bias, eps)
+        return SumNorm(weight, bias, eps)
 
-    def _attend_pack(
+    def attention(
         self,
         projected: Tensor,
         batch: PackedBatch,
         heads: int,
-        head_weights: Tensor | None,
-        window: int | None,
+        head_weights: Tensor | None = None,
+        positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
-        size = projected.shape[1] // (3 * heads)
+        """Attend as `TorchOps.attention` does.
+
+        What fills the pack up is undefined, NaN among it; it reaches no sequence.
+        """
+        if positions.relative is not None:
+            return super().attention(projected, batch, heads, head_weights, positions)
+        if positions.rotation is not None:
+            parts = projected.view(len(projected), 3, heads, -1)
+            projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
+        size, window = projected.shape[1] // (3 * heads), positions.window
         rows = (batch.first_token if batch.first_only else projected).shape[0]
         out = projected.new_empty(rows, heads * size)
         row_stride = 0 if head_weights is None or head_weights.shape[0] == 1 else head_weights.stride(0)

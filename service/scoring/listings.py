@@ -43,7 +43,7 @@ def model(classifier: Classifier) -> ModelInfo:
         dtype=network.number_format,
         deterministic=network.deterministic,
         processor=processor_features(),
-        kernels=network.ops.kernels,
+        kernels=None if network.ops.kernels is None else network.ops.kernels.name,
         int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
         kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
         quality=classifier.quality,

@@ -4,7 +4,7 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from models.compress.structure import whole as whole_mask
+from models.compress.prune import whole as whole_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation

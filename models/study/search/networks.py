@@ -13,7 +13,7 @@ from torch import Tensor
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
-from models.compress.cutting import cut
+from models.compress.prune import cut
 from models.device import one_thread
 from models.masks.head_mask import HeadMask
 from models.networks import build

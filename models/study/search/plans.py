@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 
 from models.checkpoint.config import ModelConfig
-from models.compress.structure import whole
+from models.compress.prune import whole
 from models.masks.head_mask import HeadMask
 from models.study.base import Head, Heads
 from models.study.gradients import Gradients

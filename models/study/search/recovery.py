@@ -14,8 +14,7 @@ from models.batch import PackedBatch, pack
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
-from models.compress.cutting import cut
-from models.compress.prune import write_checkpoint
+from models.compress.prune import cut, write_checkpoint
 from models.device import give_back_memory
 from models.learner import Learner
 from models.masks.head_mask import HeadMask

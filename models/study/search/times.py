@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
-from models.compress.structure import whole as whole_mask
+from models.compress.prune import whole as whole_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.study.search.networks import Networks

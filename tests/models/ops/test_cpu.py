@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.ops import cpu
+from models.ops import cpu, kernel_library
 from models.ops.cpu import CpuOps, TileLinear, can_prepack
 from models.ops.torch import activate
 
@@ -23,7 +23,7 @@ def fresh_probe() -> Iterator[None]:
 def test_every_activation_and_an_added_residual(activation: str, dtype: torch.dtype, rows: int) -> None:
     weight, bias = torch.randn(24, 40), torch.randn(24)
     x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
-    ours = CpuOps(dtype, head_size=8).linear(weight.to(dtype), bias.to(dtype), activation)
+    ours = CpuOps(dtype, kernel_library.best()).linear(weight.to(dtype), bias.to(dtype), activation)
 
     exact = activate(x.double() @ weight.to(dtype).double().T + bias.to(dtype).double(), activation)
 
@@ -43,7 +43,7 @@ def test_another_torch_release_falls_back_to_plain_products(monkeypatch: pytest.
     weight, bias, x = torch.randn(8, 8), torch.randn(8), torch.randn(5, 8)
 
     assert not can_prepack(torch.float32)
-    ours = CpuOps(torch.float32, head_size=8).linear(weight, bias, "gelu")
+    ours = CpuOps(torch.float32, None).linear(weight, bias, "gelu")
     torch.testing.assert_close(ours(x), torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias)))
 
 

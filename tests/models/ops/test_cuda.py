@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.batch import pack
+from models.batch import PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
 from models.network import Bert, Network
 from models.ops import cuda
-from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
-from models.ops.torch import TorchOps, attention_probabilities
+from models.ops.cuda import CudaOps
+from models.ops.torch import TorchOps
+from models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (
@@ -45,36 +46,6 @@ class FakeGpuOps(CudaOps):
 
     def synchronize(self) -> None:
         self._gpu.wait()
-
-
-def varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    longest_query: int,
-    longest_key: int,
-    *,
-    window_size: tuple[int, int] = (-1, -1),
-    num_splits: int | None = None,
-) -> Tensor:
-    """Attend as torch's `varlen_attn` does: the last query of a sequence is at its last key."""
-    assert num_splits in (1, None)
-    out = torch.full_like(query, torch.nan)  # as on a GPU, nothing is written for tokens of no sequence
-    ends = zip(*(bounds.tolist() for at in (queries, keys) for bounds in (at[:-1], at[1:])), strict=True)
-    for start, stop, first, last in ends:
-        assert stop - start <= longest_query
-        assert last - first <= longest_key
-        q = query[start:stop].transpose(0, 1)
-        k, v = (part[first:last].transpose(0, 1) for part in (key, value))
-        position = torch.arange(stop - start) + (last - first) - (stop - start)
-        distance = (position[:, None] - torch.arange(last - first)).abs()
-        beyond = distance > (window_size[0] if window_size[0] >= 0 else longest_key)
-        bias = torch.zeros(distance.shape).masked_fill(beyond, -torch.inf)
-        if last > first:
-            out[start:stop] = (attention_probabilities(q, k, bias.to(q.dtype)) @ v).transpose(0, 1)
-    return out
 
 
 @functools.cache
@@ -214,14 +185,11 @@ MASKED: dict[str, Callable[[Network], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
 @pytest.mark.parametrize("masked", MASKED)
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_a_pass_reads_no_value_and_waits_for_no_copy(
-    family: str, masked: str, ops: Callable[[torch.device, torch.dtype], CudaOps]
-) -> None:
+def test_a_pass_reads_no_value_and_waits_for_no_copy(family: str, masked: str) -> None:
     model = random_model(11) if family == "bert" else random_modernbert(11)
-    network = network_of(model, torch.bfloat16, device=META, ops=ops(META, torch.bfloat16))
+    network = network_of(model, torch.bfloat16, device=META, ops=CudaOps(META, torch.bfloat16))
     mask, cut = MASKED[masked](network), masked.endswith("cut")
     batch = pack(pairs_of(), device=META)
     if cut:
@@ -233,140 +201,43 @@ def test_a_pass_reads_no_value_and_waits_for_no_copy(
     assert copies.indexed_by_lists == 0
 
 
-@pytest.mark.parametrize(
-    ("size", "dtype", "capability", "fits"),
-    [
-        (64, torch.bfloat16, (9, 0), True),
-        (16, torch.float16, (8, 0), True),
-        (256, torch.float16, (8, 6), True),
-        (26, torch.bfloat16, (9, 0), False),
-        (264, torch.bfloat16, (9, 0), False),
-        (64, torch.float16, (7, 5), False),
-        (64, torch.float32, (9, 0), False),
-    ],
-)
-def test_the_variable_length_kernel_is_used_only_where_it_works(
-    size: int, dtype: torch.dtype, capability: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_on_which_our_kernels_do_not_work_computes_in_padded_groups(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    assert fits_varlen(size, dtype, capability) is fits
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(cuda, "varlen_attn", varlen)
-    monkeypatch.setitem(sys.modules, "models.ops.triton", None)  # torch came without Triton
-    assert type(cuda.choose(size, CPU, dtype)) is (VarlenOps if fits else CudaOps)
-
-
-def refuses(message: str) -> Callable[..., Tensor]:
-    def kernel(*_: object, **__: object) -> Tensor:
-        raise RuntimeError(f"{message}\nCompile with TORCH_USE_CUDA_DSA to enable device-side assertions.")
-
-    return kernel
-
-
-def takes_no_splits(*arguments: Any, num_splits: int | None = None, **options: Any) -> Tensor:
-    if num_splits is not None:
-        raise RuntimeError("num_splits is not supported by Flash Attention 2")
-    return varlen(*arguments, **options)
-
-
-def ignores_windows(*arguments: Any, **_: object) -> Tensor:
-    return varlen(*arguments)
-
-
-@pytest.fixture
-def half_heads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Tensor]], CudaOps]:
-    """Choose the operators of a GPU that has this variable-length kernel, for heads of 16."""
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setitem(sys.modules, "models.ops.triton", None)
-
-    def choose(kernel: Callable[..., Tensor]) -> CudaOps:
-        monkeypatch.setattr(cuda, "varlen_attn", kernel)
-        return cuda.choose(16, CPU, torch.bfloat16)
-
-    return choose
-
-
-@pytest.mark.parametrize(
-    ("kernel", "reason"),
-    [
-        (
-            refuses("CUDA error: no kernel image is available for execution on the device"),
-            "fails: CUDA error: no kernel image is available for execution on the device",
-        ),
-        (ignores_windows, "computes something else than torch's plain operators"),
-    ],
-)
-def test_a_gpu_whose_kernel_does_not_work_computes_in_padded_groups(
-    kernel: Callable[..., Tensor],
-    reason: str,
-    half_heads: Callable[[Callable[..., Tensor]], CudaOps],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert type(half_heads(kernel)) is CudaOps
+    monkeypatch.setitem(sys.modules, "models.ops.triton", None)  # torch came without Triton
+    assert type(cuda.choose(16, CPU, torch.bfloat16)) is CudaOps
     assert [record.getMessage() for record in caplog.records] == [
-        "the GPU is not as fast as it could be: a pass with our Triton kernels fails: "
+        "the GPU is not as fast as it could be: our Triton kernels are not used: "
         "import of models.ops.triton halted; None in sys.modules",
-        f"attention is computed over padded groups: a pass with Flash Attention {reason}",
     ]
 
 
-@pytest.mark.parametrize(("kernel", "splits"), [(varlen, 1), (takes_no_splits, None)])
-def test_neighbours_do_not_split_a_sequences_keys(
-    kernel: Callable[..., Tensor],
-    splits: int | None,
-    half_heads: Callable[[Callable[..., Tensor]], CudaOps],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ops, given = half_heads(kernel), []
-
-    def watched(*arguments: Any, num_splits: int | None = None, **options: Any) -> Tensor:
-        given.append(num_splits)
-        return varlen(*arguments, **options)
-
-    monkeypatch.setattr(cuda, "varlen_attn", watched)
-    assert type(ops) is VarlenOps
-    batch = pack(pairs_of(), device=CPU)
-    ops.attention(torch.zeros(len(batch.ids), 3 * 2 * 16, dtype=torch.bfloat16), batch, 2)
-    assert given == [splits]
-
-
-def test_the_last_layer_attends_from_first_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    queries: list[int] = []
-
-    def watched(query: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        queries.append(len(query))
-        return varlen(query, *arguments, **options)
-
-    monkeypatch.setattr(cuda, "varlen_attn", watched)
-    batch = pack(pairs_of(), device=CPU)
-    network_with(VarlenOps(CPU, torch.float32)).forward(batch)
-    assert queries == [len(batch.ids), len(batch.ids), len(batch.first_token)]
-
-    class Watched(CudaOps):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype) -> None:
+    class OneHead(CudaOps):
         def _attend(self, query: Tensor, *arguments: Any) -> Tensor:
-            queries.append(query.shape[2])
-            return super()._attend(query, *arguments)
+            return super()._attend(query, *arguments)[:, :1].expand_as(query)
 
-    queries.clear()
-    network_with(Watched(CPU, torch.float32)).forward(batch)
-    groups = len(batch.groups)
-    assert queries[-groups:] == [1] * groups
-    assert min(queries[:-groups]) > 1
+    assert disagreement(CudaOps(CPU, dtype), 64) is None
+    assert disagreement(OneHead(CPU, dtype), 64) == f"attention in {dtype} is not what plain torch computes"
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
-def test_what_fills_a_pack_up_reaches_no_score(
-    ops: type[CudaOps], family: str, pooling: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> None:
     """The stand-in leaves NaN there, as a GPU leaves what was in its memory."""
-    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+
+    class Spoiling(CudaOps):
+        def attention(self, projected: Tensor, batch: PackedBatch, *arguments: Any) -> Tensor:
+            context = super().attention(projected, batch, *arguments)
+            context[batch.rows if batch.first_only else int(batch.lengths.sum()) :] = torch.nan
+            return context
+
     if family == "bert" and pooling == "mean":
         pytest.skip("BERT has no pooling by mean")
     model = random_model(11) if family == "bert" else random_modernbert(11, classifier_pooling=pooling)
-    exact, ours = network_of(model), network_of(model, ops=ops(CPU, torch.float32))
+    exact, ours = network_of(model), network_of(model, ops=Spoiling(CPU, torch.float32))
     pairs = pairs_of()
     batch = pack(pairs, device=CPU)
     assert len(batch.ids) > batch.lengths.sum()

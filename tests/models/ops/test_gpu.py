@@ -50,13 +50,13 @@ def assert_close(ours: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> Non
     assert np.abs(ours - exact).max() <= BOUNDS[dtype] * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("hidden", [64, 96, 104])  # head sizes 16, 24 (Flash Attention) and 26 (neither)
+@pytest.mark.parametrize("hidden", [64, 96])  # head sizes 16 and 24
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
     if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU has no bfloat16")
     plain, network = networks(dtype, hidden)
-    names = {64: "TritonOps", 96: "VarlenOps", 104: "CudaOps"}
+    names = {64: "TritonOps", 96: "CudaOps"}
     fits = dtype != torch.float32 and torch.cuda.get_device_capability() >= (8, 0)
     assert type(network.ops).__name__ == (names[hidden] if fits else "CudaOps")
     pairs = pairs_of()

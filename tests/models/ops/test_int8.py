@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from models.device import cpu_flags
 from models.ops import int8, integer_products, kernel_library
-from models.ops.int8 import Int8Linear
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
 from models.ops.integer_products import input_bits
-from models.ops.kernel_build import features_here
-from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.torch import activate
 
 
@@ -121,23 +120,21 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch_knows", "features", "exact", "bits"),
+    ("features", "exact", "bits"),
     [
-        (True, {"avx2", "avx512_vnni"}, True, 8),
-        (False, {"avx2", "avx_vnni"}, True, 8),
-        (False, {"avx2", "avx_vnni"}, False, 7),
-        (False, {"avx2"}, True, 7),
+        ({"avx2", "avx512_vnni"}, True, 8),
+        ({"avx2", "avx_vnni"}, True, 8),
+        ({"avx2", "avx_vnni"}, False, 7),
+        ({"avx2"}, True, 7),
     ],
     ids=["AVX-512 VNNI", "AVX-VNNI", "products that overflow all the same", "AVX2 alone"],
 )
-@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="the features are those of x86 processors")
 def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
-    torch_knows: bool, features: set[str], exact: bool, bits: int, monkeypatch: pytest.MonkeyPatch
+    features: set[str], exact: bool, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(integer_products, "CHECKED_TORCH", torch.__version__)
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: torch_knows)
-    monkeypatch.setattr(integer_products, "features_here", lambda: features)
-    monkeypatch.setattr(integer_products, "works", lambda bits: exact or bits == 7)
+    monkeypatch.setattr(integer_products, "cpu_flags", lambda: features)
+    monkeypatch.setattr(integer_products, "is_exact", lambda bits: exact or bits == 7)
     input_bits.cache_clear()
     assert input_bits() == bits
     input_bits.cache_clear()
@@ -145,8 +142,7 @@ def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
 
 BITS = """
 import torch
-from models.ops.int8 import Int8Linear
-from models.ops.quantized import ChannelScale, QuantizedMap
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
 from models.ops.integer_products import input_bits
 from models.ops.kernel_library import choice
 from models.device import processor_features
@@ -165,7 +161,7 @@ print(input_bits(), processor_features(), choice().kernels.name, largest.unique(
 )
 def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits: int, largest: int) -> None:
     # oneDNN limited to AVX2 adds in 16 bits, on any processor: with 8 bits, this sum would be wrong by half.
-    if level == "AVX2_VNNI" and "avx_vnni" not in features_here():
+    if level == "AVX2_VNNI" and "avx_vnni" not in cpu_flags():
         pytest.skip("this processor has no AVX-VNNI")
     limits = {"ONEDNN_MAX_CPU_ISA": level, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run(

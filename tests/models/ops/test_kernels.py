@@ -9,12 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.device import cpu_flags
 from models.ops import kernel_library, kernels
 from models.ops.causal import Causal, attend
-from models.ops.kernel_build import Level, features_here, levels_of_machine
+from models.ops.cpu import CpuOps
+from models.ops.kernel_build import Level, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import PLAIN_POSITIONS, Positions, attention_probabilities, rotated, rotations
+from models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.reference import network_of
 
@@ -26,7 +29,7 @@ LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-HERE = [level for level in levels_of_machine() if not level.lacking(features_here())]
+HERE = [level for level in levels_of_machine() if not level.lacking(cpu_flags())]
 
 
 @pytest.fixture(scope="module", params=HERE, ids=lambda level: level.name)
@@ -303,9 +306,8 @@ def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtyp
         assert broken.nonzero().flatten().tolist() == [5, 36]
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 16), (torch.float32, 24)])
-def test_torch_computes_what_the_kernels_cannot(dtype: torch.dtype, size: int) -> None:
-    assert kernel_library.fitting(dtype, size) is None
+def test_torch_computes_what_the_kernels_cannot(ours: Kernels) -> None:
+    assert disagreement(CpuOps(torch.float32, ours), 24) is None
 
 
 def test_gradients_are_computed_by_torch() -> None:

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.device import cpu_flags
 from models.ops import kernel_library
-from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear, TileLinear
-from models.ops.int8 import Int8Linear
-from models.ops.kernel_build import features_here, levels_of_machine
+from models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
+from models.ops.kernel_build import levels_of_machine
 from models.ops.kernels import Kernels
-from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
-from models.ops.torch import activate
+from models.ops.torch import Norm, activate
 
 needs_tiles = pytest.mark.skipif(
-    not any(level.name == "amx" and not level.lacking(features_here()) for level in levels_of_machine()),
+    not any(level.name == "amx" and not level.lacking(cpu_flags()) for level in levels_of_machine()),
     reason="this processor has no AMX",
 )
 
@@ -75,9 +75,9 @@ def test_a_rows_bits_depend_on_nothing_else(ours: Kernels) -> None:
         torch.set_num_threads(before)
 
 
-def a_norm(ours: Kernels, width: int) -> KernelNorm:
+def a_norm(ours: Kernels, width: int) -> Norm:
     weight, bias = torch.randn(2, width, generator=torch.Generator().manual_seed(1)).bfloat16().unbind()
-    return KernelNorm(weight, bias, 1e-12, ours)
+    return Norm(weight, bias, 1e-12, ours)
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -235,7 +235,7 @@ def test_integer_maps_are_computed_on_tiles_and_can_be_cut(ours: Kernels) -> Non
 @needs_tiles
 def test_a_network_in_bfloat16_uses_tiles_where_they_compute_its_activation() -> None:
     weight, bias, _, _ = a_map(64, 64, 1)
-    ops = CpuOps(torch.bfloat16, head_size=16)
+    ops = CpuOps(torch.bfloat16, kernel_library.best())
     assert isinstance(ops.linear(weight, bias, "gelu"), TileLinear)
     assert isinstance(ops.linear(weight, bias, "silu"), TileLinear)
     assert isinstance(ops.linear(weight, bias, "relu"), PrepackedLinear)

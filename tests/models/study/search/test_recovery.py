@@ -12,8 +12,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.checkpoint.config import ModelConfig
-from models.compress.cutting import cut
-from models.compress.structure import whole
+from models.compress.prune import cut, whole
 from models.study.runner import Runner
 from models.study.search import recovery
 from models.study.search.networks import Networks

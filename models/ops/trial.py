@@ -1,0 +1,76 @@
+"""Compares operators with torch's plain ones before they are used: a compiler may get them wrong."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.batch import pack
+from models.checkpoint.tokenizer import EncodedPair
+from models.ops.causal import Causal
+from models.ops.relative import Relative, alibi_slopes, log_buckets
+from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, rotations
+
+LENGTHS, HEADS, SPAN = (1, 16, 37, 70, 150), 3, 16
+"""Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
+
+
+def disagreement(ops: TorchOps, head_size: int) -> str | None:
+    """Return what these operators compute unlike torch's plain ones; None if they agree to their rounding.
+
+    Raises what a kernel, its compiler or a driver raises.
+    """
+    plain = TorchOps(ops.device, torch.float32)
+    bound = 1e-5 if ops.dtype == torch.float32 else 5e-2
+    results = (_results(each, head_size, ops.dtype) for each in (ops, plain))
+    for (what, ours), (_, exact) in zip(*results, strict=True):
+        if not torch.allclose(ours.float(), exact, rtol=bound, atol=bound):
+            return f"{what} in {ops.dtype} is not what plain torch computes"
+    return None
+
+
+def _results(ops: TorchOps, size: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield what these operators compute of the same random numbers, which are rounded to `dtype`."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype).to(ops.device, ops.dtype)
+
+    pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in LENGTHS]
+    batch, tokens, width = pack(pairs, device=ops.device), sum(LENGTHS), HEADS * size
+    angles = rotations(100.0, 2 * max(LENGTHS), size, ops.device)
+    order = log_buckets(SPAN, SPAN, 60, max(LENGTHS) - 1).to(ops.device)
+    slopes = torch.tensor(alibi_slopes(HEADS), device=ops.device)
+    tables = random(2, HEADS, 2 * SPAN, size)
+    relative = Relative(tables[0], tables[1], order, SPAN // 2, 3, slopes)
+    projected, weights = random(len(batch.ids), 3 * width), random(batch.rows, HEADS).float()
+    for some, positions in (
+        (None, PLAIN_POSITIONS),
+        (weights, Positions(window=9)),
+        (weights, Positions(angles, 9)),
+        (None, Positions(relative=relative)),
+    ):
+        yield "attention", ops.attention(projected, batch, HEADS, some, positions)[:tokens]
+        first = ops.attention(projected, batch.of_first_tokens(), HEADS, some, positions)
+        yield "attention of first tokens", first[: batch.rows]
+
+    projected, norms = random(len(batch.ids), (HEADS + 4) * size), random(2, size).float()
+    shared = replace(batch, prefixes=np.array([2, -1, -1, 2, -1], np.int32))
+    for view, (query_norm, key_norm) in ((batch, (None, None)), (shared, norms)):
+        how = Causal((0, 1, HEADS), angles, query_norm, key_norm, 1e-6)
+        yield "causal attention", ops.causal(projected, view, how, weights)[:tokens]
+        last = ops.causal(projected, replace(view, last_only=True), how, weights)
+        yield "causal attention of last tokens", last[: batch.rows]
+
+    x, other = random(2, tokens, width)
+    weight, bias, scale = random(width, width) / 8, random(width), random(width)
+    norm = ops.norm(scale, bias, 1e-12)
+    yield "layer normalisation", norm(x)
+    yield "normalisation by the root mean square", ops.rms_norm(scale, 1e-6, 0.0)(x)
+    if dtype is torch.float32:
+        return  # none of our kernels computes its maps
+    for activation in ("none", "gelu", "gelu_tanh", "silu"):
+        yield f"affine map, {activation},", ops.linear(weight, bias, activation)(x)
+    yield "affine map, normalised,", ops.linear(weight, bias, norm=norm)(x, other)
