@@ -102,7 +102,8 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
             return torch.float32
         if has_native_bfloat16(device):
             return torch.bfloat16
-        return torch.float16 if has_fast_float16(device) else torch.float32
+        tensor_cores = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 7
+        return torch.float16 if tensor_cores else torch.float32
     dtype: torch.dtype = getattr(torch, DTYPES[name])
     if deterministic and dtype != torch.float32:
         raise ModelError(f"deterministic scores need dtype float32, not {name}")
@@ -118,13 +119,6 @@ def has_native_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     return not cpu_flags().isdisjoint({"avx512_bf16", "amx_tile"})
-
-
-def has_fast_float16(device: torch.device) -> bool:
-    """Return whether this is a GPU with tensor cores for float16 (compute capability 7 or newer)."""
-    import torch
-
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 7
 
 
 def is_out_of_memory(error: BaseException) -> bool:

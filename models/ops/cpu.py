@@ -132,7 +132,8 @@ class TileLinear(Linear):
     def _computed(
         self, x: Tensor, finish: str, other: Tensor | None = None, norm: Norm | None = None
     ) -> Tensor:
-        return self._kernels.affine(x, self._weight, self._filled_bias, len(self.bias), finish, other, norm)
+        how = x, self._weight, [self._filled_bias], len(self.bias), finish, other
+        return self._kernels.affine(*how, norm=norm)
 
     @property
     def weight(self) -> Tensor:
@@ -176,11 +177,6 @@ class PrepackedLinear(Linear):
     def weight(self) -> Tensor:
         """Return the weight in its plain layout, (out, in); a copy."""
         return self._weight.to_dense()
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of weight and bias."""
-        return nbytes(self._weight, self.bias)
 
 
 @functools.cache

@@ -33,13 +33,10 @@ MIDDLE = ZERO_POINT + 0.5
 
 @dataclass(frozen=True, slots=True)
 class ChannelScale:
-    """Quantization of an input channel by channel: x ≈ scale·(q − 128) + midpoint.
+    """Quantization of an input channel by channel: x ≈ scale·(q − 128) + midpoint. Both: (in,) float32."""
 
-    scale, midpoint: (in,) float32; None: scale 1 and midpoint 0.
-    """
-
-    scale: Tensor | None = None
-    midpoint: Tensor | None = None
+    scale: Tensor
+    midpoint: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,10 @@ class TensorScale:
 
     scale: float
     zero_point: int
+
+
+Source = ChannelScale | TensorScale | None
+"""How a map's input is quantized. TensorScale: it already is. None: with scale 1 and midpoint 0."""
 
 
 class QuantizedMap(NamedTuple):
@@ -65,10 +66,9 @@ class QuantizedMap(NamedTuple):
 class Int8Linear(Linear):
     """One affine map of 8-bit inputs and weights.
 
-    dtype: of an output that is not quantized. source: how the input is quantized; TensorScale if it already
-    is. target: how to quantize the output; None for floats. Both are of 8 bits, whatever the products take.
-    kernels: those that quantize here; None for torch. `weight` and `bias` are those of the float map that
-    this one stands for.
+    dtype: of an output that is not quantized. target: how to quantize the output; None for floats. Source and
+    target are of 8 bits, whatever the products take. kernels: those that quantize here; None for torch.
+    `weight` and `bias` are those of the float map that this one stands for.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Int8Linear(Linear):
         activation: str = "none",
         *,
         dtype: torch.dtype,
-        source: ChannelScale | TensorScale,
+        source: Source,
         target: TensorScale | None = None,
         norm: Norm | None = None,
         kernels: Kernels | None = None,
@@ -114,7 +114,7 @@ class Int8Linear(Linear):
             self._weight = weight.float()
         self._takes_input_as_it_is = isinstance(source, TensorScale) or (tiled and whole)
         self.bias = self._bias
-        if isinstance(source, ChannelScale) and source.midpoint is not None:
+        if isinstance(source, ChannelScale):
             self.bias = self._bias - self.weight @ source.midpoint
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -153,12 +153,10 @@ class Int8Linear(Linear):
         if self.target is not None:
             scale, zero_point = self._of_products(self.target)
             target = 1 / scale, zero_point + 0.5
-            return self._kernels.affine_int8(
-                *how, f"quantized_{self.activation}", None, target, source=source
-            )
+            return self._kernels.affine(*how, f"quantized_{self.activation}", None, target, source=source)
         if residual is None:
-            return self._kernels.affine_int8(*how, self.activation, source=source)
-        return self._kernels.affine_int8(*how, "add", residual, source=source, norm=self.norm)
+            return self._kernels.affine(*how, self.activation, source=source)
+        return self._kernels.affine(*how, "add", residual, source=source, norm=self.norm)
 
     def _product(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
         """Compute the map by oneDNN or torch."""
@@ -167,17 +165,17 @@ class Int8Linear(Linear):
                 return self._quantized_output(quantized, self.target)
             if residual is None:
                 return self._pointwise(quantized, self.activation, self.dtype)
-            added: Tensor = operator().binary(  # "sum" writes into the residual
-                *(*self._arguments(quantized), residual, self._bias),
-                *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
+            sums = "sum", 1.0, "none", [], ""  # written into the residual
+            y: Tensor = operator().binary(
+                *(*self._arguments(quantized), residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
             )
-            return added
+            return y
         if self._packed:
             y = self._pointwise(quantized, "none", torch.float32)
         else:
             scale, zero_point = self._input
-            sums = F.linear(quantized.float().sub_(zero_point), self._weight)
-            y = torch.addcmul(self._bias, sums, self._scale * scale)
+            products = F.linear(quantized.float().sub_(zero_point), self._weight)
+            y = torch.addcmul(self._bias, products, self._scale * scale)
         y = activate(y, self.activation)
         if self.target is None:
             return (y if residual is None else y.add_(residual)).to(self.dtype)
@@ -216,25 +214,20 @@ class Int8Linear(Linear):
 
     def _factors(self, width: int) -> tuple[Tensor | None, Tensor | None]:
         """Return multiplier and shift of `quantize`, (in,) each; None if only ZERO_POINT is added."""
-        if isinstance(self.source, TensorScale):
-            return None, None
-        scale, midpoint = self.source.scale, self.source.midpoint
         middle = ZERO_POINT / self._merged + 0.5
-        if scale is None or midpoint is None:
-            if self._merged == 1:
-                return None, None
-            return torch.full((width,), 1 / self._merged), torch.full((width,), middle)
-        multiplier = scale.reciprocal() / self._merged
-        return multiplier, middle - midpoint * multiplier
+        if isinstance(self.source, ChannelScale):
+            multiplier = self.source.scale.reciprocal() / self._merged
+            return multiplier, middle - self.source.midpoint * multiplier
+        if self._merged == 1 or self.source is not None:
+            return None, None
+        return torch.full((width,), 1 / self._merged), torch.full((width,), middle)
 
     @property
     def weight(self) -> Tensor:
         """Return the float weight that the integers stand for, (out, in); a copy."""
         scale = self.source.scale if isinstance(self.source, TensorScale) else 1.0
         weight = self._integers().float() * (self._scale * scale)[:, None]
-        if isinstance(self.source, TensorScale) or self.source.scale is None:
-            return weight
-        return weight / self.source.scale
+        return weight / self.source.scale if isinstance(self.source, ChannelScale) else weight
 
     @property
     def nbytes(self) -> int:
@@ -244,21 +237,21 @@ class Int8Linear(Linear):
 
     def rows(self, index: Tensor) -> Int8Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
-        return self._with(QuantizedMap(self._integers()[index], self._scale[index], self._bias[index]))
+        integers = QuantizedMap(self._integers()[index], self._scale[index], self._bias[index])
+        return self._with(integers, self.source)
 
     def columns(self, index: Tensor) -> Int8Linear:
         """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
         integers, bias, source = self._integers()[:, index], self._bias, self.source
-        if isinstance(source, ChannelScale) and source.scale is not None and source.midpoint is not None:
+        if isinstance(source, ChannelScale):
             # The integers' bias includes the midpoints of all inputs; now those of the chosen ones alone.
-            scale, midpoint = source.scale[index], source.midpoint[index]
-            source = ChannelScale(scale, midpoint)
-            bias = self.bias + self.weight[:, index] @ midpoint
+            source = ChannelScale(source.scale[index], source.midpoint[index])
+            bias = self.bias + self.weight[:, index] @ source.midpoint
         return self._with(QuantizedMap(integers, self._scale, bias), source)
 
-    def _with(self, integers: QuantizedMap, source: ChannelScale | TensorScale | None = None) -> Int8Linear:
-        same: dict[str, Any] = {"dtype": self.dtype, "source": source or self.source, "target": self.target}
-        return Int8Linear(integers, self.activation, **same, norm=self.norm, kernels=self._kernels)
+    def _with(self, integers: QuantizedMap, source: Source) -> Int8Linear:
+        same: dict[str, Any] = {"dtype": self.dtype, "target": self.target, "norm": self.norm}
+        return Int8Linear(integers, self.activation, source=source, kernels=self._kernels, **same)
 
     @property
     def _input(self) -> tuple[float, int]:
@@ -324,11 +317,11 @@ def read_map(
     )
 
 
-def _quantization(tensors: Tensors, name: str) -> ChannelScale | TensorScale:
+def _quantization(tensors: Tensors, name: str) -> Source:
     """Return how the input of a map is quantized (`models.checkpoint.shapes.int8_shapes`)."""
     scale, midpoint, zero_point = (
         tensors.get(f"{name}.input_{part}") for part in ("scale", "offset", "zero_point")
     )
     if scale is not None and zero_point is not None:
         return TensorScale(scale.item(), int(zero_point))
-    return ChannelScale(scale, midpoint)
+    return None if scale is None or midpoint is None else ChannelScale(scale, midpoint)

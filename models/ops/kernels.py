@@ -6,6 +6,8 @@ interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkp
 """
 
 import ctypes
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,13 @@ AS_IT_IS: Quantization = (None, None, 0.0)
 """Source of an already quantized input."""
 
 FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
-"""What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
+"""What `affine` does with its sums; the order is that of `Finish` in native/affine.h."""
 
 
 class Kernels:
     """The kernels of a compiled library. Threads may share it.
 
-    name: the level that the library was compiled for. multiplies: whether it has `affine` and `affine_int8`.
+    name: the level that the library was compiled for. multiplies: whether it has `affine`.
     """
 
     def __init__(self, name: str, library: Path) -> None:
@@ -59,8 +61,8 @@ class Kernels:
         )
         self._quantize_gelu = _function(loaded, "quantize_gelu", " :pnifffpi")
         if self.multiplies:
-            self._affine = _function(loaded, "map_bfloat16", "i:pnnppnipppfpi")
-            self._affine_int8 = _function(loaded, "map_int8", "i:pinnppfppppnipffppfpi")
+            self._map_bfloat16 = _function(loaded, "map_bfloat16", "i:pnnppnipppfpi")
+            self._map_int8 = _function(loaded, "map_int8", "i:pinnppfppppnipffppfpi")
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
 
@@ -200,35 +202,7 @@ class Kernels:
         self,
         x: Tensor,
         tiles: Tensor,
-        bias: Tensor,
-        outputs: int,
-        finish: str,
-        other: Tensor | None = None,
-        norm: Norm | None = None,
-    ) -> Tensor:
-        """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), SiLU, or with `other` added or
-        multiplied.
-
-        x: (T, in) bfloat16; tiles: W as `to_tiles` lays it out; bias: float32, filled up with zeros as W is;
-            finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
-        norm: of the result.
-        Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
-        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
-        """
-        x, (rows, inputs), size = x.contiguous(), x.shape, -(-outputs // BLOCK) * BLOCK
-        source = _address(x, torch.bfloat16, rows * inputs), rows, inputs
-        weights = (
-            _address(tiles, torch.bfloat16, size * -(-inputs // (STEP // 2)) * (STEP // 2)),
-            _address(bias, torch.float32, size),
-        )
-        out = x.new_empty(rows, outputs)
-        return _mapped(self._affine, (*source, *weights), out, finish, other, (), norm)
-
-    def affine_int8(
-        self,
-        x: Tensor,
-        tiles: Tensor,
-        factors: tuple[Tensor, Tensor, Tensor],
+        factors: Sequence[Tensor],
         outputs: int,
         finish: str,
         other: Tensor | None = None,
@@ -237,57 +211,49 @@ class Kernels:
         source: Quantization = AS_IT_IS,
         norm: Norm | None = None,
     ) -> Tensor:
-        """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
+        """Return x·Wᵀ + b; or, for a W of int8, (start + x·Wᵀ)·scale + b. Then comes what `finish` says: GELU
+        (within 6e-5 before it is rounded), SiLU, `other` added or multiplied, or GELU and `quantize_gelu`.
 
-        x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as `to_tiles` lays it out;
-            factors: start, int32, scale and bias, float32, filled up as W is; finish, other, norm: as for
-            `affine`.
-        target: multiplier and shift of `quantize_gelu`, whose result this is for the quantized finishes.
-        source: multiplier, shift and middle of `quantize` for an x of bfloat16, whose width is a multiple of
-            SIZE_MULTIPLE. Rows of it that hold NaN or an infinity become NaN, unless the result is quantized.
+        x: (T, in) bfloat16, or uint8 for a W of int8; tiles: W, bfloat16 or int8, as `to_tiles` lays it out;
+            factors: b, float32; or start, int32, scale and b; filled up with zeros as W is;
+            other: (T, outputs) bfloat16.
+        target: multiplier and shift of `quantize_gelu`, for the quantized finishes.
+        source: multiplier, shift and middle of `quantize`, for an x of bfloat16 and a W of int8. The width of
+            x is then a multiple of SIZE_MULTIPLE, and its rows that hold NaN or an infinity become NaN,
+            unless the result is quantized.
+        norm: of the result.
         Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
-        is_quantized = x.dtype is torch.uint8
-        x = x.contiguous() if is_quantized else _rows(x)
-        (rows, inputs), size = x.shape, -(-outputs // BLOCK) * BLOCK
-        multiplier, shift, middle = AS_IT_IS if is_quantized else source
-        given = _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs)
-        quantization = (*(_address(factor, torch.float32, inputs) for factor in (multiplier, shift)), middle)
+        x, other = x.contiguous(), None if other is None else other.contiguous()
+        (rows, inputs), size, step = x.shape, -(-outputs // BLOCK) * BLOCK, STEP // tiles.itemsize
+        is_int8, bf16, fp32 = tiles.dtype is torch.int8, torch.bfloat16, torch.float32
+        kinds = (torch.int32, fp32, fp32) if is_int8 else (fp32,)
+        is_quantized = is_int8 and x.dtype is torch.uint8
+        given = _address(x, torch.uint8 if is_quantized else bf16, rows * inputs)
         weights = (
-            _address(tiles, torch.int8, size * -(-inputs // STEP) * STEP),
-            _address(factors[0], torch.int32, size),
-            *(_address(factor, torch.float32, size) for factor in factors[1:]),
+            _address(tiles, torch.int8 if is_int8 else bf16, size * -(-inputs // step) * step),
+            *(_address(factor, kind, size) for factor, kind in zip(factors, kinds, strict=True)),
         )
-        kind = torch.uint8 if finish.startswith("quantized") else torch.bfloat16
-        out = torch.empty(rows, outputs, dtype=kind)
-        arguments = (given, is_quantized, rows, inputs, *quantization, *weights)
-        return _mapped(self._affine_int8, arguments, out, finish, other, target, norm)
-
-
-def _mapped(
-    function: Any,
-    arguments: tuple[Any, ...],
-    out: Tensor,
-    finish: str,
-    other: Tensor | None,
-    target: tuple[float, ...],
-    norm: Norm | None,
-) -> Tensor:
-    """Call a map's function and return `out`, normalised by the same call if kernels compute that norm."""
-    (rows, outputs), bf16 = out.shape, torch.bfloat16
-    other = None if other is None else other.contiguous()
-    weight, bias, eps = None, None, 0.0
-    if norm is not None and norm.kernels is not None:
-        weight, bias, eps, norm = norm.weight, norm.bias, norm.eps, None
-    out_of_memory = function(
-        *(*arguments, outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs), *target),
-        *(_address(weight, bf16, outputs), _address(bias, bf16, outputs), eps),
-        *(out.data_ptr(), torch.get_num_threads()),
-    )
-    if out_of_memory:
-        raise MemoryError("not enough memory for an affine map")
-    return normed(out, norm)
+        finishing = outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs)
+        if is_int8:
+            multiplier, shift, middle = AS_IT_IS if is_quantized else source
+            scales = (_address(factor, fp32, inputs) for factor in (multiplier, shift))
+            quantization = given, is_quantized, rows, inputs, *scales, middle
+            map_rows = partial(self._map_int8, *quantization, *weights, *finishing, *target)
+        else:
+            map_rows = partial(self._map_bfloat16, given, rows, inputs, *weights, *finishing)
+        weight, bias, eps = None, None, 0.0
+        if norm is not None and norm.kernels is not None:
+            weight, bias, eps, norm = norm.weight, norm.bias, norm.eps, None
+        out = torch.empty(rows, outputs, dtype=torch.uint8 if finish.startswith("quantized") else bf16)
+        out_of_memory = map_rows(
+            *(_address(weight, bf16, outputs), _address(bias, bf16, outputs), eps),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        if out_of_memory:
+            raise MemoryError("not enough memory for an affine map")
+        return normed(out, norm)
 
 
 def _function(library: ctypes.CDLL, name: str, form: str) -> Any:

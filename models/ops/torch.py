@@ -263,10 +263,8 @@ class TorchOps:
             contexts.append(context if group.index is None else context[group.index])
         context = torch.cat(contexts)  # (tokens, h, d)
         if head_weights is not None:
-            weights = head_weights
-            if len(weights) > 1:
-                weights = weights[batch.row_of_token[: context.shape[0]]]
-            context = (context * weights[..., None]).to(context.dtype)
+            rows = batch.row_of_token[: len(context)] if len(head_weights) > 1 else slice(None)
+            context = (context * head_weights[rows][..., None]).to(context.dtype)
         context = F.pad(context.flatten(1), (0, 0, 0, len(projected) - len(context)))
         return batch.leaving(context)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.ops.causal import Causal
+from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, rotations
 
@@ -24,15 +26,19 @@ def disagreement(ops: TorchOps, head_size: int) -> str | None:
     """
     plain = TorchOps(ops.device, torch.float32)
     bound = 1e-5 if ops.dtype == torch.float32 else 5e-2
-    results = (_results(each, head_size, ops.dtype) for each in (ops, plain))
+    compiled = ops.kernels is not None
+    results = (_results(each, head_size, ops.dtype, compiled=compiled) for each in (ops, plain))
     for (what, ours), (_, exact) in zip(*results, strict=True):
         if not torch.allclose(ours.float(), exact, rtol=bound, atol=bound):
             return f"{what} in {ops.dtype} is not what plain torch computes"
     return None
 
 
-def _results(ops: TorchOps, size: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-    """Yield what these operators compute of the same random numbers, which are rounded to `dtype`."""
+def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) -> Iterator[tuple[str, Tensor]]:
+    """Yield what these operators compute of the same random numbers, which are rounded to `dtype`.
+
+    compiled: our compiled kernels are tried, which compute maps of 8-bit integers too.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -69,8 +75,15 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype) -> Iterator[tuple[str
     norm = ops.norm(scale, bias, 1e-12)
     yield "layer normalisation", norm(x)
     yield "normalisation by the root mean square", ops.rms_norm(scale, 1e-6, 0.0)(x)
-    if dtype is torch.float32:
-        return  # none of our kernels computes its maps
+    if compiled:
+        weights_8 = torch.randint(-127, 128, (width, width), generator=generator).to(torch.int8)
+        integers = QuantizedMap(weights_8, torch.full((width,), 4e-5), bias.float())
+        same: dict[str, Any] = {"dtype": ops.dtype, "source": None, "kernels": ops.kernels}
+        yield "map of 8-bit integers", Int8Linear(integers, **same)(x * 32)
+        if dtype is torch.float32:
+            return  # the kernels compute no maps of floats in it
+        up = Int8Linear(integers, "gelu", target=TensorScale(1 / 16, 100), **same)
+        yield "quantized GELU", up(x * 32) / 64
     for activation in ("none", "gelu", "gelu_tanh", "silu"):
         yield f"affine map, {activation},", ops.linear(weight, bias, activation)(x)
     yield "affine map, normalised,", ops.linear(weight, bias, norm=norm)(x, other)

@@ -97,7 +97,7 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
 
     torch.testing.assert_close(whole.rows(index)(x), whole(x)[:, index])
 
-    output = Int8Linear(product, dtype=torch.float32, source=ChannelScale())
+    output = Int8Linear(product, dtype=torch.float32, source=None)
     kept = torch.tensor([0, 3, 39])
     only = torch.zeros(9, 40)
     only[:, kept] = heads = torch.randn(9, 3) * 50
@@ -178,7 +178,7 @@ def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: in
     x = torch.randn(9, width).to(dtype)
     x[4, 7] = value
     ours = kernel_library.best()
-    for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), ChannelScale()):
+    for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), None):
         linear = Int8Linear(random_map(24, width), dtype=dtype, source=source, kernels=ours)
         y = linear(x, torch.zeros(9, 24).to(dtype))
         assert y.isfinite().all(1).tolist() == [row != 4 for row in range(9)]

@@ -161,7 +161,7 @@ MISTAKES = {
     "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
     "affine map": ("low += left", "low -= left"),
-    "8-bit integers": ("map->bias + column);", "map->scale + column);"),
+    "map of 8-bit integers": ("map->bias + column);", "map->scale + column);"),
 }
 
 
@@ -177,7 +177,7 @@ def test_a_library_that_computes_something_else_is_not_used(
     file.write_text(text.replace(right, wrong))
     monkeypatch.setattr(kernel_build, "SOURCES", sources)
     monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
-    level = AMX if what in ("affine map", "8-bit integers") else AVX2
+    level = AMX if what in ("affine map", "map of 8-bit integers") else AVX2
     if level not in HERE:
         pytest.skip(f"this processor does not have what the mistake is about: {level.name}")
     kernel_build.build(level)

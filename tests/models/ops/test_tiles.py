@@ -177,14 +177,14 @@ def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
     ours: Kernels, inputs: int, outputs: int, rows: int, scaled: bool
 ) -> None:
     integers = an_integer_map(inputs, outputs)
-    source = ChannelScale(torch.rand(inputs) + 0.5, torch.randn(inputs)) if scaled else ChannelScale()
+    source = ChannelScale(torch.rand(inputs) + 0.5, torch.randn(inputs)) if scaled else None
     x, residual = (torch.randn(rows, inputs) * 30).bfloat16(), torch.randn(rows, outputs).bfloat16()
     norm = a_norm(ours, outputs) if outputs % 16 == 0 else None
     broken = {0, 32, rows - 1} & set(range(rows))
     for row in broken:
         x[row, row % inputs] = torch.nan if row else -torch.inf
 
-    def linears(source: ChannelScale | TensorScale) -> list[Int8Linear]:
+    def linears(source: ChannelScale | TensorScale | None) -> list[Int8Linear]:
         return [
             Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, target=target, kernels=ours)
             for activation, target in (("none", None), ("gelu", None), ("gelu", TensorScale(0.02, 9)))
@@ -219,7 +219,7 @@ def test_integer_maps_are_computed_on_tiles_and_can_be_cut(ours: Kernels) -> Non
     linear = Int8Linear(integers, dtype=torch.bfloat16, source=source, kernels=ours)
     x = torch.randint(0, 256, (40, 96)).to(torch.uint8)
     with (
-        unittest.mock.patch.object(Kernels, "affine_int8", side_effect=ZeroDivisionError),
+        unittest.mock.patch.object(Kernels, "affine", side_effect=ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
         linear(x)
