@@ -165,7 +165,7 @@ class Int8Linear(Linear):
                 return self._quantized_output(quantized, self.target)
             if residual is None:
                 return self._pointwise(quantized, self.activation, self.dtype)
-            sums = "sum", 1.0, "none", [], ""  # written into the residual
+            sums: tuple[Any, ...] = "sum", 1.0, "none", [], ""  # written into the residual
             y: Tensor = operator().binary(
                 *(*self._arguments(quantized), residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
             )

@@ -12,6 +12,7 @@ checked, and after a self-test with the largest sums.
 """
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ def is_exact(bits: int) -> bool:
     signs = torch.tensor([127, -127]).repeat(24)[:, None]
     weight = (signs * torch.ones(48, 160, dtype=torch.int64)).to(torch.int8)
     scale, zeros = torch.ones(48), torch.zeros(48, dtype=torch.int64)
-    plain = 1.0, 0, torch.float32, "none", [], ""
+    plain: tuple[Any, ...] = 1.0, 0, torch.float32, "none", [], ""
     for rows in ROWS:
         x = torch.full((rows, 160), largest, dtype=torch.uint8)
         try:
