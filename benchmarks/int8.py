@@ -32,7 +32,7 @@ from models import Classifier, HeadMask
 from models.batch import pack
 from models.device import has_native_bfloat16
 from models.network import Network
-from models.ops.integer_products import input_bits
+from models.ops.int8 import input_bits
 from models.quality.comparison import agreement
 from models.quality.labelled import LabelledPair, read_labelled
 

@@ -13,8 +13,7 @@ from models import Classifier
 from models.checkpoint.tokenizer import EncodedPair
 from models.device import has_native_bfloat16
 from models.ops.cpu import PrepackedLinear
-from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
-from models.ops.integer_products import input_bits
+from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale, input_bits
 
 ROWS = 1600
 """Rows of the matrix products whose rate is the limit that a run compares networks with."""

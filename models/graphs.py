@@ -88,25 +88,17 @@ class Graphs:
         sliced: the selection is a sliced variant's. Other selections of copied weights get no graph, which
         would keep the copies alive.
         """
-        captured = self._graph_of(batch, selection, sliced) if self.enabled else None
-        if captured is None:
-            return self._compute(batch, selection)
-        return captured.replay(batch, selection)
-
-    def _graph_of(self, batch: PackedBatch, selection: Selection, sliced: bool) -> Captured | None:
-        """Return the graph of a pack's shape and a selection; None if there is none, as at the first pass."""
-        key = self._key(batch, selection, sliced)
+        key = self._key(batch, selection, sliced) if self.enabled else None
         if key is None:
-            return None
-        graphs = self._of_thread.graphs
-        if key not in graphs:
-            graphs[key] = None
-            if len(graphs) > CAPACITY:
-                graphs.popitem(last=False)
-            return None
+            return self._compute(batch, selection)
+        graphs, captured = self._of_thread.graphs, None
+        if key in graphs:  # it comes again
+            captured = graphs[key] or self._captured(batch, selection)
+        graphs[key] = captured
         graphs.move_to_end(key)
-        graphs[key] = graphs[key] or self._captured(batch, selection)
-        return graphs[key]
+        if len(graphs) > CAPACITY:
+            graphs.popitem(last=False)
+        return self._compute(batch, selection) if captured is None else captured.replay(batch, selection)
 
     def _key(self, batch: PackedBatch, selection: Selection, sliced: bool) -> Hashable | None:
         """Return what a graph depends on; None if none should be captured."""

@@ -67,12 +67,11 @@ class Weights(ABC):
         """
         if self.config.int8:
             return int8.read_map(
-                tensors,
-                names,
-                activation,
-                norm,
+                *(tensors, names),
                 reads=reads or names[0],
                 feeds=feeds,
+                activation=activation,
+                norm=norm,
                 dtype=self.ops.dtype,
                 kernels=self.ops.kernels,
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
@@ -77,8 +78,8 @@ class CpuOps(TorchOps):
             return super().causal(projected, batch, causal, head_weights)
         prefixes = None
         if batch.prefixes is not None:  # what fills the pack up goes on from nothing
-            prefixes = torch.full((len(batch.offsets) - 1,), -1, dtype=torch.int32)
-            prefixes[: batch.rows] = torch.from_numpy(batch.prefixes)
+            more = len(batch.offsets) - 1 - batch.rows
+            prefixes = F.pad(torch.from_numpy(batch.prefixes), (0, more), value=-1)
         return kernels.causal(
             *(projected, batch.offsets, causal, head_weights),
             prefixes=prefixes,

@@ -4,13 +4,20 @@ An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The 
 for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
 consumer is a product; LayerNorm, softmax and residuals never see 8 bits.
 
-Where the products take 7 bits of an input (`models.ops.integer_products`), two neighbouring values of q
-become one: scales are twice as large, zero points half. Without integer products, float32 products of the
-same integers give the same answers, slower.
+With VNNI (of AVX-512, or AVX-VNNI without it), oneDNN sums four products of an unsigned and a signed byte
+exactly. Without VNNI, it first sums two of them in 16 bits: 255·127·2 does not fit, 127·127·2 does. So inputs
+get 7 bits there, and every sum is exact: two neighbouring values of q become one, scales are twice as large,
+zero points half. Without integer products, float32 products of the same integers give the same answers,
+slower. So it is on ARM, where oneDNN has fast code for some kinds of integer products and processors only;
+the rest takes a hundred times as long (https://github.com/uxlfoundation/oneDNN/pull/1885, /pull/3684).
+
+`torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release on which it was
+checked, and after a self-test with the largest sums.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,8 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.cpu import FUSED, fits
-from models.ops.integer_products import input_bits, operator
+from models.device import cpu_flags
+from models.ops.cpu import CHECKED_TORCH, FUSED, fits
 from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
 from models.ops.torch import Linear, Norm, Tensors, activate, nbytes, normed
 
@@ -29,6 +36,9 @@ ZERO_POINT = 128
 
 MIDDLE = ZERO_POINT + 0.5
 """What is added to an input without scales before it is truncated to an integer."""
+
+ROWS = (1, 3, 16, 70)
+"""Rows of the products that are tried: oneDNN has other code for few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +282,42 @@ class Int8Linear(Linear):
         return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
 
 
+@functools.cache
+def input_bits() -> int:
+    """Return how many bits of an input oneDNN's products take here: 8, 7, or 0 if they cannot be used."""
+    if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
+        return 0
+    features = cpu_flags()
+    if not features.isdisjoint({"avx512_vnni", "avx_vnni"}) and is_exact(8):
+        return 8
+    return 7 if "avx2" in features and is_exact(7) else 0
+
+
+def is_exact(bits: int) -> bool:
+    """Try the largest sums of inputs of `bits` bits: any that does not fit is wrong by half."""
+    largest = 2**bits - 1
+    signs = torch.tensor([127, -127]).repeat(24)[:, None]
+    weight = (signs * torch.ones(48, 160, dtype=torch.int64)).to(torch.int8)
+    scale, zeros = torch.ones(48), torch.zeros(48, dtype=torch.int64)
+    plain: tuple[Any, ...] = 1.0, 0, torch.float32, "none", [], ""
+    for rows in ROWS:
+        x = torch.full((rows, 160), largest, dtype=torch.uint8)
+        try:
+            packed = torch.ops.onednn.qlinear_prepack(weight, None)
+            sums = operator()(x, 1.0, 0, packed, scale, zeros, None, *plain)
+        except (RuntimeError, AttributeError):
+            return False
+        if not torch.equal(sums, F.linear(x.float(), weight.float())):
+            return False
+    return True
+
+
+@functools.cache
+def operator() -> torch._ops.OpOverloadPacket:
+    """Return the operator; looking it up takes longer than a call of this function."""
+    return torch.ops.onednn.qlinear_pointwise
+
+
 def quantize_by_torch(
     x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float, largest: int = 255
 ) -> tuple[Tensor, Tensor]:
@@ -290,31 +336,19 @@ def quantize_by_torch(
 
 
 def read_map(
-    tensors: Tensors,
-    names: Sequence[str],
-    activation: str,
-    norm: Norm | None,
-    *,
-    reads: str,
-    feeds: str | None,
-    dtype: torch.dtype,
-    kernels: Kernels | None,
+    tensors: Tensors, names: Sequence[str], *, reads: str, feeds: str | None, **how: Any
 ) -> Int8Linear:
-    """Return an int8 checkpoint's affine map as `models.weights.Weights.map` does, on the CPU."""
+    """Return an int8 checkpoint's affine map as `models.weights.Weights.map` does, on the CPU.
+
+    how: what else `Int8Linear` takes.
+    """
     weight, scale, bias = (
         torch.cat([tensors[f"{name}.{part}"] for name in names]) for part in QuantizedMap._fields
     )
     target = None if feeds is None else _quantization(tensors, feeds)
     assert target is None or isinstance(target, TensorScale)
-    return Int8Linear(
-        QuantizedMap(weight, scale, bias.float()),
-        activation,
-        dtype=dtype,
-        source=_quantization(tensors, reads),
-        target=target,
-        norm=norm,
-        kernels=kernels,
-    )
+    integers = QuantizedMap(weight, scale, bias.float())
+    return Int8Linear(integers, source=_quantization(tensors, reads), target=target, **how)
 
 
 def _quantization(tensors: Tensors, name: str) -> Source:

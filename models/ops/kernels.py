@@ -140,10 +140,10 @@ class Kernels:
 
         x: (T, D) float32 or bfloat16; weight: (D,) float32. The result is like x.
         """
-        x, dtype, (rows, width) = _rows(x), x.dtype, x.shape
+        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
         out = torch.empty_like(x)
         self._root_normalise[dtype](
-            *(x.data_ptr(), rows, width, _address(weight, torch.float32, width), eps),
+            *(_rows(x), rows, width, _address(weight, torch.float32, width), eps),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
@@ -154,10 +154,10 @@ class Kernels:
         x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. The result is like x.
         Raises ValueError for tensors of another form.
         """
-        x, dtype, (rows, width) = _rows(x), x.dtype, x.shape
+        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
         out = torch.empty_like(x)
         self._normalise[dtype](
-            *(x.data_ptr(), rows, width, _address(weight, dtype, width), _address(bias, dtype, width)),
+            *(_rows(x), rows, width, _address(weight, dtype, width), _address(bias, dtype, width)),
             *(eps, out.data_ptr(), torch.get_num_threads()),
         )
         return out
@@ -171,12 +171,12 @@ class Kernels:
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
         Raises ValueError for tensors of another form.
         """
-        x, (rows, width) = _rows(x), x.shape
+        x, (rows, width) = x.contiguous(), x.shape
         out = torch.empty(x.shape, dtype=torch.uint8)
         broken = torch.empty(rows, dtype=torch.bool)
         factors = (_address(factor, torch.float32, width) for factor in (multiplier, shift))
         count = self._quantize[x.dtype](
-            *(x.data_ptr(), rows, width, *factors, middle, largest),
+            *(_rows(x), rows, width, *factors, middle, largest),
             *(out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
@@ -265,14 +265,9 @@ def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
     return function
 
 
-def _rows(x: Tensor) -> Tensor:
-    """Return rows for `layer_norm` or `quantize`, contiguous. Raises ValueError if they cannot read them."""
-    if x.dtype not in DTYPES or x.shape[1] % SIZE_MULTIPLE:
-        raise ValueError(
-            f"{tuple(x.shape)} {x.dtype}; needed: float32 or bfloat16, of a width that is a multiple of "
-            f"{SIZE_MULTIPLE}"
-        )
-    return x.contiguous()
+def _rows(x: Tensor) -> int | None:
+    """Return the address of rows whose width is a multiple of SIZE_MULTIPLE."""
+    return _address(x, x.dtype, len(x) * (x.shape[1] // SIZE_MULTIPLE * SIZE_MULTIPLE))
 
 
 def _weights(head_weights: Tensor | None) -> tuple[Tensor | None, int]:

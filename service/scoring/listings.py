@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 from models.classifier import Classifier
 from models.device import describe, processor_features
-from models.ops.integer_products import input_bits
+from models.ops.int8 import input_bits
 from models.ops.kernel_library import choice
 from service.schemas.listings import (
     CascadeStage,

@@ -16,8 +16,8 @@ from transformers.utils import logging
 from models import HeadMask, ModelError, UnsupportedCheckpoint
 from models.compress.prune import prune
 from models.compress.quantize import quantize
-from models.ops import integer_products
-from models.ops.integer_products import input_bits
+from models.ops import int8
+from models.ops.int8 import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
 
@@ -27,7 +27,7 @@ PAIRS = random_pairs(40, seed=1)
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     input_bits.cache_clear()
-    monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
     yield
     input_bits.cache_clear()
 
@@ -133,7 +133,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
     input_bits.cache_clear()
-    integer_products.CHECKED_TORCH = "2.13."
+    int8.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
     np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())

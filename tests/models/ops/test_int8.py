@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from models.device import cpu_flags
-from models.ops import int8, integer_products, kernel_library
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
-from models.ops.integer_products import input_bits
+from models.ops import int8, kernel_library
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
 from models.ops.torch import activate
 
 
@@ -19,7 +18,7 @@ from models.ops.torch import activate
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     input_bits.cache_clear()
     if request.param == "plain torch":
-        monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
+        monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
     elif not input_bits():
         pytest.skip("this torch is not the checked one, or this processor has no integer products")
     elif request.param == "7 bits":
@@ -132,9 +131,9 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
 def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
     features: set[str], exact: bool, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(integer_products, "CHECKED_TORCH", torch.__version__)
-    monkeypatch.setattr(integer_products, "cpu_flags", lambda: features)
-    monkeypatch.setattr(integer_products, "is_exact", lambda bits: exact or bits == 7)
+    monkeypatch.setattr(int8, "CHECKED_TORCH", torch.__version__)
+    monkeypatch.setattr(int8, "cpu_flags", lambda: features)
+    monkeypatch.setattr(int8, "is_exact", lambda bits: exact or bits == 7)
     input_bits.cache_clear()
     assert input_bits() == bits
     input_bits.cache_clear()
@@ -143,7 +142,7 @@ def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
 BITS = """
 import torch
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
-from models.ops.integer_products import input_bits
+from models.ops.int8 import input_bits
 from models.ops.kernel_library import choice
 from models.device import processor_features
 
