@@ -10,6 +10,7 @@ time that the tokenizers library takes for the text.
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -47,9 +48,8 @@ class TextCache(Generic[T]):
                 self._texts.popitem(last=False)
 
 
-WORDS = 32_768
-"""How many words fill a generation. The last two are kept, some 14 MiB at most. A word that comes again moves
-to the younger one, so common words are never forgotten."""
+WORDS = 65_536
+"""How many words are remembered, in some 14 MiB."""
 
 LONGEST = 32
 """Characters of the longest word that is remembered."""
@@ -60,36 +60,23 @@ _find_words = re.compile(r"[^\t\n\r !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]").findall
 class WordCache:
     """Encodes texts word by word. Threads may share it.
 
-    encode: returns the ids of a word, or of one punctuation character. size: of a generation.
+    encode: returns the ids of a word, or of one punctuation character. size: how many are remembered.
     """
 
     def __init__(self, encode: Callable[[str], bytes], size: int = WORDS) -> None:
         self._encode = encode
-        self._size = size
-        self._words = _Generation(encode, {})
+        self._remembered = lru_cache(size)(self._ids)
 
     def ids(self, texts: list[str]) -> list[bytes]:
         """Return the ids of each text."""
-        words = self._words
-        found = [b"".join(map(words.__getitem__, text.split(" "))) for text in texts]
-        if len(words) > self._size:
-            self._words = _Generation(self._encode, older=words)
-            words.older = {}
-        return found
+        return [self._joined(text.split(" ")) for text in texts]
 
+    def _joined(self, words: list[str]) -> bytes:
+        if max(map(len, words), default=0) <= LONGEST:  # nearly always
+            return b"".join(map(self._remembered, words))
+        return b"".join((self._ids if len(word) > LONGEST else self._remembered)(word) for word in words)
 
-class _Generation(dict[str, bytes]):
-    """The ids of words; one that is missing is taken from the older generation, or encoded."""
-
-    def __init__(self, encode: Callable[[str], bytes], older: dict[str, bytes]) -> None:
-        self.older = older
-        self._encode = encode
-
-    def __missing__(self, word: str) -> bytes:
-        ids = dict.get(self.older, word)
-        if ids is None:
-            words = [word] if word.isalnum() else _find_words(word)
-            ids = self._encode(word) if words == [word] else b"".join(map(self.__getitem__, words))
-        if len(word) <= LONGEST:
-            self[word] = ids
-        return ids
+    def _ids(self, word: str) -> bytes:
+        """Return the ids of what stands between two spaces."""
+        words = [word] if word.isalnum() else _find_words(word)
+        return self._encode(word) if words == [word] else self._joined(words)

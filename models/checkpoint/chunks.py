@@ -120,7 +120,7 @@ def chunk_pairs(
         shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens
         if shortened:
             title = tokenizer.part(title, 0, long_titles.max_tokens or 0)
-        query_tokens, room = tokenizer.kept(query.tokens, title.tokens, tokenizer.budget)
+        query_tokens, room = tokenizer.kept(query.tokens, title.tokens)
         if long_titles.overflow == "truncate" or title.tokens <= room or not room:
             pair = tokenizer.join([("query", "title")], {"query": query, "title": title})[0]
             yield ChunkedPair([pair], [], pair.truncated or shortened)

@@ -28,6 +28,11 @@ class PairTemplate:
         object.__setattr__(self, "before_title", len(self.before) + len(self.between))
         object.__setattr__(self, "tokens", self.before_title + len(self.after))
 
+    @property
+    def ids(self) -> set[int]:
+        """Return the ids of the special tokens."""
+        return {*self.before, *self.between, *self.after}
+
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
         """Return the template of a tokenizer.

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from models.checkpoint.caches import TextCache
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 
 
@@ -21,36 +22,33 @@ class OtherReading(PairTokenizer):
 
     def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
         vars(self).update(vars(tokenizer))
-        self._window = self._budget
-        self._cache = type(self._cache)(0)
-        self._budget = sys.maxsize if keep_end else self._window + self.template.tokens
+        self._cache = TextCache(0)
         self._keep_end = keep_end
-        self._alone = alone
+        self._alone = alone if self.prompt is None else ()
+        if keep_end:
+            self.reach = sys.maxsize
 
     def characters(self, text: str) -> int:
-        """Return about how many characters of a text are read until it overflows the window."""
+        """Return about how many characters of a text are read."""
         return len(text) if self._keep_end else super().characters(text)
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
-        encoded = []
+        parts = []
         for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
-            alone = index in self._alone and self.prompt is None
-            if alone:
-                kept = min(query.tokens, self._window + self.template.tokens - 2), 0
-            else:
-                kept = self.kept(query.tokens, title.tokens, self._window)
-            parts = {"query": self._part(query, kept[0]), "title": self._part(title, kept[1])}
-            pair = super().join([("query", "title")], parts)[0]
-            if alone:
-                pair.ids = np.concatenate((pair.ids[: 1 + kept[0]], pair.ids[-1:]))
-            pair.truncated = sum(kept) < query.tokens + title.tokens
-            encoded.append(pair)
+            kept = self.kept(query.tokens, title.tokens)
+            if index in self._alone:
+                kept = min(query.tokens, self.max_tokens - 2), 0
+            truncated = sum(kept) < query.tokens + title.tokens
+            parts.append((self._part(query, kept[0]), self._part(title, kept[1]), truncated))
+        encoded = self.together(parts)
+        for index, pair in enumerate(encoded):
+            if index in self._alone:
+                pair.ids = np.concatenate((pair.ids[: 1 + pair.query_tokens], pair.ids[-1:]))
         return encoded
 
     def _part(self, text: EncodedText, tokens: int) -> EncodedText:
         """Return the first tokens of a text, or the last ones."""
-        ids = np.frombuffer(text.ids, np.int32)
-        ids = ids[len(ids) - tokens :] if self._keep_end else ids[:tokens]
-        return EncodedText(ids.tobytes(), tokens, int(np.count_nonzero(ids == self.unknown)))
+        start = len(text.ids) // 4 - tokens if self._keep_end else 0  # of int32
+        return self.part(text, start, start + tokens)

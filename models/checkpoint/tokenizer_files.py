@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.fields import read_json
+from models.checkpoint.fields import check, read_json
 from models.checkpoint.modules import module_window
 from models.errors import UnsupportedCheckpoint
 
@@ -68,8 +68,8 @@ def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
 
     prompt: the fixed text of a decoder's prompt. Its tokens are structural, and all that are special.
     """
-    if not any((directory / name).is_file() for name in _VOCABULARIES):
-        raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
+    has_vocabulary = any((directory / name).is_file() for name in _VOCABULARIES)
+    check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"
     tokenizer = _from_json(file, options, prompt) if file.is_file() else None
@@ -90,7 +90,8 @@ def read_options(directory: Path) -> dict[str, Any]:
     options = read_json(file) if file.is_file() else {}
     if "added_tokens_decoder" not in options and older.is_file():
         options |= read_json(older)
-    _check_side(options.get("truncation_side", "right"), f"{file}: truncation_side")
+    side = options.get("truncation_side", "right")
+    check(side == "right", f"{file}: truncation_side is {side!r}; only 'right' is supported")
     return options
 
 
@@ -106,8 +107,8 @@ def read_window(directory: Path, config: ModelConfig) -> int:
     where, length = module_window(directory) or (f"{directory / FILE}: {name}", options.get(name))
     if length is None:
         return config.max_positions
-    if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
-        raise UnsupportedCheckpoint(f"{where} is {length!r}; it must be a number of tokens ≥ 1")
+    is_right = isinstance(length, int | float) and not isinstance(length, bool) and length >= 1
+    check(is_right, f"{where} is {length!r}; it must be a number of tokens ≥ 1")
     return int(min(length, config.max_positions))  # transformers writes 1e30 for a tokenizer without a limit
 
 
@@ -119,8 +120,8 @@ def passes_types(directory: Path) -> bool | None:
     """
     options = read_options(directory)
     names = options.get("model_input_names")
-    if not isinstance(names, list | None):
-        raise UnsupportedCheckpoint(f"{directory / FILE}: model_input_names is {names!r}; it must be a list")
+    is_right = isinstance(names, list | None)
+    check(is_right, f"{directory / FILE}: model_input_names is {names!r}; it must be a list")
     return _PASSES_TYPES.get(_class_of(directory, options)) if names is None else "token_type_ids" in names
 
 
@@ -136,22 +137,15 @@ def unknown_id(tokenizer: Tokenizer) -> int:
         except Exception:  # the library raises Exception itself: there is no unknown token
             return -1
         return int(pieces[0].id) if len(pieces) == 1 else -1  # more are bytes
-    if not isinstance(model, BPE | WordPiece):
-        raise UnsupportedCheckpoint(
-            f"the tokenizer is {type(model).__name__}, not BERT's WordPiece, BPE or Unigram"
-        )
+    kind = type(model).__name__
+    check(
+        isinstance(model, BPE | WordPiece), f"the tokenizer is {kind}, not BERT's WordPiece, BPE or Unigram"
+    )
     if model.unk_token is None:
         return -1
     unknown = tokenizer.token_to_id(model.unk_token)
-    if unknown is None:
-        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {model.unk_token}")
+    check(unknown is not None, f"the tokenizer's vocabulary has no {model.unk_token}")
     return int(unknown)
-
-
-def _check_side(side: object, name: str) -> None:
-    """Refuse to truncate on the left. name: of the field that asks for it."""
-    if side != "right":
-        raise UnsupportedCheckpoint(f"{name} is {side!r}; only 'right' is supported")
 
 
 def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
@@ -186,7 +180,8 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
     except Exception as error:  # the library raises Exception itself
         raise UnsupportedCheckpoint(f"{file} with {FILE} cannot be read: {error}") from None
     if tokenizer.truncation and "truncation_side" not in options:
-        _check_side(tokenizer.truncation["direction"], f"{file}: truncation.direction")
+        side = tokenizer.truncation["direction"]
+        check(side == "right", f"{file}: truncation.direction is {side!r}; only 'right' is supported")
     splitter = tokenizer.pre_tokenizer
     if class_name == "RobertaTokenizer" and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(options.get("add_prefix_space", False))

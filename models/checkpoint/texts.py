@@ -1,0 +1,206 @@
+"""Reads texts as token ids, each distinct one once, and a long one no further than it is kept."""
+
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+from models.checkpoint.caches import TextCache, WordCache
+from models.checkpoint.tokenizer_files import unknown_id
+from models.errors import ModelError, TokenizerFailed
+
+FAILED = "the tokenizer failed on a text"
+
+_ID_BYTES = 4  # of an int32
+_CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
+_LONG = 1024  # characters: a text of fewer is read at once, for any window
+
+_find_cut = re.compile(r"(?<=\S) (?=[A-Za-z0-9])").search
+"""Find where a text may be cut. BERT ends words at spaces; for GPT-2's pattern and for Metaspace, a single
+space belongs to the word after it."""
+
+
+class EncodedText(NamedTuple):
+    """One encoded text, without special tokens."""
+
+    ids: bytes  # int32 values, at most as many as a reader keeps
+    tokens: int  # the number of tokens of the whole text
+    unknown: int  # the number of unknown tokens in `ids`
+
+
+class Portion(NamedTuple):
+    """A part of a text; per token: its id, its first character, and whether it begins a word."""
+
+    ids: list[int]
+    starts: list[int]
+    word_starts: list[bool]
+
+
+class TextReader:
+    """Encodes texts by themselves, without special tokens. Threads may share one.
+
+    A text longer than 1,024 characters and than 8 characters per kept token (2 if it is not ASCII) is read
+    only until it has more tokens than are kept.
+
+    reach: how many tokens of a text are kept. forbidden: the ids that no text gets: the unknown token takes
+    their place, or none if there is no unknown one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, reach: int, cache_size: int) -> None:
+        tokenizer.encode_special_tokens = True  # structural tokens inside a text are text
+        self._tokenizer = tokenizer
+        self.reach = reach
+        self.unknown = unknown_id(tokenizer)
+        added = tokenizer.get_added_tokens_decoder()
+        special = {id_ for id_, token in added.items() if token.special}
+        self.forbidden = special - {self.unknown}
+        self._piece_characters = max(_LONG, 2 * reach)
+        self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * reach)
+        self._unknown_bytes = as_bytes([self.unknown])
+        self._model = tokenizer.model
+        self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
+        splits_as_bert = isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
+            tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        )
+        self._encode: Callable[[list[str]], list[bytes]] = self.encode_batch
+        if splits_as_bert and special == added.keys():
+            self._encode = WordCache(self._word).ids
+        self._cache: TextCache[EncodedText] = TextCache(cache_size)
+
+    def characters(self, text: str) -> int:
+        """Return about how many characters of a text are read."""
+        return min(len(text), self._whole_characters if text.isascii() else self._piece_characters)
+
+    def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
+        """Encode each text by itself. Raises ModelError for a lone surrogate."""
+        encoded: dict[str, EncodedText] = {}
+        for part in self.reading(texts, sys.maxsize):
+            encoded |= part
+        return encoded
+
+    def reading(self, texts: Iterable[str], portion: int) -> Iterator[dict[str, EncodedText]]:
+        """Encode each text by itself, step by step: about `portion` characters, or a part of a long text.
+
+        Each step yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed.
+        """
+        encoded, missing = self._cache.get(texts)
+        yield encoded
+        batch: list[str] = []
+        long: list[str] = []
+        characters = 0
+        for text in missing:
+            is_ascii = text.isascii()
+            if not is_ascii:
+                check_surrogates(text)
+            if len(text) > (self._whole_characters if is_ascii else self._piece_characters):
+                long.append(text)
+                continue
+            batch.append(text)
+            characters += len(text)
+            if characters >= portion:
+                yield self._encoded(batch)
+                batch, characters = [], 0
+        if batch:
+            yield self._encoded(batch)
+        for text in long:
+            ids: list[int] = []
+            for part in self.portions(text):
+                ids += part.ids
+                if len(ids) > self.reach:
+                    break
+                yield {}
+            yield {text: self._text(as_bytes(ids))}
+
+    def portions(self, text: str) -> Iterator[Portion]:
+        """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
+
+        The tokens are those of the whole text, unless a piece has nowhere a place between two words, as in
+        Chinese: where it ends then, a token may differ.
+        """
+        start, size = 0, self._piece_characters
+        while start < len(text):
+            cut = _find_cut(text, start + size, start + 2 * size)
+            end = start + 2 * size if cut is None else cut.start()
+            with without_panics(TokenizerFailed, FAILED):
+                encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
+            ids = [self.unknown if id_ in self.forbidden else id_ for id_ in encoding.ids]
+            kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
+            offsets, words = encoding.offsets, encoding.word_ids
+            yield Portion(
+                [ids[index] for index in kept],
+                [start + offsets[index][0] for index in kept],
+                [index == 0 or words[index] != words[index - 1] for index in kept],
+            )
+            start = end
+
+    def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
+        """Return the tokens [start, end) of an encoded text."""
+        ids = text.ids[start * _ID_BYTES : end * _ID_BYTES]
+        unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self.unknown))
+        return EncodedText(ids, end - start, unknown)
+
+    def encode_batch(self, texts: list[str]) -> list[bytes]:
+        """Return the ids of each text, int32 values."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [self._allowed(encoding.ids) for encoding in encodings]
+
+    def _encoded(self, texts: list[str]) -> dict[str, EncodedText]:
+        """Encode and cache texts that are not long."""
+        with without_panics(TokenizerFailed, FAILED):
+            encoded = dict(zip(texts, map(self._text, self._encode(texts)), strict=True))
+        self._cache.put(encoded)
+        return encoded
+
+    def _word(self, word: str) -> bytes:
+        """Return the ids of a word as WordCache finds it."""
+        if not (word.isascii() and word.isalnum()):
+            return self.encode_batch([word])[0]
+        # BERT's normalizer and splitter change only its capitals; the model takes a seventh of their time.
+        tokens = self._model.tokenize(word.lower() if self._lowers else word)
+        return self._allowed([token.id for token in tokens])
+
+    def _allowed(self, ids: list[int]) -> bytes:
+        """Return the ids with forbidden ones replaced by the unknown one, or left out if there is none."""
+        if not self.forbidden.isdisjoint(ids):
+            ids = [self.unknown if id_ in self.forbidden else id_ for id_ in ids]
+            ids = [id_ for id_ in ids if id_ >= 0]
+        return as_bytes(ids)
+
+    def _text(self, ids: bytes) -> EncodedText:
+        """Return the text of all these ids."""
+        whole = EncodedText(ids, len(ids) // _ID_BYTES, 0)
+        if self._unknown_bytes not in ids and whole.tokens <= self.reach:  # nearly always
+            return whole
+        return self.part(whole, 0, min(whole.tokens, self.reach))._replace(tokens=whole.tokens)
+
+
+@contextmanager
+def without_panics(kind: type[ModelError], what: str) -> Iterator[None]:
+    """Raise `kind` where a library in Rust panics: a panic is no Exception, and handlers would miss it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:
+        raise kind(f"{what}: {panic}") from panic
+
+
+def check_surrogates(text: str) -> None:
+    """Raise ModelError if a text is not valid Unicode."""
+    try:
+        text.encode()  # takes a tenth of the time of a search
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"character {error.start} of a text is the lone surrogate U+{ord(text[error.start]):04X}; "
+            "text must be valid Unicode"
+        ) from None
+
+
+def as_bytes(ids: Sequence[int]) -> bytes:
+    """Return the ids as the bytes of int32 values."""
+    return struct.pack(f"{len(ids)}i", *ids)
