@@ -28,8 +28,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.shapes import layer_prefix
-from models.checkpoint.tensors import expected_shapes
+from models.checkpoint.shapes import expected_shapes, layer_prefix
 from models.graphs import Graphs
 from models.layer import Layer
 from models.masks.rows import Masks, RowMasks, rows_of

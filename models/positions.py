@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.checkpoint.deberta import OWN_MAPS
-from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM, layer_prefix
+from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
 from models.network import Bert
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import Linear, Norm, Positions, Tensors
@@ -17,43 +16,24 @@ class Deberta(Bert):
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings of distances and of tokens, layers and classifier."""
-        how = self.config.disentangled
-        assert how is not None
-        self.how = how
-        if how.attends:
-            distances = self.table(tensors, DISTANCES).float()
-            if how.normed:
-                norm = self.norm(tensors, DISTANCES_NORM)
-                distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
-            self.distances = distances.flip(0)  # the key furthest to the left first
-            self.order = log_buckets(how.span, how.buckets, how.largest, self.config.max_positions - 1)
-            self.order = self.order.to(self.device)
+        assert self.config.distances is not None
+        buckets, largest = self.config.distances
+        norm, distances = self.norm(tensors, DISTANCES_NORM), self.table(tensors, DISTANCES).float()
+        distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
+        self.distances = distances.flip(0)  # the key furthest to the left first
+        order = log_buckets(buckets, buckets, largest, self.config.max_positions - 1)
+        self.order, self.straight = order.to(self.device), buckets // 2
         super().lay_out(tensors)
 
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:
-        """Return a layer's keys and queries of distances."""
-        how = self.how
-        if not how.attends:
-            return Positions(relative=Relative(terms=1 + len(how.kinds)))
-        maps = {name: self._own_map(tensors, number, name) for name in how.own_maps}
-        if how.shared:
-            parts = zip(
-                *(part.float().chunk(3) for part in (projection.weight, projection.bias)), strict=True
-            )
-            maps = dict(zip(("pos_query", "pos_key", "value"), parts, strict=True))
-        tables = {kind: self._table(maps[OWN_MAPS[kind]]) for kind in how.kinds}
-        straight = how.buckets // 2 if how.buckets > 0 else how.span - 1
-        terms = 1 + len(how.kinds)
-        return Positions(relative=Relative(tables.get("c2p"), tables.get("p2c"), self.order, straight, terms))
+    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+        """Return a layer's keys and queries of distances, made by its maps as those of tokens are."""
+        weights, biases = projection.weight.float().chunk(3), projection.bias.float().chunk(3)
+        queries, keys = map(self._table, weights[:2], biases[:2])
+        return Positions(relative=Relative(keys, queries, self.order, self.straight, terms=3))
 
-    def _own_map(self, tensors: Tensors, number: int, name: str) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of a layer's own map of distances, float32."""
-        own = self.linear(tensors, f"{layer_prefix(number)}attention.self.{name}", torch.float32)
-        return own.weight, own.bias
-
-    def _table(self, maps: tuple[Tensor, Tensor]) -> Tensor:
+    def _table(self, weight: Tensor, bias: Tensor) -> Tensor:
         """Return what a map makes of the embeddings of distances, head by head: (h, W, d)."""
-        rows = F.linear(self.distances, *maps)  # (W, h·d)
+        rows = F.linear(self.distances, weight, bias)  # (W, h·d)
         return rows.view(len(rows), -1, self.config.head_size).transpose(0, 1).to(self.dtype).contiguous()
 
     def embed(self, batch: PackedBatch) -> Tensor:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig, Rope
-from models.checkpoint.shapes import PROJECTIONS, layer_prefix
-from models.checkpoint.tensors import expected_shapes
+from models.checkpoint.shapes import PROJECTIONS, expected_shapes, layer_prefix
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
@@ -157,7 +156,4 @@ def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
         low, high = rope.ramp
         scaled = ((torch.arange(size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)
         divisor = 1 / (scaled / rope.factor + 1 - scaled)
-    if rope.exponent is not None:
-        share = torch.arange(1, size // 2 + 1) * 2 / size
-        divisor = (math.log(rope.factor) * share**rope.exponent).exp()
     return rotations(rope.theta, config.max_positions, size, device, divisor) * rope.length

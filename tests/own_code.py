@@ -195,13 +195,8 @@ def slopes(heads: int) -> Tensor:
 def turned(x: Tensor, config: dict[str, Any]) -> Tensor:
     """Rotate (h, n, d) as RoPE does, two numbers half a head apart together, with NTK scaling."""
     half, scaling = x.shape[-1] // 2, config.get("rope_scaling") or {"factor": 1.0}
-    factor, mixed, place = scaling["factor"], scaling.get("mixed_b"), torch.arange(half, dtype=torch.float64)
-    if mixed is None:
-        angle = (config["rope_theta"] * factor) ** (-place / half) / factor ** (1 / half)
-    else:
-        angle = config["rope_theta"] ** (-place / half) * torch.exp(
-            -math.log(factor) / half**mixed * (place + 1) ** mixed
-        )
+    factor, place = scaling["factor"], torch.arange(half, dtype=torch.float64)
+    angle = (config["rope_theta"] * factor) ** (-place / half) / factor ** (1 / half)
     turn = torch.polar(torch.ones(()).double(), torch.arange(x.shape[1]).double()[:, None] * angle)
     whole = torch.complex(x[..., :half], x[..., half:]) * turn
     return torch.cat([whole.real, whole.imag], -1)

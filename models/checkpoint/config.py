@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from models.checkpoint.fields import need, positive_float, positive_int, read_json
+from models.checkpoint.fields import check, need, positive_float, positive_int, read_json
 from models.checkpoint.files import check_files, weights_of
-from models.checkpoint.modules import Head, check_head, read_head, with_modules
+from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
+from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
-    from models.checkpoint.deberta import Disentangled
     from models.checkpoint.decoder import Decoder
 
 INT8_FORMAT = "w8a8-1"
@@ -38,14 +38,12 @@ class Rope:
     """Rotary angles position·θ^(−2i/d), whose frequencies may be divided by `factor`.
 
     ramp: between these i YaRN goes over from whole frequencies to divided ones (Peng et al. 2023,
-    https://arxiv.org/abs/2309.00071); None: all are divided. exponent: the i-th one, from 1, is divided by
-    exp(ln factor · (2i/d)^exponent) instead. length: cosines and sines are multiplied by it.
+    https://arxiv.org/abs/2309.00071); None: all are divided. length: cosines and sines are multiplied by it.
     """
 
     theta: float
     factor: float = 1.0
     ramp: tuple[float, float] | None = None
-    exponent: float | None = None
     length: float = 1.0
 
 
@@ -67,12 +65,13 @@ class ModelConfig:
         the checkpoint was trained for raw scores.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
-    attention_bias, mlp_bias, norm_bias, head_bias: these parts have biases in the checkpoint.
+    without_bias: the maps and norms without a bias in the checkpoint; those in a layer by their names there.
     pools_mean: the classifier reads the mean of all tokens, not the first one.
     windows: for each layer how many tokens to each side a token sees; None: all. ropes: for each layer its
         rotary angles. Empty for a network in which each layer sees all, or that has no rotary positions.
-    gate_bias: the maps into a gated feed-forward network have biases, if `mlp_bias`.
-    absolute_positions: the network adds embeddings of positions. disentangled: of DeBERTa's attention.
+    pre_norm: norms stand before the halves of a layer, not after them, and one after the last layer.
+    absolute_positions: the network adds embeddings of positions. distances: of DeBERTa's attention, the
+        buckets of distances to each side, and the largest distance.
     decoder: of a network that attends to what stands before a token.
     """
 
@@ -97,36 +96,22 @@ class ModelConfig:
     score_activation: ScoreActivation = "softmax"
     int8: bool = False
     gated: bool = False
-    attention_bias: bool = True
-    mlp_bias: bool = True
-    norm_bias: bool = True
-    head_bias: bool = True
+    without_bias: frozenset[str] = frozenset()
     pools_mean: bool = False
     windows: tuple[int | None, ...] = ()
     ropes: tuple[Rope, ...] = ()
-    gate_bias: bool = True
+    pre_norm: bool = False
     absolute_positions: bool = True
-    disentangled: Disentangled | None = None
+    distances: tuple[int, int] | None = None
     decoder: Decoder | None = None
 
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
         module, _, part = name.rpartition(".")
-        if part != "bias" or module == "classifier":
-            return True
-        if module.endswith(("LayerNorm", "final_norm")):
-            return self.norm_bias
-        if module == "bert.pooler.dense":
-            return self.head_bias
-        if module == "bert.embeddings_project":
-            return self.disentangled is None
-        if self.int8:  # the effect of the inputs' offsets
-            return True
-        if module.endswith((".gate.dense", ".intermediate.dense")):
-            return self.mlp_bias and self.gate_bias
-        if self.decoder is not None and module.endswith(".attention.output.dense"):
-            return self.decoder.output_bias
-        return self.attention_bias if ".attention." in module else self.mlp_bias
+        if module.startswith(LAYERS):
+            module = module.removeprefix(LAYERS).split(".", 1)[1]
+        has_offsets = self.int8 and module in (*ATTENTION, *MLP)  # of inputs, whose effect a bias holds
+        return part != "bias" or has_offsets or module not in self.without_bias
 
     def heads_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
         """Return the heads of each layer that a mask keeps, ascending; none in a layer that it skips."""
@@ -196,27 +181,19 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     check_files(directory)
     config = parse_config(read_raw(directory), label_order)
     _check_size(directory, config)
-    if isinstance(head := read_head(directory), Head):
-        from models.checkpoint.families import FAMILIES
-
-        names = {name for name, _ in FAMILIES[config.family].expected(config)}
-        check_head(head, config, has_norm="bert.pooler.LayerNorm.weight" in names)
     return config
 
 
 def _check_size(directory: Path, config: ModelConfig) -> None:
     """Raise UnsupportedCheckpoint if the weights cannot hold the network that config.json describes."""
-    from models.checkpoint.families import FAMILIES
-
     files = weights_of(directory)
     there = sum(file.stat().st_size for file in files)
-    shapes = (shape for name, shape in FAMILIES[config.family].expected(config) if config.is_stored(name))
-    wanted = sum(map(math.prod, shapes))
-    if there and wanted > there:  # a number takes a byte or more
-        raise UnsupportedCheckpoint(
-            f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
-            f"{wanted:,} parameters ({', '.join(sorted(file.name for file in files))})"
-        )
+    wanted = sum(math.prod(shape) for name, shape in expected_shapes(config) if config.is_stored(name))
+    check(
+        not there or wanted <= there,  # a number takes a byte or more
+        f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
+        f"{wanted:,} parameters ({', '.join(sorted(file.name for file in files))})",
+    )
 
 
 def read_raw(directory: Path) -> dict[str, Any]:
@@ -231,8 +208,9 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
     _refuse_other_uses(raw)
     family = family_of(raw)
-    raw = FAMILIES[family].described(raw)
     shape = FAMILIES[family].shape(raw)
+    if shape.decoder is not None and shape.decoder.vocabulary is not None:  # a language model has no labels
+        raw = {**raw, "id2label": {"0": "LABEL_0"}, "num_labels": 1}
     ours = raw.get("headroom") or {}
     need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"), FAMILIES[family].default_labels)
@@ -246,7 +224,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
         widths=_widths(ours, shape),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
-        score_activation="softmax" if len(labels) > 1 else _score_activation(raw),
+        score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
         int8=_is_int8(raw, ours),
     )
 
@@ -277,9 +255,11 @@ def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
     need(kind != "multi_label_classification", "problem_type", kind, "grades exclude each other")
 
 
-def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
+def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:
     """Return the activation of a one-label model's score, which sentence-transformers stores; its default is
-    the sigmoid."""
+    the sigmoid. Of two answers, the score is the probability of the relevant one, whatever is stored."""
+    if shape.decoder is not None and len(shape.decoder.answers) == 2:
+        return "sigmoid"
     stored = raw.get("sentence_transformers")
     field = "sentence_transformers.activation_fn"
     name = stored.get("activation_fn") if isinstance(stored, Mapping) else None
@@ -311,23 +291,16 @@ def _labels(
         count = positive_int(raw, "num_labels")
     if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
         id2label = {str(i): f"LABEL_{i}" for i in range(count or default)}  # as transformers does
-    is_right = isinstance(id2label, Mapping) and {str(key) for key in id2label} == {
-        str(number) for number in range(len(id2label))
-    }
-    need(is_right and bool(id2label), "id2label", id2label, "it must map ids from 0 without a gap to names")
-    by_id = {int(key): str(name) for key, name in id2label.items()}
-    names = [by_id[number] for number in range(len(by_id))]
+    by_id = {str(key): str(name) for key, name in id2label.items()} if isinstance(id2label, Mapping) else {}
+    ids = [str(number) for number in range(len(by_id))]
+    is_right = bool(by_id) and by_id.keys() == set(ids)
+    need(is_right, "id2label", id2label, "it must map ids from 0 without a gap to names")
+    names = [by_id[id_] for id_ in ids]
     if wanted is None:
         return tuple(names), tuple(range(len(names)))
-    if (
-        not isinstance(wanted, list | tuple)
-        or not all(isinstance(name, str) for name in wanted)
-        or sorted(wanted) != sorted(names)
-        or len(set(names)) != len(names)
-    ):
-        raise UnsupportedCheckpoint(
-            f"label order {wanted!r} does not name each label of the checkpoint once: {names}"
-        )
+    is_right = isinstance(wanted, list | tuple) and all(isinstance(name, str) for name in wanted)
+    is_right = is_right and sorted(wanted) == sorted(names) and len(set(names)) == len(names)
+    check(is_right, f"label order {wanted!r} does not name each label of the checkpoint once: {names}")
     return tuple(wanted), tuple(names.index(name) for name in wanted)
 
 

@@ -11,24 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig, Rope
-from models.checkpoint.family import Expected, Family
-from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
-from models.checkpoint.shapes import decoder_shapes
+from models.checkpoint.family import Family
+from models.checkpoint.fields import flag, need, positive_float, positive_int
+from models.checkpoint.shapes import ATTENTION, MLP
 from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TABLE = "model.embed_tokens.weight"
-_NAMES = {
-    "bert.embeddings.word_embeddings.": "model.embed_tokens.",
-    "bert.final_norm.": "model.norm.",
-    "classifier.": "score.",
-}
 _IN_LAYER = {
     **{f"attention.self.{name}.": f"self_attn.{name[0]}_proj." for name in ("query", "key", "value")},
     "attention.self.query_norm.": "self_attn.q_norm.",
@@ -41,8 +35,6 @@ _IN_LAYER = {
     "gate.dense.": "mlp.up_proj.",
     "output.dense.": "mlp.down_proj.",
 }
-
-
 _ACTIVATION_FN = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "identity": "torch.nn.modules.linear.Identity",
@@ -57,7 +49,7 @@ class Decoder:
 
     key_heads: heads of keys and values before pruning; each serves as many neighbouring heads of queries.
     head_norms: queries and keys are normalised. norm_offset: is added to the weights of norms.
-    embedding_scale: embeddings are multiplied by it. output_bias: W^O has a bias in the checkpoint.
+    embedding_scale: embeddings are multiplied by it.
     vocabulary: the tensor whose rows are read for `answers`, the relevant one first; None: a classifier.
     instruction: of pairs that bring none; None: the template's own.
     """
@@ -67,134 +59,111 @@ class Decoder:
     head_norms: bool
     norm_offset: float
     embedding_scale: float
-    output_bias: bool
     vocabulary: str | None
     answers: tuple[int, ...]
     instruction: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecoderFamily(Family):
-    """A family of decoders.
+def decoders(
+    architecture: str,
+    *,
+    head_size: int | None = None,
+    head_norms: bool = False,
+    projection_bias: bool | None = None,
+    is_gemma: bool = False,
+) -> Family:
+    """Return a family of decoders.
 
     architecture: begins the names of its classes. head_size: if config.json does not say it; None: as BERT's.
     projection_bias: W^Q, W^K and W^V have biases, and W^O has none; None: config.json says it for all four.
     is_gemma: embeddings are multiplied by √d_model, and 1 is added to the weights of norms.
     """
 
-    architecture: str
-    head_size: int | None = None
-    head_norms: bool = False
-    projection_bias: bool | None = None
-    is_gemma: bool = False
-    encoder: str = "model."
-    names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
-    layer: str = "layers."
-    in_layer: Mapping[str, str] = field(default_factory=lambda: _IN_LAYER)
-    network: str = "decoder"
-    expected: Expected = decoder_shapes
-
-    def described(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a config.json with one label if it is a language model's.
-
-        The score is the probability of the relevant of two answers, whatever activation is stored.
-        """
-        if not self._is_language_model(raw):
-            return raw
-        found = {**raw, "id2label": {"0": "LABEL_0"}, "num_labels": 1}
-        ours = raw.get("headroom")
-        if isinstance(ours, Mapping) and len(ours.get("score_tokens") or ()) == 2:
-            found |= {"sentence_transformers": None, "sbert_ce_default_activation_function": None}
-        return found
-
-    def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
-        """Return the network's shape."""
-        hidden, heads, layers = (
-            positive_int(raw, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
-        )
+    def read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+        heads, layers = shape.num_heads, shape.num_layers
         key_heads = positive_int(raw, "num_key_value_heads", heads)
         need(heads % key_heads == 0, "num_key_value_heads", key_heads, f"it must divide {heads} heads")
-        whole = hidden // heads if self.head_size is None else self.head_size
-        head_size = positive_int({"head_dim": raw.get("head_dim") or whole}, "head_dim")
-        need(head_size % 2 == 0, "head_dim", head_size, "it must be even, to be rotated")
+        size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
+        need(size % 2 == 0, "head_dim", size, "it must be even, to be rotated")
         kinds = raw.get("layer_types") or []
-        windows = bool(raw.get("use_sliding_window")) or any(kind != "full_attention" for kind in kinds)
-        need(not windows, "layer_types", kinds, "sliding windows are not supported")
-        bidirectional = raw.get("use_bidirectional_attention")
-        need(not bidirectional, "use_bidirectional_attention", bidirectional, "only causal attention is")
-        act = activation(raw, "hidden_act", "gelu_pytorch_tanh" if self.is_gemma else "silu")
-        positions = positive_int(raw, "max_position_embeddings", 8_192 if self.is_gemma else 32_768)
-        biased = flag(raw, "attention_bias") if self.projection_bias is None else self.projection_bias
+        is_whole = all(kind == "full_attention" for kind in kinds)
+        need(is_whole, "layer_types", kinds, "sliding windows are not supported")
+        biased = flag(raw, "attention_bias") if projection_bias is None else projection_bias
+        without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
+        named = raw.get("architectures") or [f"{architecture}ForSequenceClassification"]
+        known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
+        supported = " and ".join(name for (name,) in known)
+        need(named in known, "architectures", named, f"supported: {supported}")
+        is_language_model = named == known[1]
         ours = raw.get("headroom") or {}
-        language_model = self._is_language_model(raw)
         answers = ours.get("score_tokens") or []
         is_right = isinstance(answers, list) and all(type(token) is int and token >= 0 for token in answers)
         need(is_right and len(answers) <= 2, "headroom.score_tokens", answers, "it must hold one or two ids")
-        return ModelConfig(
-            vocab_size=positive_int(raw, "vocab_size"),
-            hidden_size=hidden,
-            embedding_size=hidden,
-            num_layers=layers,
-            num_heads=heads,
-            intermediate_size=positive_int(raw, "intermediate_size"),
-            max_positions=positions,
-            type_vocab_size=0,
-            layer_norm_eps=positive_float(raw.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
-            activation="gelu_tanh" if self.is_gemma and act == "gelu" else act,  # as transformers reads it
+        is_tied = raw.get("tie_word_embeddings", is_gemma)
+        vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+        is_old_gelu = is_gemma and shape.activation == "gelu"  # transformers reads it as the other one
+        return replace(
+            shape,
+            activation="gelu_tanh" if is_old_gelu else shape.activation,
             gated=True,
+            pre_norm=True,
             absolute_positions=False,
-            attention_bias=biased,
-            mlp_bias=False,
-            ropes=(_rope(raw, positions, head_size),) * layers,
+            without_bias=frozenset(without + MLP),
+            ropes=(_rope(raw, shape.max_positions, size),) * layers,
             decoder=Decoder(
-                head_size=head_size,
+                head_size=size,
                 key_heads=key_heads,
-                head_norms=self.head_norms,
-                norm_offset=float(self.is_gemma),
-                embedding_scale=math.sqrt(hidden) if self.is_gemma else 1.0,
-                output_bias=biased and self.projection_bias is None,
-                vocabulary=self._vocabulary(raw) if language_model else None,
-                answers=tuple(answers) if language_model else (),
+                head_norms=head_norms,
+                norm_offset=float(is_gemma),
+                embedding_scale=math.sqrt(shape.hidden_size) if is_gemma else 1.0,
+                vocabulary=vocabulary if is_language_model else None,
+                answers=tuple(answers) if is_language_model else (),
                 instruction=ours.get("instruction"),
             ),
         )
 
-    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the fields of config.json that say which layers, units and labels there are."""
+    def write(config: ModelConfig) -> dict[str, Any]:
         labels = dict(zip(config.label_order, config.labels, strict=True))
         return {
-            "architectures": [f"{self.architecture}ForSequenceClassification"],
-            "num_hidden_layers": config.num_layers,
-            "intermediate_size": config.intermediate_size,
+            "architectures": [f"{architecture}ForSequenceClassification"],
             "layer_types": ["full_attention"] * config.num_layers,
             "id2label": {str(number): labels[number] for number in sorted(labels)},
             "label2id": {name: number for number, name in labels.items()},
             "sentence_transformers": {"activation_fn": _ACTIVATION_FN.get(config.score_activation)},
         }
 
-    def ours(self, tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-        """Return a checkpoint's tensors as our network takes them; of a vocabulary's matrix, one row."""
-        assert config.decoder is not None
-        name, answers = config.decoder.vocabulary, config.decoder.answers
-        if name is not None:
-            if name not in tensors or not answers or max(answers) >= len(tensors[name]):
-                raise UnsupportedCheckpoint(f"tensor {name} has no rows for the answers {answers}")
-            relevant, *irrelevant = (tensors[name][token].float() for token in answers)
-            row = relevant - irrelevant[0] if irrelevant else relevant.clone()  # not the table's memory
-            tensors = {**tensors, "score.weight": row[None]}
-        return super().ours(tensors, config)
+    return Family(
+        encoder="model.",
+        names={
+            "bert.embeddings.word_embeddings.": "model.embed_tokens.",
+            "bert.final_norm.": "model.norm.",
+            "classifier.": "score.",
+        },
+        layer="layers.",
+        in_layer=_IN_LAYER,
+        network="decoder",
+        fields={"layer_norm_eps": "rms_norm_eps"},
+        defaults={
+            "max_position_embeddings": 8_192 if is_gemma else 32_768,
+            "layer_norm_eps": 1e-6,
+            "hidden_act": "gelu_pytorch_tanh" if is_gemma else "silu",
+        },
+        fixed={"use_sliding_window": False, "use_bidirectional_attention": False},
+        token_types=None,
+        heads_share=0,
+        reads=read,
+        writes=write,
+    )
 
-    def _is_language_model(self, raw: Mapping[str, Any]) -> bool:
-        """Return whether a config.json is a language model's, and no classifier's."""
-        named = raw.get("architectures") or [f"{self.architecture}ForSequenceClassification"]
-        kinds = {f"{self.architecture}For{kind}": kind for kind in ("CausalLM", "SequenceClassification")}
-        is_known = isinstance(named, list) and len(named) == 1 and named[0] in kinds
-        need(is_known, "architectures", named, f"supported: {' and '.join(kinds)}")
-        return kinds[named[0]] == "CausalLM"
 
-    def _vocabulary(self, raw: Mapping[str, Any]) -> str:
-        """Return the tensor that scores the vocabulary: the embeddings if both are one."""
-        return _TABLE if raw.get("tie_word_embeddings", self.is_gemma) else "lm_head.weight"
+def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the classifier of a language model, (1, d_model): the difference of its answers' rows."""
+    name, answers = decoder.vocabulary, decoder.answers
+    if name not in tensors or not answers or max(answers) >= len(tensors[name]):
+        raise UnsupportedCheckpoint(f"tensor {name} has no rows for the answers {answers}")
+    relevant, *irrelevant = (tensors[name][token].float() for token in answers)
+    row = relevant - irrelevant[0] if irrelevant else relevant.clone()  # not the table's memory
+    return row[None]
 
 
 def _rope(raw: Mapping[str, Any], positions: int, head_size: int) -> Rope:

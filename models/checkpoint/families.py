@@ -6,22 +6,23 @@ back when it is written; what is between knows nothing of families. Other famili
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.deberta import DebertaFamily
-from models.checkpoint.decoder import DecoderFamily
-from models.checkpoint.family import Family, LikeBert
+from models.checkpoint.deberta import DEBERTA
+from models.checkpoint.decoder import decoders
+from models.checkpoint.family import Family
 from models.checkpoint.fields import need
-from models.checkpoint.modernbert import ModernBertFamily
-from models.checkpoint.own_code import FlashRobertaFamily, GteFamily, JinaBertFamily, family_of_own_code
+from models.checkpoint.modernbert import MODERNBERT
+from models.checkpoint.own_code import FLASH_ROBERTA, GTE, JINA_BERT, OF_CONFIG
 from models.errors import UnsupportedCheckpoint
 
 _DENSE_HEAD = {"bert.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
-_ROBERTA = LikeBert(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pad=True)
+_ROBERTA = Family(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pad=True)
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019. [CLS] q [SEP] t [SEP], types 0 and 1, WordPiece; the head reads tanh(pooler(first)).
-    "bert": LikeBert(encoder="bert."),
+    "bert": Family(encoder="bert."),
     # Liu et al. 2019. <s> q </s></s> t </s>, byte-level BPE; no pooler: the head has its own dense layer.
     "roberta": _ROBERTA,
     # Conneau et al. 2020. RoBERTa with Unigram pieces of 100 languages.
@@ -29,9 +30,9 @@ FAMILIES: dict[str, Family] = {
     # Martin et al. 2020. RoBERTa with French Unigram pieces.
     "camembert": _ROBERTA,
     # Clark et al. 2020. BERT's pairs, RoBERTa's head with GELU; embeddings of 128 in the small ones.
-    "electra": LikeBert(encoder="electra.", names=_DENSE_HEAD, embedding_size=128, head="gelu"),
+    "electra": Family(encoder="electra.", names=_DENSE_HEAD, defaults={"embedding_size": 128}, head="gelu"),
     # Sanh et al. 2019. BERT's pairs without token types; ReLU in the head.
-    "distilbert": LikeBert(
+    "distilbert": Family(
         encoder="distilbert.",
         names={"bert.pooler.dense.": "pre_classifier."},
         layer="transformer.layer.",
@@ -52,25 +53,25 @@ FAMILIES: dict[str, Family] = {
             "intermediate_size": "hidden_dim",
             "hidden_act": "activation",
         },
-        token_types=0,
+        token_types=None,
         head="relu",
-        layer_norm_eps=1e-12,
+        reads=lambda _, shape: replace(shape, layer_norm_eps=1e-12),  # its config.json has no say in it
     ),
     # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
-    "modernbert": ModernBertFamily(),
+    "modernbert": MODERNBERT,
     # He et al. 2021. Attention to content and distance, no absolute positions; Unigram pieces, BERT's pairs.
-    "deberta-v2": DebertaFamily(),
+    "deberta-v2": DEBERTA,
     # Zhang et al. 2024, GTE. Rotary positions, gated layers; XLM-RoBERTa's pieces and pairs.
-    "new": GteFamily(),
+    "new": GTE,
     # Günther et al. 2023. ALiBi, gated layers; byte-level BPE. Its model_type is "bert".
-    "jina-bert": JinaBertFamily(),
+    "jina-bert": JINA_BERT,
     # Jina's second reranker: XLM-RoBERTa with the tensors of flash-attention's BERT.
-    "xlm-roberta-flash": FlashRobertaFamily(),
+    "xlm-roberta-flash": FLASH_ROBERTA,
     # Decoders: rotary positions, grouped keys, RMS norms, gated layers; an answer or labels are read at the
     # last token of a prompt (`models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole texts.
-    "qwen3": DecoderFamily(architecture="Qwen3", head_size=128, head_norms=True),
-    "qwen2": DecoderFamily(architecture="Qwen2", projection_bias=True),
-    "gemma": DecoderFamily(architecture="Gemma", head_size=256, is_gemma=True),
+    "qwen3": decoders("Qwen3", head_size=128, head_norms=True),
+    "qwen2": decoders("Qwen2", projection_bias=True),
+    "gemma": decoders("Gemma", head_size=256, is_gemma=True),
 }
 
 
@@ -80,11 +81,11 @@ def family_of(raw: Mapping[str, Any]) -> str:
     Configs from before `model_type` are told apart by their `architectures`; without these too, they are
     BERT's.
     """
-    if (own := family_of_own_code(raw)) is not None:
-        return own
     model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
-    family = model_type
-    if model_type is None:  # XLMRobertaForSequenceClassification
+    own_code = raw.get("auto_map")
+    own_code = own_code if isinstance(own_code, Mapping) else {}
+    family = OF_CONFIG.get(str(own_code.get("AutoConfig")).rsplit(".", 1)[-1], model_type)
+    if family is None:  # XLMRobertaForSequenceClassification
         first = str(architectures[0]) if isinstance(architectures, list) else ""
         class_names = {name.replace("-", ""): name for name in FAMILIES}
         family = class_names.get(re.split("For|Model", first)[0].lower())
@@ -95,16 +96,6 @@ def family_of(raw: Mapping[str, Any]) -> str:
             f"config.json: model_type is {model_type!r}, and architectures is "
             f"{raw.get('architectures')!r}{kind}; supported: {', '.join(FAMILIES)}"
         )
-    _refuse_forks(raw)
-    return family
-
-
-def _refuse_forks(raw: Mapping[str, Any]) -> None:
-    """Refuse a network that calls itself by a family's name and computes something else."""
-    modern = raw.get("model_type") == "modernbert"  # its configs hold various words there, which mean nothing
-    position_type = "absolute" if modern else raw.get("position_embedding_type", "absolute")
-    wanted = "only 'absolute' is supported, and 'alibi' if auto_map names JinaBertConfig"
-    need(position_type == "absolute", "position_embedding_type", position_type, wanted)
-    own_code = raw.get("auto_map")
-    is_own = isinstance(own_code, Mapping) and any(str(name).startswith("AutoModel") for name in own_code)
+    is_own = FAMILIES[family].in_transformers and any(name.startswith("AutoModel") for name in own_code)
     need(not is_own, "auto_map", own_code, "the checkpoint brings code of its own, which is not run")
+    return family

@@ -37,10 +37,15 @@ AT_MOST = {
 SIZE = 100_000_000
 
 
+def check(is_right: bool, problem: str) -> None:
+    """Raise UnsupportedCheckpoint with the problem unless a file is right."""
+    if not is_right:
+        raise UnsupportedCheckpoint(problem)
+
+
 def need(is_right: bool, name: str, value: object, wanted: str) -> None:
     """Raise UnsupportedCheckpoint unless a field of config.json is right. wanted: says what it must be."""
-    if not is_right:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; {wanted}")
+    check(is_right, f"config.json: {name} is {value!r}; {wanted}")
 
 
 def flag(raw: Mapping[str, Any], name: str) -> bool:
@@ -82,6 +87,5 @@ def read_json(file: Path) -> dict[str, Any]:
         raise UnsupportedCheckpoint(f"{file} does not exist") from None
     except (ValueError, OSError) as error:
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-    if not isinstance(raw, dict):
-        raise UnsupportedCheckpoint(f"{file} is not a JSON object")
-    return raw
+    check(isinstance(raw, dict), f"{file} is not a JSON object")
+    return dict(raw)

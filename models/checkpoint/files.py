@@ -5,7 +5,6 @@
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -14,8 +13,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from models import files
-from models.checkpoint.fields import read_json
+from models.checkpoint.fields import check, read_json
 from models.checkpoint.modules import FILES as MODULE_FILES
+from models.checkpoint.modules import classifier_folders
 from models.errors import ModelError, UnsupportedCheckpoint, reading_problem
 
 TOKENIZER_FILES = (
@@ -65,8 +65,8 @@ def check_files(directory: Path) -> None:
                 continue
             except OSError as error:
                 raise UnsupportedCheckpoint(reading_problem(file, error)) from None
-            if pattern in DESCRIPTION and file.stat().st_size > _MAX_BYTES:
-                raise UnsupportedCheckpoint(f"{file} is larger than {_MAX_BYTES >> 20} MiB")
+            is_right = pattern not in DESCRIPTION or file.stat().st_size <= _MAX_BYTES
+            check(is_right, f"{file} is larger than {_MAX_BYTES >> 20} MiB")
 
 
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:
@@ -77,10 +77,8 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     whole = _preferred("", names)
     if whole != ["model.safetensors"] and INDEX in names:
         whole = _shards(directory / INDEX)
-    return whole and [
-        *whole,
-        *(file for module in module_folders(directory) for file in _preferred(module, names)),
-    ]
+    folders = (folder.relative_to(directory) for folder in classifier_folders(directory))
+    return whole and [*whole, *(file for folder in folders for file in _preferred(f"{folder}/", names))]
 
 
 def _preferred(folder: str, names: Collection[str]) -> list[str]:
@@ -91,8 +89,8 @@ def _preferred(folder: str, names: Collection[str]) -> list[str]:
 def _shards(index: Path) -> list[str]:
     """Return the names of the files that an index names; none is above the directory but OF_PARENT."""
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise UnsupportedCheckpoint(f"{index}: weight_map must map tensors to names of files")
+    is_right = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
+    check(is_right, f"{index}: weight_map must map tensors to names of files")
     return sorted({shard if shard == OF_PARENT else Path(shard).name for shard in weight_map.values()})
 
 
@@ -100,17 +98,6 @@ def shared_tensors(directory: Path) -> set[str]:
     """Return the names of a smaller network's tensors that are in its model's file (OF_PARENT)."""
     weight_map = read_json(directory / INDEX)["weight_map"]
     return {name for name, shard in weight_map.items() if shard == OF_PARENT}
-
-
-def module_folders(directory: Path) -> list[str]:
-    """Return the folders of a sentence-transformers model's modules, such as `2_Dense/`, but not the root."""
-    file = directory / "modules.json"
-    try:
-        modules = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    except ValueError:  # `read_head` says it
-        return []
-    paths = (module.get("path") for module in modules if isinstance(module, dict))
-    return [f"{path}/" for path in paths if isinstance(path, str) and path]
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
@@ -128,7 +115,7 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
     """
     digest = hashlib.sha256()
     described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
-    of_modules = {directory / folder / "config.json" for folder in module_folders(directory)}
+    of_modules = {folder / "config.json" for folder in classifier_folders(directory)}
     stored = set((directory / "masks").glob("*.json")) if masks else set()
     for file in sorted(described | of_modules | stored | set(weights_of(directory))):
         if file.is_file():
@@ -146,13 +133,8 @@ def bytes_of_weights(directory: Path) -> int:
 
 def weights_of(directory: Path) -> list[Path]:
     """Return the files that a checkpoint's weights are loaded from."""
-    folders = ["", *module_folders(directory)]
-    names = [
-        f"{folder}{file.name}"
-        for folder in folders
-        if (directory / folder).is_dir()
-        for file in (directory / folder).iterdir()
-    ]
+    there = (*directory.glob("*"), *directory.glob("[0-9]*_*/*"))
+    names = {file.relative_to(directory).as_posix() for file in there}
     return [file for name in weight_files(directory, names) if (file := directory / name).is_file()]
 
 

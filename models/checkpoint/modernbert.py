@@ -6,13 +6,13 @@ has none they are zeros, and are left out again when it is written.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from models.checkpoint.config import ModelConfig, Rope
-from models.checkpoint.family import Expected, Family
+from models.checkpoint.family import Family
 from models.checkpoint.fields import activation, flag, need, positive_float, positive_int
-from models.checkpoint.shapes import PROJECTIONS, modernbert_shapes
+from models.checkpoint.shapes import ATTENTION, MLP, PRE_NORMS, PROJECTIONS
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """The names of the two kinds of layers in `layer_types` and `rope_parameters`."""
@@ -23,77 +23,32 @@ THETAS = {GLOBAL: 160_000.0, LOCAL: 10_000.0}
 _ROPE_FIELDS = {"rope_type", "rope_theta", "partial_rotary_factor"}
 """The fields of a kind in `rope_parameters`; transformers ignores the last one here."""
 
-_NAMES = {
-    "bert.embeddings.word_embeddings.": "model.embeddings.tok_embeddings.",
-    "bert.embeddings.LayerNorm.": "model.embeddings.norm.",
-    "bert.pooler.dense.": "head.dense.",
-    "bert.pooler.LayerNorm.": "head.norm.",
+_BIASES = {
+    "attention_bias": ATTENTION,
+    "mlp_bias": MLP,
+    "norm_bias": (*PRE_NORMS, "bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"),
+    "classifier_bias": ("bert.pooler.dense",),
 }
-_IN_LAYER = {
-    "attention.LayerNorm.": "attn_norm.",
-    **{f"{name}.": "attn.Wqkv." for name in PROJECTIONS},
-    "attention.self.": "attn.Wqkv.",  # the quantization of its input
-    "attention.output.dense.": "attn.Wo.",
-    "intermediate.LayerNorm.": "mlp_norm.",
-    "intermediate.dense.": "mlp.Wi.",
-    "gate.dense.": "mlp.Wi.",
-    "output.dense.": "mlp.Wo.",
-}
+"""Which of our modules have biases if a field says so."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModernBertFamily(Family):
-    """The family ModernBERT, as the rest of the program sees it."""
-
-    encoder: str = "model."
-    names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
-    layer: str = "layers."
-    in_layer: Mapping[str, str] = field(default_factory=lambda: _IN_LAYER)
-    network: str = "modernbert"
-    expected: Expected = modernbert_shapes
-    keeps_first_layer: bool = True
-
-    def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
-        """Return the network's shape, from a parsed config.json."""
-        hidden, heads, layers = (
-            positive_int(raw, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")
-        )
-        wanted = f"it must be an even multiple of num_attention_heads {heads}"
-        need(hidden % (2 * heads) == 0, "hidden_size", hidden, wanted)
-        kinds = _kinds(raw, layers)
-        thetas = _thetas(raw)
-        window = _window(raw)
-        pooling = raw.get("classifier_pooling", "cls")
-        need(pooling in ("cls", "mean"), "classifier_pooling", pooling, "supported: 'cls', 'mean'")
-        return ModelConfig(
-            vocab_size=positive_int(raw, "vocab_size"),
-            hidden_size=hidden,
-            embedding_size=hidden,
-            num_layers=layers,
-            num_heads=heads,
-            intermediate_size=positive_int(raw, "intermediate_size"),
-            max_positions=positive_int(raw, "max_position_embeddings", 8192),
-            type_vocab_size=0,
-            layer_norm_eps=positive_float(raw.get("norm_eps", 1e-5), "norm_eps"),
-            activation=activation(raw, "hidden_activation"),
-            head_activation=activation(raw, "classifier_activation"),
-            gated=True,
-            windows=tuple(window if kind == LOCAL else None for kind in kinds),
-            ropes=tuple(Rope(thetas[kind]) for kind in kinds),
-            pools_mean=pooling == "mean",
-            attention_bias=flag(raw, "attention_bias"),
-            mlp_bias=flag(raw, "mlp_bias"),
-            norm_bias=flag(raw, "norm_bias"),
-            head_bias=flag(raw, "classifier_bias"),
-        )
-
-    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
-        """Return the fields of config.json that say which layers there are, and how many units they have."""
-        return {
-            "num_hidden_layers": config.num_layers,
-            "intermediate_size": config.intermediate_size,
-            "layer_types": [GLOBAL if window is None else LOCAL for window in config.windows],
-        }
+def _read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    kinds, thetas, window = _kinds(raw, shape.num_layers), _thetas(raw), _window(raw)
+    pooling = raw.get("classifier_pooling", "cls")
+    need(pooling in ("cls", "mean"), "classifier_pooling", pooling, "supported: 'cls', 'mean'")
+    return replace(
+        shape,
+        head_activation=activation(raw, "classifier_activation"),
+        gated=True,
+        pre_norm=True,
+        absolute_positions=False,
+        windows=tuple(window if kind == LOCAL else None for kind in kinds),
+        ropes=tuple(Rope(thetas[kind]) for kind in kinds),
+        pools_mean=pooling == "mean",
+        without_bias=frozenset(
+            module for name, modules in _BIASES.items() if not flag(raw, name) for module in modules
+        ),
+    )
 
 
 def _kinds(raw: Mapping[str, Any], layers: int) -> list[str]:
@@ -116,8 +71,7 @@ def _window(raw: Mapping[str, Any]) -> int:
 
 def _thetas(raw: Mapping[str, Any]) -> dict[str, float]:
     """Return the bases of the rotary angles: of `rope_parameters`, or of the fields of transformers 4."""
-    scaling, parameters = raw.get("rope_scaling"), raw.get("rope_parameters") or {}
-    need(scaling is None, "rope_scaling", scaling, "only plain rotary positions are supported")
+    parameters = raw.get("rope_parameters") or {}
     is_right = isinstance(parameters, Mapping) and parameters.keys() <= THETAS.keys()
     need(is_right, "rope_parameters", parameters, f"it must have one object for each of {[*THETAS]}")
     thetas: dict[str, float] = {}
@@ -132,3 +86,34 @@ def _thetas(raw: Mapping[str, Any]) -> dict[str, float]:
         value = of_kind.get("rope_theta", raw.get(name))
         thetas[kind] = positive_float(default if value is None else value, name)
     return thetas
+
+
+MODERNBERT = Family(
+    encoder="model.",
+    names={
+        "bert.embeddings.word_embeddings.": "model.embeddings.tok_embeddings.",
+        "bert.embeddings.LayerNorm.": "model.embeddings.norm.",
+        "bert.pooler.dense.": "head.dense.",
+        "bert.pooler.LayerNorm.": "head.norm.",
+    },
+    layer="layers.",
+    in_layer={
+        "attention.LayerNorm.": "attn_norm.",
+        **{f"{name}.": "attn.Wqkv." for name in PROJECTIONS},
+        "attention.self.": "attn.Wqkv.",  # the quantization of its input
+        "attention.output.dense.": "attn.Wo.",
+        "intermediate.LayerNorm.": "mlp_norm.",
+        "intermediate.dense.": "mlp.Wi.",
+        "gate.dense.": "mlp.Wi.",
+        "output.dense.": "mlp.Wo.",
+    },
+    network="modernbert",
+    fields={"layer_norm_eps": "norm_eps", "hidden_act": "hidden_activation"},
+    defaults={"max_position_embeddings": 8192, "layer_norm_eps": 1e-5},
+    fixed={"rope_scaling": None},  # but not position_embedding_type, in which configs hold various words
+    token_types=None,
+    heads_share=2,
+    reads=_read,
+    writes=lambda config: {"layer_types": [GLOBAL if one is None else LOCAL for one in config.windows]},
+    keeps_first_layer=True,
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,10 +14,17 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 LAYERS = "bert.encoder.layer."
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 DISTANCES = "bert.encoder.rel_embeddings.weight"
-"""Our name of DeBERTa's table with two rows per unit of `Disentangled.span`."""
+"""Our name of DeBERTa's table with two rows for each bucket of `ModelConfig.distances`."""
 
 DISTANCES_NORM = "bert.encoder.LayerNorm"
 PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
+ATTENTION = (*PROJECTIONS, "attention.output.dense")
+GATES = ("intermediate.dense", "gate.dense")
+MLP = (*GATES, "output.dense")
+"""The maps in a layer."""
+PRE_NORMS = ("attention.LayerNorm", "intermediate.LayerNorm")
+POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
+"""The norms in a layer: of what enters its halves, or of what leaves them."""
 
 
 def layer_prefix(layer: int | str) -> str:
@@ -24,75 +32,39 @@ def layer_prefix(layer: int | str) -> str:
     return f"{LAYERS}{layer}."
 
 
-def bert_shapes(config: ModelConfig) -> Shapes:
-    """Return every float tensor of BERT's network with its shape; narrower layers where they are pruned."""
-    hidden, embedded = config.hidden_size, config.embedding_size
+def expected_shapes(config: ModelConfig) -> Shapes:
+    """Return every float tensor of a network with its shape; narrower layers where they are pruned."""
+    hidden, embedded, decoder = config.hidden_size, config.embedding_size, config.decoder
     yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
     if config.absolute_positions:
         yield POSITIONS, (config.max_positions, embedded)
     if config.type_vocab_size:
         yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, embedded)
-    yield from _both("bert.embeddings.LayerNorm", embedded)
+    if config.distances is not None:
+        yield DISTANCES, (2 * config.distances[0], hidden)
+        yield from _both(DISTANCES_NORM, hidden)
+    if decoder is None:
+        yield from _both("bert.embeddings.LayerNorm", embedded if config.distances is None else hidden)
     if embedded != hidden:
         yield from _both("bert.embeddings_project", hidden, embedded)
     for number in range(config.num_layers):
         prefix = layer_prefix(number)
         yield from _maps(config, number)
-        yield from _both(f"{prefix}attention.output.LayerNorm", hidden)
-        yield from _both(f"{prefix}output.LayerNorm", hidden)
-    yield from _both("bert.pooler.dense", hidden, hidden)
-    yield from _both("classifier", len(config.labels), hidden)
-
-
-def deberta_shapes(config: ModelConfig) -> Shapes:
-    """Return every float tensor of DeBERTa's network with its shape."""
-    hidden, how = config.hidden_size, config.disentangled
-    assert how is not None
-    for name, shape in bert_shapes(config):
-        after_widening = name.startswith("bert.embeddings.LayerNorm")
-        yield name, (hidden,) if after_widening else shape
-    if not how.attends:
+        norms = PRE_NORMS if config.pre_norm else POST_NORMS
+        is_normed = number == 0 and config.pre_norm and decoder is None  # what enters the first layer
+        for name in norms[1:] if is_normed else norms:
+            yield from _norm(config, f"{prefix}{name}")
+        for name in ("query_norm", "key_norm") if decoder is not None and decoder.head_norms else ():
+            yield f"{prefix}attention.self.{name}.weight", (config.head_size,)
+    if config.pre_norm:
+        yield from _norm(config, "bert.final_norm")
+    if decoder is not None:
+        yield "classifier.weight", (len(config.labels), hidden)
         return
-    yield DISTANCES, (2 * how.span, hidden)
-    if how.normed:
-        yield from _both(DISTANCES_NORM, hidden)
-    for number, kept in enumerate(config.kept_heads):
-        for name in how.own_maps:
-            prefix = f"{layer_prefix(number)}attention.self.{name}"
-            yield from _both(prefix, len(kept) * config.head_size, hidden)
-
-
-def modernbert_shapes(config: ModelConfig) -> Shapes:
-    """Return every float tensor of ModernBERT's network with its shape."""
-    hidden = config.hidden_size
-    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
-    for name in ("bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"):
-        yield from _both(name, hidden)
-    for number in range(config.num_layers):
-        prefix = layer_prefix(number)
-        if number:  # the first layer reads the embeddings, which are normalised already
-            yield from _both(f"{prefix}attention.LayerNorm", hidden)
-        yield from _both(f"{prefix}intermediate.LayerNorm", hidden)
-        yield from _maps(config, number)
     yield from _both("bert.pooler.dense", hidden, hidden)
+    if config.pre_norm:
+        yield from _norm(config, "bert.pooler.LayerNorm")
     yield from _both("classifier", len(config.labels), hidden)
-
-
-def decoder_shapes(config: ModelConfig) -> Shapes:
-    """Return every float tensor of a decoder's network with its shape; its norms have no biases."""
-    assert config.decoder is not None
-    hidden = config.hidden_size
-    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
-    for number in range(config.num_layers):
-        prefix = layer_prefix(number)
-        yield f"{prefix}attention.LayerNorm.weight", (hidden,)
-        yield from _maps(config, number)
-        if config.decoder.head_norms:
-            for name in ("query_norm", "key_norm"):
-                yield f"{prefix}attention.self.{name}.weight", (config.head_size,)
-        yield f"{prefix}intermediate.LayerNorm.weight", (hidden,)
-    yield "bert.final_norm.weight", (hidden,)
-    yield "classifier.weight", (len(config.labels), hidden)
 
 
 def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
@@ -138,9 +110,15 @@ def _maps(config: ModelConfig, number: int) -> Shapes:
     for name, width in zip(PROJECTIONS, widths, strict=True):
         yield from _both(f"{prefix}{name}", width, hidden)
     yield from _both(f"{prefix}attention.output.dense", hidden, widths[0])
-    for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
+    for name in GATES if config.gated else GATES[:1]:
         yield from _both(f"{prefix}{name}", inner, hidden)
     yield from _both(f"{prefix}output.dense", hidden, inner)
+
+
+def _norm(config: ModelConfig, name: str) -> Shapes:
+    """Return the parts of a normalisation; decoders' have no bias."""
+    parts = _both(name, config.hidden_size)
+    return parts if config.decoder is None else islice(parts, 1)
 
 
 def _both(name: str, *shape: int) -> Shapes:

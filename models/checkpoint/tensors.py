@@ -12,10 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
+from models.checkpoint.decoder import answer_row
 from models.checkpoint.families import FAMILIES
+from models.checkpoint.fields import check
 from models.checkpoint.files import OF_PARENT, readable_as_usual, shared_tensors, weight_files
-from models.checkpoint.modules import Head, head_tensors, read_head
-from models.checkpoint.shapes import Shapes, int8_shapes
+from models.checkpoint.modules import head_tensors
+from models.checkpoint.shapes import expected_shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
 
 _CLASSIFIER = ("bert.pooler.", "classifier.")
@@ -32,9 +34,11 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     Raises UnsupportedCheckpoint, which names the tensor that is missing, misshapen or unknown.
     """
     family = FAMILIES[config.family]
-    found = family.ours(_read_files(directory), config)
-    if isinstance(head := read_head(directory), Head):
-        found |= head_tensors(head, config, _read_files)
+    stored = _read_files(directory)
+    found = family.ours(stored, config)
+    if config.decoder is not None and config.decoder.vocabulary is not None:
+        found["classifier.weight"] = answer_row(config.decoder, stored)
+    found |= head_tensors(directory, config, _read_files)
     tensors: dict[str, Tensor] = {}
     integers: dict[str, tuple[tuple[int, ...], torch.dtype | None]] = {}
     if config.int8:
@@ -42,27 +46,22 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     floats = {name: (shape, None) for name, shape in expected_shapes(config)}
     for name, (shape, dtype) in (floats | integers).items():
         tensor = found.get(name)
-        name_there = family.their_name(name)
         if new_classifier and name.startswith(_CLASSIFIER) and (tensor is None or tensor.shape != shape):
             tensor = _initial(name, shape)
+        shown = f"{directory}: tensor {family.their_name(name)}"
         if tensor is None:
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} is missing")
-        if tuple(tensor.shape) != shape:
-            raise UnsupportedCheckpoint(
-                f"{directory}: tensor {name_there} has shape {tuple(tensor.shape)}, config.json wants {shape}"
-            )
-        if tensor.dtype not in (_FLOATS if dtype is None else (dtype,)):
-            wanted = dtype or "floating point of 16, 32 or 64 bits"
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} is {tensor.dtype}, not {wanted}")
-        if not torch.isfinite(tensor).all():
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds NaN or infinite values")
-        if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds a scale that is not above 0")
+            raise UnsupportedCheckpoint(f"{shown} is missing")
+        there, wanted = tuple(tensor.shape), dtype or "floating point of 16, 32 or 64 bits"
+        check(there == shape, f"{shown} has shape {there}, config.json wants {shape}")
+        is_right = tensor.dtype in (_FLOATS if dtype is None else (dtype,))
+        check(is_right, f"{shown} is {tensor.dtype}, not {wanted}")
+        check(bool(torch.isfinite(tensor).all()), f"{shown} holds NaN or infinite values")
+        is_right = not name.endswith("_scale") or bool(((tensor > 0) & torch.isfinite(1 / tensor)).all())
+        check(is_right, f"{shown} holds a scale that is not above 0")
         tensors[name] = tensor
-    if unknown := found.keys() - tensors.keys():
-        raise UnsupportedCheckpoint(
-            f"{directory}: tensor {min(unknown)} does not belong to the network that config.json describes"
-        )
+    unknown = min(found.keys() - tensors.keys(), default=None)
+    wanted = "does not belong to the network that config.json describes"
+    check(unknown is None, f"{directory}: tensor {unknown} {wanted}")
     return tensors
 
 
@@ -80,11 +79,6 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig
     readable_as_usual(file)
 
 
-def expected_shapes(config: ModelConfig) -> Shapes:
-    """Return every tensor of the network with its shape; narrower attention where heads are pruned."""
-    return FAMILIES[config.family].expected(config)
-
-
 def _refuse_compressed(file: Path) -> None:
     """Raise ValueError if a pickled file unpacks to more bytes than it has; torch compresses none."""
     if zipfile.is_zipfile(file):
@@ -97,8 +91,7 @@ def _refuse_compressed(file: Path) -> None:
 def _read_files(directory: Path) -> Mapping[str, Tensor]:
     """Return the tensors in the weights of a directory, under the names that they have there."""
     names = weight_files(directory, [file.name for file in directory.iterdir()])
-    if not names:
-        raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")
+    check(bool(names), f"{directory} holds neither model.safetensors nor pytorch_model.bin")
     try:
         if names != ["pytorch_model.bin"]:
             found: dict[str, Tensor] = {}
@@ -111,8 +104,8 @@ def _read_files(directory: Path) -> Mapping[str, Tensor]:
         pickled = directory / "pytorch_model.bin"
         _refuse_compressed(pickled)
         loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
-        if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
-            raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
+        is_right = isinstance(loaded, Mapping) and all(isinstance(t, Tensor) for t in loaded.values())
+        check(is_right, f"{pickled} does not hold a plain dictionary of tensors")
         return dict(loaded)
     except pickle.UnpicklingError:  # torch's message says how to run the file's code
         raise UnsupportedCheckpoint(

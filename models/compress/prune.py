@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
-from models.checkpoint.deberta import OWN_MAPS
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.files import check_empty, copy_tokenizer
 from models.checkpoint.shapes import layer_prefix
@@ -139,10 +138,6 @@ def _cut_heads(
     for name, chosen in (("query", rows), ("key", key_rows), ("value", key_rows)):
         for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
             tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][chosen]
-    for name in OWN_MAPS.values():  # DeBERTa's, of distances
-        for part in ("weight", "bias"):
-            if (full := f"{prefix}self.{name}.{part}") in tensors:
-                tensors[full] = tensors[full][rows]
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
     scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead

@@ -210,12 +210,17 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
 
 
 def test_the_modules_of_a_sentence_transformers_model_are_among_the_weights(tmp_path: Path) -> None:
-    modules = [{"idx": i, "path": path} for i, path in enumerate(("", "1_Pooling", "2_Dense", "3_Old"))]
+    paths = ["", "1_Pooling", "2_Dense", "3_LayerNorm", "4_Dense"]
+    kinds = ["Transformer", *(path[2:] for path in paths[1:])]
+    modules = [
+        {"path": path, "type": f"sentence_transformers.{kind}"}
+        for path, kind in zip(paths, kinds, strict=True)
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    files = ["model.safetensors", "pytorch_model.bin", "1_Pooling/config.json", "4_Unused/model.safetensors"]
-    files += ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "3_Old/pytorch_model.bin"]
+    files = ["model.safetensors", "pytorch_model.bin", "1_Pooling/config.json", "5_Unused/model.safetensors"]
+    files += ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "3_LayerNorm/pytorch_model.bin"]
 
     assert weight_files(tmp_path, files) == [
-        *("model.safetensors", "2_Dense/model.safetensors", "3_Old/pytorch_model.bin"),
+        *("model.safetensors", "2_Dense/model.safetensors", "3_LayerNorm/pytorch_model.bin"),
     ]
     assert weight_files(tmp_path, ["onnx/model.onnx"]) == []

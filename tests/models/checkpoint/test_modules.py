@@ -121,8 +121,11 @@ def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], objec
             ),
             "would need the prompt 'find: '",
         ),
-        (lambda d: edit(d / "config.json", norm_eps=1e-6), "LayerNorm 'epsilon 1e-05', not 'epsilon 1e-06'"),
-        (lambda d: edit_modules(d, lambda m: m.pop(3)), "LayerNorm 'none', not 'epsilon 1e-05'"),
+        (lambda d: edit(d / "config.json", norm_eps=1e-6), "LayerNorm has epsilon 1e-05"),
+        (
+            lambda d: edit_modules(d, lambda m: m.pop(3)),
+            "the modules are Transformer → Pooling → Dense → Dense; supported: ",
+        ),
         (
             lambda d: edit_modules(d, lambda m: m[3].update(type="sentence_transformers.models.Normalize")),
             "the modules are Transformer → Pooling → Dense → Normalize → Dense; supported: ",

@@ -31,7 +31,7 @@ PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck scr
 def family_shapes(family: str) -> st.SearchStrategy[dict[str, Any]]:
     own: dict[str, Any] = {}
     if family == "new":
-        scalings = [None, {"type": "ntk", "factor": 8.0}, {"type": "ntk", "factor": 3.0, "mixed_b": 0.6}]
+        scalings = [None, {"type": "ntk", "factor": 8.0}, {"type": "ntk", "factor": 3.0}]
         own = {"rope_scaling": st.sampled_from(scalings), "type_vocab_size": st.integers(0, 2)}
     if family == "jina-bert":
         own = {"feed_forward_type": st.sampled_from(["geglu", "reglu"])}

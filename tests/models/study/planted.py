@@ -24,8 +24,7 @@ from safetensors.torch import save_file
 
 from models import Classifier
 from models.checkpoint.config import read_config
-from models.checkpoint.shapes import layer_prefix
-from models.checkpoint.tensors import expected_shapes
+from models.checkpoint.shapes import expected_shapes, layer_prefix
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged
 from models.study.runner import Runner
