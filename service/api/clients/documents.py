@@ -1,13 +1,14 @@
 """The documents of a rerank request: texts, or objects of which some fields are the text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from service.api.clients.base import CompatRequest
 from service.errors import InvalidRequest
 from service.experiments.fields import says
-from service.schemas.requests import accepted
+from service.schemas.requests import Instruction, ScoreRequest, accepted
 from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
@@ -36,6 +37,29 @@ TokensPerQuery = Annotated[Literal[0] | None, says("vLLM's: 0, no limit. Other l
 TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
 ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
+
+
+class TemplateVariables(BaseModel):
+    """Variables of a chat template, as vLLM takes them; only the instruction is read."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    instruction: Instruction = None
+
+
+class PromptedRequest(CompatRequest):
+    """A request that may have vLLM's variables of the model's prompt."""
+
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None, description="vLLM's: an `instruction` in it counts in place of the field; others are ignored."
+    )
+
+    def scoring(self, reading: Mapping[str, Any] | None = None, **texts: Any) -> ScoreRequest:
+        """Return our request, with the instruction of the prompt."""
+        request, variables = super().scoring(reading, **texts), self.chat_template_kwargs
+        if variables is None or variables.instruction is None:
+            return request
+        return request.model_copy(update={"instruction": variables.instruction})
 
 
 _OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}

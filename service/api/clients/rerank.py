@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.api.clients.base import (
-    CompatRequest,
     ScoredBy,
     TokenUsage,
     by_relevance,
@@ -25,6 +24,7 @@ from service.api.clients.base import (
 from service.api.clients.documents import (
     Count,
     Documents,
+    PromptedRequest,
     ReturnDocuments,
     TokensPerDoc,
     TokensPerQuery,
@@ -41,7 +41,10 @@ from service.schemas.responses import Number, ScoreResponse
 UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
 
-_VLLMS_OWN = {"max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens", "use_activation"}
+_VLLMS_OWN = {
+    *("max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens"),
+    *("use_activation", "chat_template_kwargs"),
+}
 
 
 class Meta(TypedDict):
@@ -91,7 +94,7 @@ class RerankAnswer(ScoredBy):
     usage: TokenUsage
 
 
-class RerankRequest(CompatRequest):
+class RerankRequest(PromptedRequest):
     """A rerank request as Cohere (version 1), Jina and vLLM take it."""
 
     model_config = example(

@@ -11,8 +11,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import CompatRequest, TokenUsage, model_name, relevance, usage_of
+from service.api.clients.base import TokenUsage, model_name, relevance, usage_of
 from service.api.clients.documents import (
+    PromptedRequest,
     TokensPerDoc,
     TokensPerQuery,
     TruncatePromptTokens,
@@ -57,7 +58,7 @@ class VllmScores:
     usage: TokenUsage
 
 
-class VllmScoreRequest(CompatRequest):
+class VllmScoreRequest(PromptedRequest):
     """The fields that both forms share. names: of the queries and of the documents."""
 
     servers = ("vLLM",)
