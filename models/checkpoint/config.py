@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from models.checkpoint.fields import check, need, positive_float, positive_int, read_json
-from models.checkpoint.files import check_files, weights_of
+from models.checkpoint.files import bytes_of_weights, check_files
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
@@ -180,20 +180,14 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     """
     check_files(directory)
     config = parse_config(read_raw(directory), label_order)
-    _check_size(directory, config)
-    return config
-
-
-def _check_size(directory: Path, config: ModelConfig) -> None:
-    """Raise UnsupportedCheckpoint if the weights cannot hold the network that config.json describes."""
-    files = weights_of(directory)
-    there = sum(file.stat().st_size for file in files)
+    there = bytes_of_weights(directory)
     wanted = sum(math.prod(shape) for name, shape in expected_shapes(config) if config.is_stored(name))
     check(
         not there or wanted <= there,  # a number takes a byte or more
         f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
-        f"{wanted:,} parameters ({', '.join(sorted(file.name for file in files))})",
+        f"{wanted:,} parameters",
     )
+    return config
 
 
 def read_raw(directory: Path) -> dict[str, Any]:
@@ -206,7 +200,8 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     """Check a config that is already parsed, as `read_config` does."""
     from models.checkpoint.families import FAMILIES, family_of  # these build on ModelConfig
 
-    _refuse_other_uses(raw)
+    kind = raw.get("problem_type")
+    need(kind != "multi_label_classification", "problem_type", kind, "grades exclude each other")
     family = family_of(raw)
     shape = FAMILIES[family].shape(raw)
     if shape.decoder is not None and shape.decoder.vocabulary is not None:  # a language model has no labels
@@ -214,8 +209,8 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     ours = raw.get("headroom") or {}
     need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"), FAMILIES[family].default_labels)
-    is_several = raw.get("problem_type") == "regression" and len(labels) > 1
-    need(not is_several, "problem_type", "regression", "it is supported with one label")
+    is_several = kind == "regression" and len(labels) > 1
+    need(not is_several, "problem_type", kind, "it is supported with one label")
     return replace(
         shape,
         family=family,
@@ -246,13 +241,6 @@ def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
     """Raise ModelError if the checkpoint is quantized already."""
     if config.int8:
         raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
-
-
-def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
-    for flag in ("is_decoder", "add_cross_attention"):
-        need(not raw.get(flag), flag, raw.get(flag), "only encoders are supported")
-    kind = raw.get("problem_type")
-    need(kind != "multi_label_classification", "problem_type", kind, "grades exclude each other")
 
 
 def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:

@@ -26,6 +26,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from models.checkpoint.config import read_config
+from models.checkpoint.fields import check
 from models.checkpoint.files import DESCRIPTION, weight_files
 from models.errors import UnsupportedCheckpoint
 
@@ -77,15 +78,14 @@ def _downloaded(name: str, revision: str | None, target: str) -> Path:
     except CachedRepoTreeNotFoundError:  # another program has filled the cache
         present = (path for path in directory.rglob("*") if path.is_file())
         sizes = {path.relative_to(directory).as_posix(): 0 for path in present}
-    if "config.json" not in sizes:
-        raise UnsupportedCheckpoint(f"{target} has no config.json, so it is not a model of transformers")
+    check("config.json" in sizes, f"{target} has no config.json, so it is not a model of transformers")
     read_config(directory)
     weights = weight_files(directory, list(sizes))
-    if not weights:
-        raise UnsupportedCheckpoint(
-            f"{target} has neither model.safetensors nor pytorch_model.bin; weights of other kinds (ONNX, "
-            "OpenVINO, TensorFlow, GGUF) cannot be loaded"
-        )
+    check(
+        bool(weights),
+        f"{target} has neither model.safetensors nor pytorch_model.bin; weights of other kinds (ONNX, "
+        "OpenVINO, TensorFlow, GGUF) cannot be loaded",
+    )
     missing = [file for file in weights if not (directory / file).exists()]
     if missing:
         megabytes = sum(sizes.get(file, 0) for file in missing) / 1e6

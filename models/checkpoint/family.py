@@ -22,6 +22,9 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
     "hidden_act": "gelu",
 }
+_ENCODERS = {"is_decoder": False, "add_cross_attention": False}
+"""Fields of which transformers would make another network of an encoder's config.json."""
+
 _UNREAD = (".position_ids", ".token_type_ids", ".position_embeddings.weight")
 """Ends of the names of tensors that some checkpoints hold and their networks do not read."""
 
@@ -59,7 +62,7 @@ class Family:
     network: str = "bert"
     fields: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
+    fixed: dict[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
     token_types: int | None = 2
     skips_pad: bool = False
     heads_share: int = 1
@@ -75,7 +78,7 @@ class Family:
 
         Raises UnsupportedCheckpoint for what the network would not compute exactly.
         """
-        for name, value in self.fixed.items():
+        for name, value in (_ENCODERS | self.fixed).items():
             need(raw.get(name) in (None, value), name, raw.get(name), f"only {value!r} is supported")
         defaults = {**_DEFAULTS, **self.defaults}
 

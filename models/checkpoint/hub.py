@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from models.errors import UnsupportedCheckpoint
+from models.checkpoint.fields import check
 
 DEFAULT = Path(__file__).parents[1] / "default"
 """The checkpoint that ships with the project."""
@@ -43,8 +43,7 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
         return Path(directories[name])
     if name.startswith("@"):
         home = locate(model)
-        if not has_network(home, name):
-            raise UnsupportedCheckpoint(f"the model has no network {name}")
+        check(has_network(home, name), f"the model has no network {name}")
         _located[name] = (home / "networks" / name[1:]).resolve()
         return _located[name]
     directory = Path(path).expanduser()
@@ -52,12 +51,10 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
         _located[name] = directory.resolve()
         return directory
     repository, at, revision = name.partition("@")
-    if directory.exists():
-        raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
-    if repository.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UnsupportedCheckpoint(f"{path} does not exist")
-    if at and not revision:
-        raise UnsupportedCheckpoint(f"{name}: name a branch, a tag or a commit after the @")
+    check(not directory.exists(), f"{path} is a file; name the checkpoint's directory")
+    is_name = repository.count("/") <= 1 and not name.startswith((".", "/", "~"))
+    check(is_name, f"{path} does not exist")
+    check(bool(revision) or not at, f"{name}: name a branch, a tag or a commit after the @")
     if name not in _located:
         from models.checkpoint.download import download  # slow to import, and only names of the hub need it
 
