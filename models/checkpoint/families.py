@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.deberta import DEBERTA
 from models.checkpoint.decoder import decoders
+from models.checkpoint.encoders import DEBERTA, FLASH_ROBERTA, GTE, JINA_BERT, MODERNBERT, OF_CONFIG
 from models.checkpoint.family import Family
 from models.checkpoint.fields import need
-from models.checkpoint.modernbert import MODERNBERT
-from models.checkpoint.own_code import FLASH_ROBERTA, GTE, JINA_BERT, OF_CONFIG
 from models.errors import UnsupportedCheckpoint
 
 _DENSE_HEAD = {"bert.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
