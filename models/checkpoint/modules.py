@@ -185,27 +185,17 @@ def module_window(directory: Path) -> tuple[str, object] | None:
 
     Raises UnsupportedCheckpoint for settings that would change how texts are read.
     """
-    for file in (directory / name for name in FILES):
-        if file.is_file() and (settings := read_json(file)):
-            return _checked(file, settings)
-    return None
-
-
-def _checked(file: Path, settings: dict[str, Any]) -> tuple[str, object] | None:
+    there = (file for name in FILES if (file := directory / name).is_file())
+    file, settings = next(((file, found) for file in there if (found := read_json(file))), (directory, {}))
     for name in ("do_lower_case", "processing_kwargs"):
         is_prompt = settings.get(name) == {"chat_template": {"add_generation_prompt": True}}  # a decoder's
-        check(
-            not settings.get(name) or is_prompt,
-            f"{file}: {name} is set: texts would need to be read in another way",
-        )
-    window: tuple[str, object] | None = None
-    if settings.get("max_seq_length") is not None:
-        window = f"{file}: max_seq_length", settings["max_seq_length"]
+        is_right = not settings.get(name) or is_prompt
+        check(is_right, f"{file}: {name} is set: texts would need to be read in another way")
+    windows = [(f"{file}: max_seq_length", settings.get("max_seq_length"))]
     for name in ("tokenizer_args", "processor_kwargs"):  # the older name, and today's
         options = settings.get(name) or {}
         check(isinstance(options, dict), f"{file}: {name} is {options!r}, not an object")
         others = sorted(options.keys() - {"model_max_length", "trust_remote_code"})
         check(not others, f"{file}: {name} has {''.join(others[:1])}; only model_max_length is supported")
-        if options.get("model_max_length") is not None:
-            window = f"{file}: {name}.model_max_length", options["model_max_length"]
-    return window
+        windows.append((f"{file}: {name}.model_max_length", options.get("model_max_length")))
+    return next((window for window in reversed(windows) if window[1] is not None), None)
