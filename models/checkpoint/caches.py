@@ -74,7 +74,7 @@ class WordCache:
     def _joined(self, words: list[str]) -> bytes:
         if max(map(len, words), default=0) <= LONGEST:  # nearly always
             return b"".join(map(self._remembered, words))
-        return b"".join((self._ids if len(word) > LONGEST else self._remembered)(word) for word in words)
+        return b"".join(self._ids(word) if len(word) > LONGEST else self._remembered(word) for word in words)
 
     def _ids(self, word: str) -> bytes:
         """Return the ids of what stands between two spaces."""

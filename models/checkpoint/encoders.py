@@ -127,7 +127,7 @@ MODERNBERT = Family(
 )
 
 
-_PUBLISHED = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+_PUBLISHED: dict[str, Any] = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 
 
 def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:

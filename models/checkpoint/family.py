@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # errors are reported before torch is imported
 
 Reader: TypeAlias = Callable[[Mapping[str, Any], ModelConfig], ModelConfig]
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
