@@ -16,9 +16,9 @@ from benchmarks.measure import Ratio, turns
 from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import SAMPLE
-from models.checkpoint.caches import TextCache
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
+from models.checkpoint.texts import TextCache
 from models.quality.labelled import Columns, read_labelled
 from service.config.settings import LiveConfig
 from service.files.job import make_job

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from models.checkpoint.caches import TextCache
+from models.checkpoint.texts import TextCache
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
 
-from models.checkpoint.caches import WordCache
 from models.checkpoint.reading import OtherReading
+from models.checkpoint.texts import WordCache
 from models.checkpoint.tokenizer import PairTokenizer
 from tests.models.checkpoint.library import library_tokenizer
 
