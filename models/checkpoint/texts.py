@@ -8,10 +8,10 @@ seventh of the time that the tokenizers library takes for the text.
 """
 
 import re
-import struct
 import sys
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
@@ -134,7 +134,7 @@ class TextReader:
         self.forbidden = special - {self.unknown}
         self._piece_characters = max(_LONG, 2 * reach)
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * reach)
-        self._unknown_bytes = as_bytes([self.unknown])
+        self._unknown_bytes = array("i", [self.unknown]).tobytes()
         self._model = tokenizer.model
         self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
         splits_as_bert = isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
@@ -187,7 +187,7 @@ class TextReader:
                 if len(ids) > self.reach:
                     break
                 yield {}
-            yield {text: self._text(as_bytes(ids))}
+            yield {text: self._text(array("i", ids).tobytes())}
 
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
@@ -242,7 +242,7 @@ class TextReader:
         if not self.forbidden.isdisjoint(ids):
             ids = [self.unknown if id_ in self.forbidden else id_ for id_ in ids]
             ids = [id_ for id_ in ids if id_ >= 0]
-        return as_bytes(ids)
+        return array("i", ids).tobytes()
 
     def _text(self, ids: bytes) -> EncodedText:
         """Return the text of all these ids."""
@@ -272,8 +272,3 @@ def check_surrogates(text: str) -> None:
             f"character {error.start} of a text is the lone surrogate U+{ord(text[error.start]):04X}; "
             "text must be valid Unicode"
         ) from None
-
-
-def as_bytes(ids: Sequence[int]) -> bytes:
-    """Return the ids as the bytes of int32 values."""
-    return struct.pack(f"{len(ids)}i", *ids)

@@ -1,6 +1,7 @@
 """Encodes query–title pairs as the token ids that a checkpoint was trained on, within its window."""
 
 import copy
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from models.checkpoint.fields import check
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
 from models.checkpoint.prompt import Prompt, read_prompt
-from models.checkpoint.texts import EncodedText, TextReader, as_bytes, check_surrogates, without_panics
+from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import FILE, SPECIAL, passes_types, read_tokenizer, read_window
 from models.errors import ModelError, UnsupportedCheckpoint
 
@@ -135,7 +136,7 @@ class PairTokenizer(TextReader):
         self.budget = max_tokens - template.tokens
         check(self.budget > 0, f"a window of {max_tokens} tokens has no room for a query and a title")
         parts = template.before, template.between, template.after
-        self._before, self._between, self._after = map(as_bytes, parts)
+        self._before, self._between, self._after = (array("i", part).tobytes() for part in parts)
 
     def within(self, max_tokens: int) -> Self:
         """Return this tokenizer for a window of at most so many tokens, beside those of a prompt."""
