@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from models.checkpoint.texts import EncodedText
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.errors import ModelError
 
 Overflow = Literal["truncate", "chunks"]

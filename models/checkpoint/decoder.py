@@ -158,7 +158,7 @@ def decoders(
 
 def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the classifier of a language model, (1, d_model): the difference of its answers' rows."""
-    name, answers = decoder.vocabulary, decoder.answers
+    name, answers = decoder.vocabulary or "", decoder.answers
     if name not in tensors or not answers or max(answers) >= len(tensors[name]):
         raise UnsupportedCheckpoint(f"tensor {name} has no rows for the answers {answers}")
     relevant, *irrelevant = (tensors[name][token].float() for token in answers)

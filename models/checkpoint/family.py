@@ -157,8 +157,8 @@ class Family:
             there[self.encoder + new if self.encoder + new in stored else new] = tensor
         found: dict[str, Tensor] = {}
         for name, several in stored.items():
-            if (tensor := there.pop(name, None)) is not None:
-                parts = tensor.chunk(len(several)) if len(several) > 1 else (tensor,)
+            if (whole := there.pop(name, None)) is not None:
+                parts = whole.chunk(len(several)) if len(several) > 1 else (whole,)
                 found |= dict(zip(several, parts, strict=False))
         if POSITIONS in found:
             found[POSITIONS] = found[POSITIONS][config.skipped_positions :]

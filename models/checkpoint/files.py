@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from models import files
 from models.checkpoint.fields import check, read_json
@@ -88,7 +89,7 @@ def _preferred(folder: str, names: Collection[str]) -> list[str]:
 
 def _shards(index: Path) -> list[str]:
     """Return the names of the files that an index names; none is above the directory but OF_PARENT."""
-    weight_map = read_json(index).get("weight_map")
+    weight_map: Any = read_json(index).get("weight_map")
     is_right = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
     check(is_right, f"{index}: weight_map must map tensors to names of files")
     return sorted({shard if shard == OF_PARENT else Path(shard).name for shard in weight_map.values()})

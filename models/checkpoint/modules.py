@@ -180,7 +180,7 @@ FILES = tuple(
 """In the order in which sentence-transformers looks for them; the first that is not empty counts."""
 
 
-def module_window(directory: Path) -> tuple[str, object] | None:
+def module_window(directory: Path) -> tuple[str, Any] | None:
     """Return the field that says how long a sequence may be, and its value; None without one.
 
     Raises UnsupportedCheckpoint for settings that would change how texts are read.

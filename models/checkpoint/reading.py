@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from models.checkpoint.texts import TextCache
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from models.checkpoint.texts import EncodedText, TextCache
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 
 
 class OtherReading(PairTokenizer):

@@ -143,7 +143,7 @@ def unknown_id(tokenizer: Tokenizer) -> int:
     )
     if model.unk_token is None:
         return -1
-    unknown = tokenizer.token_to_id(model.unk_token)
+    unknown: Any = tokenizer.token_to_id(model.unk_token)
     check(unknown is not None, f"the tokenizer's vocabulary has no {model.unk_token}")
     return int(unknown)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from models.batch import batches_by_length
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from models.checkpoint.texts import EncodedText
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Task, search

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs, encode_chunks
-from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from models.checkpoint.texts import EncodedText
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from service.engine.scheduler import DRAINING_RETRY_S
 from service.errors import Draining, QueueFull
 
