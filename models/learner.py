@@ -31,9 +31,9 @@ class Learner(nn.Module):
         self.config = config
         self.rates = dropout, attention_dropout
         self._zeros = {name: tensor.float() for name, tensor in tensors.items() if not config.is_stored(name)}
-        for name in tensors.keys() - self._zeros.keys():  # torch allows no dot in a name
-            weight = tensors[name].float().clone()
-            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight))
+        for name, tensor in tensors.items():  # in their order, because an optimizer's state has no names
+            if name not in self._zeros:  # torch allows no dot in a name
+                self.register_parameter(name.replace(".", "/"), nn.Parameter(tensor.float().clone()))
 
     @property
     def device(self) -> torch.device:

@@ -105,6 +105,13 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_
         assert torch.equal(weight, resumed.state_dict()[name]), name
 
 
+def test_parameters_are_in_the_checkpoints_order_in_every_process(base: Path) -> None:
+    """An optimizer's state has no names: a run that goes on would give each weight another one's."""
+    config = read_config(base)
+    stored = [name for name in read_tensors(base, config) if config.is_stored(name)]
+    assert [name.replace("/", ".") for name, _ in learner(base).named_parameters()] == stored
+
+
 def test_frozen_weights_stay_and_the_others_learn(base: Path, tmp_path: Path) -> None:
     before, after = learner(base), run(base, tmp_path / "run")
     assert torch.equal(before.weight(WORD_EMBEDDINGS), after.weight(WORD_EMBEDDINGS))
