@@ -146,7 +146,7 @@ def adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=rate)
+    return torch.optim.AdamW(groups, lr=rate, fused=True)
 
 
 def save(state: Any, path: Path) -> None:

@@ -15,7 +15,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.compress.prune import cut, write_checkpoint
-from models.device import give_back_memory
+from models.device import autocast, give_back_memory
 from models.learner import Learner
 from models.masks.head_mask import HeadMask
 from models.network import Network
@@ -84,14 +84,16 @@ def distilled(
     model = Learner(config, start).to(device)
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer, losses = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01), list[float]()
+    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.01, fused=True)
+    losses = list[float]()
     while (share := share_done(len(losses))) < 1:
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
         batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
         with torch.no_grad():
             wanted_state, wanted = _read(teacher.network, batch)
-        state, logits = _read(model.network(), batch)
+        with autocast(device):
+            state, logits = _read(model.network(), batch)
         loss = F.mse_loss(state, wanted_state) + F.kl_div(
             F.log_softmax(logits / config.temperature, -1),
             F.softmax(wanted / config.temperature, -1),
