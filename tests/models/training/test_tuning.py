@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
-from models import Classifier, ModelError, UnsupportedCheckpoint
+from models import Classifier, ModelError, UnsupportedCheckpoint, device
 from models.checkpoint.tokenizer import PairTokenizer
 from models.compress.prune import prune
 from models.compress.quantize import quantize
@@ -178,8 +178,7 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     config |= {"label2id": names, "id2label": {number: name for name, number in names.items()}}
     config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0}
     (base / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(device, "cpu_flags", frozenset)  # no bfloat16
 
     job = prepare(replace(options, base=str(base)))
     model = start(job)
