@@ -1,5 +1,6 @@
 """An experiment's report to share: one HTML file with the verdict, the intervals drawn, and tables."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +44,7 @@ def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     looks = [*(look for look in looks if look["time"] < report["time"]), report | {"metrics": metrics}]
     courses = [_course(metric, looks) for metric in metrics]
-    return page.html(
+    shown = page.html(
         {"course": DRAWING.render(courses=courses, begin=_moment(looks[0]), end=_moment(report))},
         title=f"Experiment {experiment['name']}",
         verdict=f"{begin_of_verdict(experiment)}: {report['text']}",
@@ -74,6 +75,7 @@ def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
             Section("Method", METHOD),
         ),
     )
+    return re.sub(r"(?<=\d) %", "\u00a0%", shown)  # a line must not end between number and sign
 
 
 def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:

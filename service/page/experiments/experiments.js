@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { asProblem, call, text } from "../lib/api.js";
-import { count, exact, when } from "../lib/format.js";
+import { count, exact, unbroken, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
@@ -105,7 +105,7 @@ function Verdict({ detail }) {
   const ended = { stopped: "Everybody gets the default. At the end:", shipped: `Everybody gets ${detail.shipped}. At the end:` }[detail.status];
   return html`
     <p class=${`verdict ${ended ? detail.status : recommendation}`}>
-      <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${text}
+      <b>${ended ? detail.status : VERDICTS[recommendation]}</b> ${ended} ${unbroken(text)}
     </p>`;
 }
 

@@ -1,7 +1,7 @@
 /** Each arm's metrics against control: the interval now, the sentence, and the interval's way here. */
 
 import { Chart } from "../lib/chart.js";
-import { percent, short, signed, when } from "../lib/format.js";
+import { percent, short, signed, unbroken, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
 /** @typedef {import("../lib/types.js").Report} Report */
@@ -54,7 +54,7 @@ function Finding({ arm, metric, looks, report, first }) {
       <div>
         <h3><b>${arm}</b> on <b>${metric.metric}</b>${first ? " · decides" : ""}</h3>
         <p class=${`decision ${metric.decision}`}>${DECISIONS[metric.decision] ?? metric.decision}</p>
-        ${report.text.includes(metric.text) ? null : html`<p>${metric.text}</p>`}
+        ${report.text.includes(metric.text) ? null : html`<p>${unbroken(metric.text)}</p>`}
         <${Interval} change=${of("difference").at(-1)} low=${of("low").at(-1)} high=${of("high").at(-1)} margin=${marks[0]?.value ?? null} write=${write} />
         <dl class="pairs">
           <div><dt>${arm}</dt><dd>${short(metric.value, 4)}</dd></div>

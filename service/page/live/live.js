@@ -107,7 +107,8 @@ function Variants({ taken, chosen, choose }) {
 /** @param {{history: Figures[], variant: string}} props */
 function Charts({ history, variant }) {
   const times = history.map((one) => one.time);
-  const of = (/** @type {(one: Figures) => number | null} */ pick) => history.map(pick);
+  const follows = history.map((_, i) => i === 0 || times[i] - times[i - 1] <= PAUSE_S); // else the line has a gap
+  const of = (/** @type {(one: Figures) => number | null} */ pick) => history.map((one, i) => (follows[i] ? pick(one) : null));
   const clock = (/** @type {number} */ time) => new Date(1000 * time).toLocaleTimeString("en-GB");
   const per = (/** @type {number} */ value) => short(value, 2);
   const which = variant ? `, ${variant}` : ", all variants";
