@@ -15,7 +15,7 @@ from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, rotations
 
-LENGTHS, HEADS, SPAN = (1, 16, 37, 70, 150), 3, 16
+LENGTHS, HEADS, SPAN = (1, 16, 37, 70), 3, 16
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
 
 
@@ -63,7 +63,7 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         yield "attention of first tokens", first[: batch.rows]
 
     projected, norms = random(len(batch.ids), (HEADS + 4) * size), random(2, size).float()
-    shared = replace(batch, prefixes=np.array([2, -1, -1, 2, -1], np.int32))
+    shared = replace(batch, prefixes=np.array([2, -1, -1, 2], np.int32))
     for view, (query_norm, key_norm) in ((batch, (None, None)), (shared, norms)):
         how = Causal((0, 1, HEADS), angles, query_norm, key_norm, 1e-6)
         yield "causal attention", ops.causal(projected, view, how, weights)[:tokens]

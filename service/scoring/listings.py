@@ -6,7 +6,7 @@ from itertools import zip_longest
 from models.classifier import Classifier
 from models.device import describe, processor_features
 from models.ops.int8 import input_bits
-from models.ops.kernel_library import choice
+from models.ops.kernel_library import Choice, choice
 from service.schemas.listings import (
     CascadeStage,
     HeadsResponse,
@@ -23,6 +23,7 @@ from service.scoring.catalog import BASE, Catalog, mask_info
 def model(classifier: Classifier) -> ModelInfo:
     """Return what `GET /v1/models` says of a checkpoint."""
     config, network = classifier.config, classifier.network
+    used, skipped, _ = choice() if network.device.type == "cpu" else Choice(None)
     return ModelInfo(
         name=classifier.name,
         repository=None if classifier.origin is None else classifier.origin.repository,
@@ -43,9 +44,9 @@ def model(classifier: Classifier) -> ModelInfo:
         dtype=network.number_format,
         deterministic=network.deterministic,
         processor=processor_features(),
-        kernels=None if network.ops.kernels is None else network.ops.kernels.name,
+        kernels=None if used is None else used.name,
         int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
-        kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
+        kernels_skipped=list(skipped),
         quality=classifier.quality,
         _labels=config.labels,
     )
