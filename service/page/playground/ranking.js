@@ -84,8 +84,8 @@ function Grades({ state }) {
   return html`
     <p class="grades soft">
       Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
-      <span>Number: the score, from 0 to 1. In small type: the change from the base.</span>
-    </p>`;
+    </p>
+    <p class="grades soft">Number: the score, from 0 to 1. In small type: the change from the base.</p>`;
 }
 
 /** @param {Answer} answer @param {number} column @returns {number[]} the titles' indices, best first */
