@@ -70,7 +70,7 @@ def _table(model: type[BaseModel]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, field in schema["properties"].items():
         default = "required" if name in schema.get("required", ()) else _default(field.get("default"))
-        meaning = field.get("description", "").replace("|", "\\|")
+        meaning = field.get("description", "").replace("\n", " ").replace("|", "\\|")
         yield f"| `{name}` | {_value(field)} | {default} | {meaning} |"
 
 

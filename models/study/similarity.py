@@ -11,6 +11,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from models.condense.loss import jensen_shannon
+from models.numbers import percent
 from models.quality.bootstrap import Floats
 from models.study.base import Heads, held_heads
 from models.study.inputs import spread_over_queries
@@ -53,7 +54,7 @@ def run(study: Study) -> Result:
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
     clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
     sharing = float((nearest < near).mean())
-    shared = f"{sharing:.0%} of the heads have another at less than half the mean distance"
+    shared = f"{percent(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
         f"{shared}; two heads of one layer are {within.value:.2f} apart, two of different layers "
         f"{across.value:.2f}."

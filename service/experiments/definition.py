@@ -22,36 +22,24 @@ _Slot = Annotated[int, Field(ge=0, le=10_000)]
 class Metric(Declared):
     """A metric over units, computed from the values of their outcomes."""
 
-    name: MetricName = Field(description="Name of the outcomes that are added up per unit.")
-    kind: Literal["mean", "proportion", "ratio"] = Field(
-        "mean",
-        description="`mean`: mean of the units' sums. `proportion`: share of units with a sum above 0. "
-        "`ratio`: sum over all units divided by that of `denominator`, such as clicks over impressions.",
-    )
-    denominator: MetricName | None = Field(None, description="The outcomes that a `ratio` divides by.")
-    better: Literal["higher", "lower"] = Field("higher", description="Which values are better.")
-    margin: float | None = Field(
-        None,
-        gt=0,
-        allow_inf_nan=False,
-        description="A variant is good enough if it is worse by less than this. Unset: the question is only "
-        "whether there is a difference.",
-    )
-    relative: bool = Field(
-        True, description="The margin is a share of control's value; `false`: it has the metric's own unit."
-    )
-    covariate: MetricName | None = Field(
-        None,
-        description="A metric, maybe this one, whose values from before a unit's exposure explain some of "
-        "the variance (CUPED).",
-    )
-    window_hours: float | None = Field(
-        None,
-        gt=0,
-        le=24 * 365,
-        description="Hours after a unit's exposure in which outcomes count. A unit counts once they are "
-        "over. Unset: always.",
-    )
+    name: MetricName
+    """Name of the outcomes that are added up per unit."""
+    kind: Literal["mean", "proportion", "ratio"] = "mean"
+    """`mean`: mean of the units' sums. `proportion`: share of units with a sum above 0.
+    `ratio`: sum over all units divided by that of `denominator`, such as clicks over impressions."""
+    denominator: MetricName | None = None
+    """The outcomes that a `ratio` divides by."""
+    better: Literal["higher", "lower"] = "higher"
+    """Which values are better."""
+    margin: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """A variant is good enough if it is worse by less than this. Unset: the question is only whether there is
+    a difference."""
+    relative: bool = True
+    """The margin is a share of control's value; `false`: it has the metric's own unit."""
+    covariate: MetricName | None = None
+    """A metric (maybe this one) whose values before a unit's exposure explain some variance (CUPED)."""
+    window_hours: float | None = Field(None, gt=0, le=24 * 365)
+    """Hours after a unit's exposure in which outcomes count. A unit counts once they are over. Unset: all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,65 +65,51 @@ class Metric(Declared):
 class ArmConfig(Declared):
     """An arm: the variant that its units get."""
 
-    name: ConfigName = Field(
-        description="Name in the report. The arm `control`, or else the first, is control."
-    )
-    variant: ConfigName = Field(description="Name of one of `variants`.")
-    weight: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        1, description="The arm's part of the units, in proportion to the other arms' weights."
-    )
+    name: ConfigName
+    """Name in the report. The arm `control`, or else the first, is control."""
+    variant: ConfigName
+    """Name of one of `variants`."""
+    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """The arm's part of the units, in proportion to the other arms' weights."""
 
 
 class Guardrails(Declared):
     """The limits that take an arm back to control automatically. Null switches a limit off."""
 
-    error_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        0.02,
-        description="Share of the arm's requests that its variant may fail, over control's share. (Control's "
-        "variant answers these.)",
-    )
-    p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Limit of the 99th percentile of the time from admission to result."
-    )
-    score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Limit of the population stability index of the arm's scores against control's."
-    )
-    min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
-        50,
-        description="A replica decides nothing about an arm with fewer requests in the last minute, and "
-        "nothing about the scores of one with fewer units.",
-    )
+    error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
+    """Share of the arm's requests that its variant may fail, over control's share. (Control's variant answers
+    these.)"""
+    p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Limit of the 99th percentile of the time from admission to result."""
+    score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Limit of the population stability index of the arm's scores against control's."""
+    min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
+    """A replica decides nothing about an arm with fewer requests in the last minute, and nothing about the
+    scores of one with fewer units."""
 
 
 class ExperimentConfig(Declared):
     """An experiment: units are spread over arms, and metrics compare the arms."""
 
-    name: ConfigName = Field(description="Name in answers, outcomes and reports.")
-    salt: Salt = Field(description="Any text that no other experiment uses: it decides who gets which arm.")
-    arms: Annotated[tuple[ArmConfig, ...], Field(min_length=2, max_length=10, strict=False)] = Field(
-        description="2 to 10 arms."
-    )
-    traffic: Share = Field(
-        1.0, description="Share of each arm's units that takes part, until somebody ramps by hand."
-    )
-    slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = Field(
-        (0, 10_000), description="[x, y) of the 10,000 slots: experiments whose slots differ share no unit."
-    )
-    shadow: Share = Field(
-        0.0, description="Share of the requests that are scored under every arm, after their answer."
-    )
-    guardrails: Guardrails = Field(
-        Guardrails(),
-        description="What takes an arm back to control. Fields that are left out keep their default.",
-    )
-    metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = Field(
-        (), description="What the report compares. The first one decides."
-    )
-    planned_units: Annotated[int, Field(ge=1)] = Field(
-        10_000,
-        description="How many units the experiment is planned for, as `headroom experiment plan` says: the "
-        "intervals are narrowest there.",
-    )
+    name: ConfigName
+    """Name in answers, outcomes and reports."""
+    salt: Salt
+    """Any text that no other experiment uses: it decides who gets which arm."""
+    arms: Annotated[tuple[ArmConfig, ...], Field(min_length=2, max_length=10, strict=False)]
+    """2 to 10 arms."""
+    traffic: Share = 1.0
+    """Share of each arm's units that takes part, until somebody ramps by hand."""
+    slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
+    """[x, y) of the 10,000 slots: experiments whose slots differ share no unit."""
+    shadow: Share = 0.0
+    """Share of the requests that are scored under every arm, after their answer."""
+    guardrails: Guardrails = Guardrails()
+    """What takes an arm back to control. Fields that are left out keep their default."""
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
+    """What the report compares. The first one decides."""
+    planned_units: Annotated[int, Field(ge=1)] = 10_000
+    """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
+    narrowest there."""
 
     @property
     def control(self) -> str:
