@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from models.checkpoint.fields import check, need, positive_float, positive_int, read_json
-from models.checkpoint.files import bytes_of_weights, check_files
+from models.checkpoint.files import bytes_of_weights, check_files, weights_of
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
@@ -120,6 +120,14 @@ class ModelConfig:
             for layer, held in enumerate(self.kept_heads)
         )
 
+    def check_head_left(self, mask: HeadMask) -> None:
+        """Raise ModelError if a mask keeps none of the checkpoint's heads."""
+        if not any(self.heads_kept(mask)):
+            raise ModelError(
+                f"that would remove all {sum(map(len, self.kept_heads))} heads, and without any every pair "
+                "gets the same score; keep at least one"
+            )
+
     def units_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
         """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips.
 
@@ -184,8 +192,8 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     wanted = sum(math.prod(shape) for name, shape in expected_shapes(config) if config.is_stored(name))
     check(
         not there or wanted <= there,  # a number takes a byte or more
-        f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
-        f"{wanted:,} parameters",
+        f"{directory}: the weights cannot be read: {', '.join(file.name for file in weights_of(directory))} "
+        f"has {there:,} bytes, and config.json describes {wanted:,} parameters",
     )
     return config
 

@@ -118,7 +118,7 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
     described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
     of_modules = {folder / "config.json" for folder in classifier_folders(directory)}
     stored = set((directory / "masks").glob("*.json")) if masks else set()
-    for file in sorted(described | of_modules | stored | set(_weights_of(directory))):
+    for file in sorted(described | of_modules | stored | set(weights_of(directory))):
         if file.is_file():
             digest.update(file.relative_to(directory).as_posix().encode())
             with file.open("rb") as stream:
@@ -129,10 +129,11 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
 
 def bytes_of_weights(directory: Path) -> int:
     """Return the bytes of the files that a checkpoint's weights are loaded from."""
-    return sum(file.stat().st_size for file in _weights_of(directory))
+    return sum(file.stat().st_size for file in weights_of(directory))
 
 
-def _weights_of(directory: Path) -> list[Path]:
+def weights_of(directory: Path) -> list[Path]:
+    """Return the files that a checkpoint's weights are loaded from."""
     there = (*directory.glob("*"), *directory.glob("[0-9]*_*/*"))
     names = {file.relative_to(directory).as_posix() for file in there}
     return [file for name in weight_files(directory, names) if (file := directory / name).is_file()]

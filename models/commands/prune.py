@@ -28,6 +28,7 @@ def command(
     source = locate(model)
     config = read_config(source)
     weights = parse_mask(mask, config, read_stored_masks(source, config))
+    config.check_head_left(weights)
 
     from models.compress.prune import prune, transformers_refusal  # imports torch
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +22,8 @@ class Repository:
     """A repository: files of each commit, and the commit of each branch and tag.
 
     reader: the only token that may read it. gated: everybody may see it, and only `reader` download it.
-    fault: a status that answers everything, or what happens to large files ("truncated").
+    fault: a status or nothing ("silent") that answers everything, or what happens to large
+        files ("truncated").
     """
 
     commits: dict[str, dict[str, bytes]]
@@ -36,17 +37,22 @@ class Repository:
 class Hub:
     """A running stand-in.
 
-    storage: the address of its large files, another origin, as on the real hub. downloads: the files that
-        were sent. large: the repository of each large one. leaks: tokens that the storage was shown.
+    storage: the address of its large files, another origin, as on the real hub. asked: the models that its
+        API was asked for. downloads: the files that were sent. large: the repository of
+        each large one. leaks: tokens that the storage was shown.
+        is_silent: is set once somebody waits for a silent repository.
     """
 
     url: str = ""
     storage: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
     downloads: list[str] = field(default_factory=list)
     large: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
+    is_silent: Event = field(default_factory=Event)
+    closed: Event = field(default_factory=Event)
 
     def add(self, name: str, *directories: Path, **options: Any) -> Repository:
         """Add a repository whose commits hold the files of these directories; the last one is main's.
@@ -74,6 +80,7 @@ def running_hub() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closed.set()
         for server in servers:
             server.shutdown()
             server.server_close()
@@ -120,7 +127,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self, path: str) -> tuple[int, dict[str, str], bytes]:
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+            self.hub.asked.append(match[1])
             repository = self._repository(match[1])
+            if repository.fault == "silent":
+                self.hub.is_silent.set()
+                self.hub.closed.wait()
             commit = self._commit(repository, match[2] or "main")
             files = [{"rfilename": name} for name in repository.commits[commit]]
             about = {"_id": "1", "id": match[1], "modelId": match[1], "sha": commit, "siblings": files}

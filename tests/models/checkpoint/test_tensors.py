@@ -95,7 +95,10 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
     ("changes", "message"),
     [
         ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000; it must be at most 1,000"),
-        ({"num_hidden_layers": 1000}, "the weights cannot be read: they have .* bytes, and .* parameters"),
+        (
+            {"num_hidden_layers": 1000},
+            "the weights cannot be read: model.safetensors has .* bytes, and .* parameters",
+        ),
         ({"num_attention_heads": 10**7, "hidden_size": 10**7}, "num_attention_heads is 10000000; it must be"),
         ({"hidden_size": 4 * 10**7}, "the weights cannot be read"),
         ({"intermediate_size": 10**8}, "the weights cannot be read"),
