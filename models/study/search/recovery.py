@@ -91,9 +91,12 @@ def distilled(
             group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
         batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
         with torch.no_grad():
-            wanted_state, wanted = _read(teacher.network, batch)
+            wanted_state = _state(teacher.network, batch)
+            wanted = teacher.network.classify(wanted_state)
+        student = model.network()
         with autocast(device):
-            state, logits = _read(model.network(), batch)
+            state = _state(student, batch)
+        logits = student.classify(state)  # as it is served, in float32
         loss = F.mse_loss(state, wanted_state) + F.kl_div(
             F.log_softmax(logits / config.temperature, -1),
             F.softmax(wanted / config.temperature, -1),
@@ -109,10 +112,9 @@ def distilled(
     return Student({name: tensor.detach() for name, tensor in model.tensors().items()}, config, losses)
 
 
-def _read(network: Network, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a network's classifier reads, (B, D), and its logits, (B, labels), both in float32."""
-    state = network.pooled(batch, network.selector.select(None))[: batch.rows]
-    return state.float(), network.classify(state)
+def _state(network: Network, batch: PackedBatch) -> torch.Tensor:
+    """Return what a network's classifier reads, (B, D) float32."""
+    return network.pooled(batch, network.selector.select(None))[: batch.rows].float()
 
 
 def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
