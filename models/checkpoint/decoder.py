@@ -64,6 +64,13 @@ class Decoder:
     instruction: str | None
 
 
+_NAMES = {
+    "bert.embeddings.word_embeddings.": "model.embed_tokens.",
+    "bert.final_norm.": "model.norm.",
+    "classifier.": "score.",
+}
+
+
 def decoders(
     architecture: str,
     *,
@@ -80,6 +87,7 @@ def decoders(
     """
 
     def read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+        """Return the shape with what only a decoder's config.json says."""
         heads, layers = shape.num_heads, shape.num_layers
         key_heads = positive_int(raw, "num_key_value_heads", heads)
         need(heads % key_heads == 0, "num_key_value_heads", key_heads, f"it must divide {heads} heads")
@@ -90,11 +98,7 @@ def decoders(
         need(is_whole, "layer_types", kinds, "sliding windows are not supported")
         biased = flag(raw, "attention_bias") if projection_bias is None else projection_bias
         without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
-        named = raw.get("architectures") or [f"{architecture}ForSequenceClassification"]
-        known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
-        supported = " and ".join(name for (name,) in known)
-        need(named in known, "architectures", named, f"supported: {supported}")
-        is_language_model = named == known[1]
+        is_language_model = _is_language_model(raw, architecture)
         ours = raw.get("headroom") or {}
         answers = ours.get("score_tokens") or []
         is_right = isinstance(answers, list) and all(type(token) is int and token >= 0 for token in answers)
@@ -134,11 +138,7 @@ def decoders(
 
     return Family(
         encoder="model.",
-        names={
-            "bert.embeddings.word_embeddings.": "model.embed_tokens.",
-            "bert.final_norm.": "model.norm.",
-            "classifier.": "score.",
-        },
+        names=_NAMES,
         layer="layers.",
         in_layer=_IN_LAYER,
         network="decoder",
@@ -154,6 +154,14 @@ def decoders(
         reads=read,
         writes=write,
     )
+
+
+def _is_language_model(raw: Mapping[str, Any], architecture: str) -> bool:
+    """Return whether a config.json is a language model's, and no classifier's."""
+    known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
+    named = raw.get("architectures") or known[0]
+    need(named in known, "architectures", named, f"supported: {' and '.join(name for (name,) in known)}")
+    return bool(named == known[1])
 
 
 def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -40,6 +40,12 @@ _BIASES = {
 """Which of our modules have biases if a field says so."""
 
 
+def _in_one_map(name: str) -> dict[str, str]:
+    """Return the names of queries, keys and values, and of their input's quantization, in a checkpoint that
+    holds them as one map."""
+    return {f"{one}.": name for one in (*PROJECTIONS, "attention.self")}
+
+
 def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     kinds, thetas, window = _kinds(raw, shape.num_layers), _thetas(raw), _window(raw)
     pooling = raw.get("classifier_pooling", "cls")
@@ -107,8 +113,7 @@ MODERNBERT = Family(
     layer="layers.",
     in_layer={
         "attention.LayerNorm.": "attn_norm.",
-        **{f"{name}.": "attn.Wqkv." for name in PROJECTIONS},
-        "attention.self.": "attn.Wqkv.",  # the quantization of its input
+        **_in_one_map("attn.Wqkv."),
         "attention.output.dense.": "attn.Wo.",
         "intermediate.LayerNorm.": "mlp_norm.",
         "intermediate.dense.": "mlp.Wi.",
@@ -197,8 +202,7 @@ def _jina(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
 GTE = Family(
     encoder="new.",
     in_layer={
-        **{f"{name}.": "attention.qkv_proj." for name in PROJECTIONS},
-        "attention.self.": "attention.qkv_proj.",  # the quantization of its input
+        **_in_one_map("attention.qkv_proj."),
         "attention.output.dense.": "attention.o_proj.",
         "attention.output.LayerNorm.": "attn_ln.",
         "gate.dense.": "mlp.up_gate_proj.",
@@ -245,8 +249,7 @@ FLASH_ROBERTA = Family(
     },
     layer="encoder.layers.",
     in_layer={
-        **{f"{name}.": "mixer.Wqkv." for name in PROJECTIONS},
-        "attention.self.": "mixer.Wqkv.",  # the quantization of its input
+        **_in_one_map("mixer.Wqkv."),
         "attention.output.dense.": "mixer.out_proj.",
         "attention.output.LayerNorm.": "norm1.",
         "intermediate.dense.": "mlp.fc1.",

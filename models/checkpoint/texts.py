@@ -82,6 +82,7 @@ class TextCache:
         return cached, missing
 
     def put(self, texts: dict[str, EncodedText]) -> None:
+        """Remember the texts that are short enough."""
         short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
         with self._lock:
             self._texts.update(short)

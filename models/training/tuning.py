@@ -103,9 +103,15 @@ def tune(job: Job | Options) -> dict[str, Any]:
         return not rest
 
     progress = train(
-        model, loss_of, make_epoch, plan.schedule, options.progress, seed=options.seed,
-        checkpoint_seconds=CHECKPOINT_SECONDS, after_step=after_step,
-    )  # fmt: skip
+        model,
+        loss_of,
+        make_epoch,
+        plan.schedule,
+        options.progress,
+        seed=options.seed,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
+        after_step=after_step,
+    )
     saved = read_saved(best)
     model.load_state_dict(saved["model"])
     after = Standing(saved["loss"], saved["metrics"])

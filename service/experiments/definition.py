@@ -19,7 +19,7 @@ MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$"
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
 
 
-class Metric(Declared):
+class Metric(Declared, use_attribute_docstrings=True):
     """A metric over units, computed from the values of their outcomes."""
 
     name: MetricName
@@ -62,7 +62,7 @@ class Metric(Declared):
         return 1 if self.better == "higher" else -1
 
 
-class ArmConfig(Declared):
+class ArmConfig(Declared, use_attribute_docstrings=True):
     """An arm: the variant that its units get."""
 
     name: ConfigName
@@ -73,7 +73,7 @@ class ArmConfig(Declared):
     """The arm's part of the units, in proportion to the other arms' weights."""
 
 
-class Guardrails(Declared):
+class Guardrails(Declared, use_attribute_docstrings=True):
     """The limits that take an arm back to control automatically. Null switches a limit off."""
 
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
@@ -88,7 +88,7 @@ class Guardrails(Declared):
     scores of one with fewer units."""
 
 
-class ExperimentConfig(Declared):
+class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """An experiment: units are spread over arms, and metrics compare the arms."""
 
     name: ConfigName

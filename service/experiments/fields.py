@@ -30,9 +30,9 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Declared(BaseModel):
-    """A part of the live config. A string below a field is its description."""
+    """A part of the live config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def says(description: str) -> Any:

@@ -169,11 +169,8 @@ class Planner:
         layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
         for layer in layers:
-            last, held, width = (
-                layer == layers[-1],
-                len(self.config.kept_heads[layer]),
-                self.config.widths[layer],
-            )
+            last = layer == layers[-1]
+            held, width = len(self.config.kept_heads[layer]), self.config.widths[layer]
             least = min(1, held) if layer == layers[0] else 0
             heads = range(least, held + 1) if HEADS in self.what else [held]
             units = sorted({min(n, width) for n in times.units}) if UNITS in self.what else [width]

@@ -76,8 +76,12 @@ SECOND = Phase(
 JUDGED_SHARES = {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
 """How often each judged source is drawn."""
 
-DECAY, BATCH_TOKENS, MAX_TOKENS, PAIRS_PER_ROUND, RANKING_WEIGHT = 0.8, 4096, 128, 2560, 0.5
-"""docs/model-card.md says how these were chosen."""
+# docs/model-card.md says how these were chosen.
+DECAY = 0.8
+BATCH_TOKENS = 4096
+MAX_TOKENS = 128
+PAIRS_PER_ROUND = 2560
+RANKING_WEIGHT = 0.5
 
 
 def untuned(base: Path) -> Learner:

@@ -41,10 +41,10 @@ from service.schemas.responses import Number, ScoreResponse
 UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
 
-_VLLMS_OWN = {
-    *("max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens"),
-    *("use_activation", "chat_template_kwargs"),
-}
+_VLLMS_OWN = set(
+    "max_tokens_per_doc max_tokens_per_query truncate_prompt_tokens use_activation "
+    "chat_template_kwargs".split()
+)
 
 
 class Meta(TypedDict):
