@@ -9,11 +9,12 @@ Target = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A pair to learn from: `target` is a distribution over the grades."""
+    """A pair to learn from. target: a distribution over the grades. weight: of its loss."""
 
     query: str
     title: str
     target: Target
+    weight: float = 1.0
 
 
 def graded_target(grade: float, *, smoothing: float = 0.06, grades: int = len(GRADES)) -> Target:

@@ -1,4 +1,4 @@
-"""Makes the shipped model: the base, tuned, calibrated, measured and written.
+"""Makes the shipped model: the base, tuned twice, averaged, calibrated, measured and written.
 
     python -m models.training.shipped.build --data ../shared/data --out models/default
     python -m models.training.shipped.build --without chorus,socrata --steps 300 --work runs/without-chorus
@@ -42,9 +42,10 @@ from models.training.shipped.tune import (
     FIRST,
     JUDGED_SHARES,
     MAX_TOKENS,
-    SECOND,
+    TRAININGS,
     Calibration,
-    Phase,
+    Training,
+    averaged,
     by_family,
     calibrated,
     tuned,
@@ -57,14 +58,17 @@ CROSSED_SHARE = 10
 
 
 def build(
-    data: Path, base: Path, out: Path, work: Path, phases: Sequence[Phase], without: Sequence[str]
+    data: Path, base: Path, out: Path, work: Path, trainings: Sequence[Training], without: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Tune, calibrate and write the model; return figures of the validation folds by source, or, if judged
-    sources are left out, of these."""
+    """Tune, average, calibrate and write the model; return figures of the validation folds by source, or, if
+    judged sources are left out, of these."""
     tokenizer = PairTokenizer.load(base, max_tokens=MAX_TOKENS, vocab_size=PIECES)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
-    model = untuned(base)
-    progress = tuned(model, tokenizer, read_sources(data, TRAINING_FOLDS, shares), phases, work)
+    sources, models, progress = read_sources(data, TRAINING_FOLDS, shares), list[Learner](), []
+    for number, training in enumerate(trainings, 1):
+        models.append(untuned(base))
+        progress += tuned(models[-1], tokenizer, sources, training, work / str(number))
+    model = averaged(models, [training.share for training in trainings])
     if without:
         judged = read_judged(data, VALIDATION_FOLDS + TRAINING_FOLDS)
         rows = [row for row in judged if source_family(row.source) in without]
@@ -78,7 +82,7 @@ def build(
         **{name: found["products"] for name, found in figures.items()},
         **{f"{name}_by_source": found for name, found in figures.items()},
         "calibration": {"temperature": calibration.temperature, "bias": calibration.bias.tolist()},
-        "recipe": {"phases": [asdict(phase) for phase in phases], "judged_shares": shares},
+        "recipe": {"trainings": [asdict(training) for training in trainings], "judged_shares": shares},
         "progress": [asdict(phase) for phase in progress],
         "made_with": _versions(data),
     }
@@ -161,13 +165,15 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     if options.steps is not None and options.steps < 1:
         parser.error(f"--steps must be at least 1, not {options.steps}")
-    phases = [FIRST, SECOND] if options.steps is None else [replace(FIRST, steps=options.steps)]
+    trainings = TRAININGS
+    if options.steps is not None:
+        trainings = (Training(1.0, TRAININGS[0].batch_tokens, [replace(FIRST, steps=options.steps)]),)
     without = [name for name in options.without.split(",") if name]
     checkpoint = options.base / "checkpoint"
     try:
         if not (checkpoint / "tokenizer_config.json").exists():
             make_base(options.data, options.base)
-        figures = build(options.data, checkpoint, options.out, options.work, phases, without)
+        figures = build(options.data, checkpoint, options.out, options.work, trainings, without)
     except ModelError as error:
         parser.error(str(error))
     print(as_text(figures))

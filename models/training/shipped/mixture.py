@@ -1,4 +1,4 @@
-"""Draws training rounds from judged pairs, movie searches, the catalogue and made-up strangers.
+"""Draws training rounds from judged pairs and titles, movie searches, the catalogue and made-up strangers.
 
 A group is one query with one or more titles; its titles stay in one batch, so that they can be ranked.
 """
@@ -18,6 +18,7 @@ from models.training.shipped.catalogue import (
     unrelated_group,
 )
 from models.training.shipped.judged import Judged, MovieQuery, by_query, read_judged, read_movies
+from models.training.shipped.titled import Titles
 from models.training.shipped.typed import nonsense, typed
 
 Group = list[Example]
@@ -38,18 +39,21 @@ class Sources:
     """Everything that groups are drawn from.
 
     judged: by source family, then by query. judged_shares: how often each family is drawn; families that are
-    not in it are left out.
+    not in it are left out. titles: the judged titles by family.
     """
 
     judged: Mapping[str, Sequence[Sequence[Judged]]]
     judged_shares: Mapping[str, float]
+    titles: Mapping[str, Titles]
     movies: Sequence[MovieQuery]
     catalogue: Catalogue
 
 
 def read_sources(data: Path, folds: Sequence[int], judged_shares: Mapping[str, float]) -> Sources:
     """Read the sources. data: the directory of the training data."""
-    return Sources(by_query(read_judged(data, folds)), judged_shares, read_movies(data), read_catalogue())
+    judged = by_query(read_judged(data, folds))
+    titles = {name: Titles(row.title for rows in judged[name] for row in rows) for name in judged_shares}
+    return Sources(judged, judged_shares, titles, read_movies(data), read_catalogue())
 
 
 def mixed_groups(
@@ -78,6 +82,7 @@ def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]
         "ranked": lambda: _ranked(sources, rng),
         "others": lambda: _others(sources, rng),
         "numbers": lambda: _numbers(sources, rng),
+        "titled": lambda: sources.titles[_family(sources, rng)].group(rng),
         "movies": lambda: _movies(sources, rng),
         "strangers": lambda: [_stranger(sources, rng)],
         "english": lambda: thing_group(catalogue, "en", rng),
@@ -88,11 +93,14 @@ def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]
     }
 
 
+def _family(sources: Sources, rng: random.Random) -> str:
+    families = list(sources.judged_shares)
+    return rng.choices(families, weights=[sources.judged_shares[name] for name in families])[0]
+
+
 def _queries(sources: Sources, rng: random.Random) -> tuple[Sequence[Sequence[Judged]], int]:
     """Draw a source family; return its queries and the index of one of them."""
-    families = list(sources.judged_shares)
-    family = rng.choices(families, weights=[sources.judged_shares[name] for name in families])[0]
-    queries = sources.judged[family]
+    queries = sources.judged[_family(sources, rng)]
     return queries, rng.randrange(len(queries))
 
 

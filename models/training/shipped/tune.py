@@ -72,13 +72,62 @@ SECOND = Phase(
 )
 """After the first phase Korean and Chinese were still read badly: unrelated titles got 2.5 of 4."""
 
+TITLED_FIRST = Phase(
+    2000,
+    1.5e-4,
+    {
+        "ranked": 0.32,
+        "others": 0.12,
+        "numbers": 0.03,
+        "titled": 0.20,
+        "movies": 0.06,
+        "strangers": 0.04,
+        "english": 0.115,
+        "korean": 0.045,
+        "chinese": 0.045,
+        "questions": 0.025,
+    },
+)
+TITLED_SECOND = Phase(
+    1000,
+    1.2e-4,
+    {
+        "ranked": 0.22,
+        "others": 0.11,
+        "numbers": 0.025,
+        "titled": 0.16,
+        "movies": 0.04,
+        "strangers": 0.03,
+        "english": 0.135,
+        "korean": 0.065,
+        "chinese": 0.065,
+        "unrelated": 0.11,
+        "questions": 0.04,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training of the base, phase by phase. share: of its weights in the model's."""
+
+    share: float
+    batch_tokens: int
+    phases: Sequence[Phase]
+
+
+TRAININGS: Sequence[Training] = (
+    Training(0.72, 4096, (FIRST, SECOND)),
+    Training(0.28, 2048, (TITLED_FIRST, TITLED_SECOND)),
+)
+"""The model is the mean of two trainings' weights ("Model soups", Wortsman et al. 2022): it ranks better than
+either. docs/model-card.md says how the shares were chosen."""
 
 JUDGED_SHARES = {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
 """How often each judged source is drawn."""
 
 # docs/model-card.md says how these were chosen.
 DECAY = 0.8
-BATCH_TOKENS = 4096
 MAX_TOKENS = 128
 PAIRS_PER_ROUND = 2560
 RANKING_WEIGHT = 0.5
@@ -98,7 +147,7 @@ def untuned(base: Path) -> Learner:
 
 
 def tuned(
-    model: Learner, tokenizer: PairTokenizer, sources: Sources, phases: Sequence[Phase], work: Path
+    model: Learner, tokenizer: PairTokenizer, sources: Sources, training: Training, work: Path
 ) -> list[Progress]:
     """Train the model in place, phase by phase; a run that was killed goes on from `work`."""
 
@@ -111,12 +160,21 @@ def tuned(
     def progress_of(number: int, phase: Phase) -> Progress:
         def make_round(index: int) -> list[Batch]:
             groups = mixed_groups(sources, phase.shares, count=PAIRS_PER_ROUND, seed=number, index=index)
-            return batches_of(groups, tokenizer, batch_tokens=BATCH_TOKENS, seed=index)
+            return batches_of(groups, tokenizer, batch_tokens=training.batch_tokens, seed=index)
 
         schedule = Schedule(steps=phase.steps, rate=phase.rate, decay=DECAY)
         return train(model, loss_of, make_round, schedule, work / f"progress-{number + 1}.pt", seed=number)
 
-    return [progress_of(number, phase) for number, phase in enumerate(phases)]
+    return [progress_of(number, phase) for number, phase in enumerate(training.phases)]
+
+
+def averaged(models: Sequence[Learner], shares: Sequence[float]) -> Learner:
+    """Return the first model with the mean of all models' weights. shares: they sum to 1."""
+    with torch.no_grad():
+        for name, weight in models[0].named_parameters():
+            parts = [share * model.get_parameter(name) for model, share in zip(models, shares, strict=True)]
+            weight.copy_(torch.stack(parts).sum(0))
+    return models[0]
 
 
 def batches_of(
@@ -126,6 +184,7 @@ def batches_of(
     examples = [example for group in groups for example in group]
     encoded = tokenizer.encode([(example.query, example.title) for example in examples])
     targets = torch.tensor([example.target for example in examples])
+    weights = torch.tensor([example.weight for example in examples])
     numbers = torch.tensor([number for number, group in enumerate(groups) for _ in group])
     ends = list(accumulate(map(len, groups)))
     spans = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
@@ -133,9 +192,7 @@ def batches_of(
     batches = []
     for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
         rows = [row for number in chosen for row in spans[number]]
-        batches.append(
-            Batch([encoded[row] for row in rows], targets[rows], torch.ones(len(rows)), numbers[rows])
-        )
+        batches.append(Batch([encoded[row] for row in rows], targets[rows], weights[rows], numbers[rows]))
     return [batches[index] for index in np.random.default_rng(seed).permutation(len(batches))]
 
 

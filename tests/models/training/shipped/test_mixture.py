@@ -26,6 +26,7 @@ from models.training.shipped.judged import (
     read_judged,
 )
 from models.training.shipped.mixture import Sources, kinds, mixed_groups
+from models.training.shipped.titled import Titles
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
@@ -43,7 +44,9 @@ ROWS = [
 @pytest.fixture(scope="module")
 def sources() -> Sources:
     movies = [MovieQuery("heat", ("Heat (1995)",), ("Cold (1995)", "Warm (1996)"))]
-    return Sources(by_query(ROWS), {"esci": 0.7, "chorus": 0.3}, movies, read_catalogue())
+    shares = {"esci": 0.7, "chorus": 0.3}
+    titles = dict.fromkeys(shares, Titles(row.title for row in ROWS))
+    return Sources(by_query(ROWS), shares, titles, movies, read_catalogue())
 
 
 def expected(example: Example) -> float:
@@ -114,6 +117,20 @@ def test_titles_of_other_queries_and_empty_ones_are_irrelevant(sources: Sources)
         assert all(expected(other) < 0.1 and other.title not in titles for other in others)
         empty += any(not other.title for other in others)
     assert 20 < empty < 90
+
+
+def test_a_title_with_more_and_rarer_words_of_a_query_is_better() -> None:
+    titles = Titles(["blue lamp 12", "blue lamp 5", "green lamp 12", "blue drill 3", "red saw 7"])
+    rng, grades, verbatim = random.Random(3), dict[tuple[str, str], float](), 0
+    for _ in range(500):
+        own, *others = titles.group(rng)
+        verbatim += set(own.query.split()) <= set(own.title.split())
+        assert expected(own) == pytest.approx(3.8, abs=0.1)
+        grades |= {(own.query, other.title): expected(other) for other in others}
+    assert 250 < verbatim < 500  # the others are misspelled and the like
+    assert grades["blue lamp", "blue lamp 5"] > 3.6
+    assert grades["blue lamp", "red saw 7"] < 0.2
+    assert grades["lamp 12", "green lamp 12"] > 3.6 > 2.5 > grades["lamp 12", "blue lamp 5"] > 0.2
 
 
 def test_another_number_makes_an_exact_title_only_close(sources: Sources) -> None:

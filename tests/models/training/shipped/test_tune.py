@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import log_softmax
 
 from models.training.shipped.judged import Judged
-from models.training.shipped.tune import by_family, calibrated, untuned
+from models.training.shipped.tune import averaged, by_family, calibrated, untuned
 from tests.checkpoints import write_checkpoint
 from tests.models.reference import random_pair
 
@@ -39,6 +40,15 @@ def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
     found.fold_into(model)
     after = model(pairs).detach().softmax(-1).double().numpy()
     np.testing.assert_allclose(after, found.apply(before), atol=1e-6)
+
+
+def test_the_average_of_two_models_has_the_mean_of_their_weights(tmp_path: Path) -> None:
+    base = write_checkpoint(tmp_path / "base", num_labels=5)
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    one, two = untuned(base), untuned(base)
+    start = one.weight(name).detach().clone()
+    two.weight(name).data += 1
+    torch.testing.assert_close(averaged([one, two], [0.75, 0.25]).weight(name).detach(), start + 0.25)
 
 
 def test_sources_are_measured_apart_and_esci_is_one_of_them() -> None:
