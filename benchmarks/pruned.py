@@ -17,9 +17,8 @@ from models.checkpoint.hub import DEFAULT
 from models.device import one_thread
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import read_labelled
-from models.study.base import Judged
-from models.study.search.noninferiority import Loss, compare
-from models.study.statistics import Resamples
+from models.study.pairs import Judged
+from models.study.statistics import Loss, Resamples, compare
 
 PAIRS = 256
 INTACT, PROVEN, TARGET = "intact", "fast", 2.2
@@ -32,7 +31,7 @@ def measure(rounds: int, limit: int | None = None) -> Report:
     limit: number of pairs to calibrate and to judge; None: 512, and all.
     """
     sample = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:limit]
-    judged = Judged.of(sample, "data/sample/test.jsonl.gz")
+    judged = Judged(sample, "data/sample/test.jsonl.gz")
     report = Report(
         f"text to scores of {PAIRS} pairs on one thread, {rounds} turns. Losses are against the "
         f"intact model in the same format, on {len(judged.queries)} held-out queries, with one-sided 97.5 % "

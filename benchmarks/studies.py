@@ -13,7 +13,7 @@ from benchmarks.report import Report, Row, at_most
 from benchmarks.workload import SAMPLE
 from models import Classifier, HeadMask
 from models.quality.labelled import read_labelled
-from models.study.base import Judged
+from models.study.pairs import Judged
 from models.study.runner import Runner
 
 ROUNDS = 5
@@ -26,7 +26,7 @@ def measure(rounds: int, model: Path | None = None, pairs: int = 256) -> Report:
     classifier = Classifier.load(model, device="cpu")
     labelled = read_labelled(SAMPLE / "test.jsonl.gz", grades=len(classifier.grades))
     chosen = np.random.default_rng(0).permutation(len(labelled))[:pairs]
-    data = Judged.of([labelled[index] for index in chosen], "data/sample/test.jsonl.gz")
+    data = Judged([labelled[index] for index in chosen], "data/sample/test.jsonl.gz")
     shape = (classifier.num_layers, classifier.num_heads)
     masks = 1 - np.eye(shape[0] * shape[1], dtype=np.float32).reshape(-1, *shape)  # mask i: head i off
     few = masks[::TAKEN]

@@ -29,7 +29,7 @@ from models.errors import how_to_install
 if TYPE_CHECKING:
     from models import Classifier
     from models.quality.labelled import Columns
-    from models.study.base import Judged
+    from models.study.pairs import Judged
     from models.study.study import Effort
 
 
@@ -154,8 +154,7 @@ def command(
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
-    texts = [result.verdict] if kind == "all" else [result.verdict, result.conclusion]
-    print("\n\n".join([*(textwrap.fill(text, 100) for text in texts if text), str(out / "report.html")]))
+    print(f"{textwrap.fill(result.verdict, 100)}\n\n{out / 'report.html'}")
 
 
 def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
@@ -177,14 +176,14 @@ def _read(
     files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, seed: int
 ) -> list[Judged]:
     """Read the files, check that they share no query, and cut them to the effort."""
-    from models.study import inputs
+    from models.study import pairs
     from models.study.study import QUERY_TITLES
 
-    read = partial(inputs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
+    read = partial(pairs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
     judged = [read(file, seed=seed) for file in files]
     if len(judged) > 1:
-        inputs.check_apart(*judged)
+        pairs.check_apart(*judged)
     return [
-        one if size is None else inputs.roughly(one, size, QUERY_TITLES, seed)
+        one if size is None else pairs.roughly(one, size, QUERY_TITLES, seed)
         for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
     ]

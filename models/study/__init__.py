@@ -1,7 +1,6 @@
 """Head studies: which attention heads matter to a checkpoint, on anybody's labelled pairs.
 
-Each kind of study is a module or a package (`single`, `random`, `layers`, `roles`, `similarity`, `search`)
-whose `run(study)` measures and makes the parts of the report. `kinds` runs one or all. `study` and `result`
-hold what a kind is given and what it returns, `runner` evaluates many masks in one pass, `statistics` has the
-tests, and `report_files` writes the files.
+Each kind of study is a module whose `run(study)` measures and makes the parts of the report. `kinds` names
+them and runs one or all. `study` and `result` hold what a kind is given and what it returns, `runner`
+evaluates many masks in one pass, `statistics` has the tests, and `report_files` writes the files.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,106 +21,87 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
-LINES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PINK, ":", "D"))
-"""Colour, dash and marker of the first, second, third and fourth line of a plot."""
+Drawing: TypeAlias = "Figure"
 
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "lines.linewidth": 2.2,
-    "lines.markersize": 5.5,
-    "legend.frameon": False,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "svg.fonttype": "path",
-    "svg.hashsalt": "headroom",
-}
-DPI = 160
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
+LINES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
+"""Colour, dash and marker of the first, second and third line of a plot."""
+
+STYLE = Path(__file__).with_name("report.mplstyle")
 _MAX_NUMBERS = 200
 """A heat map with more cells than this prints no numbers."""
 
 
 def figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
-) -> tuple[Figure, Any]:
+) -> tuple[Drawing, Any]:
     """Return a figure of this size in inches and its rows × columns axes, laid out without overlaps."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(rc=STYLE):  # type: ignore[arg-type]  # the stubs list every key
+    with rc_context(fname=STYLE):
         drawing = Figure(figsize=(width, height), layout="constrained")
         axes = drawing.subplots(rows, columns, **options)
     return drawing, axes
 
 
-def svg(draw: Callable[[], Figure], png: Path | None = None) -> str:
+def svg(draw: Callable[[], Drawing], png: Path | None = None) -> str:
     """Draw a figure and return it as SVG, the same text each time. png: write it there, too."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
-    with rc_context(rc=STYLE):  # type: ignore[arg-type]  # the stubs list every key
+    with rc_context(fname=STYLE):
         drawing = draw()
         if png is not None:
-            drawing.savefig(png, dpi=DPI)
+            drawing.savefig(png, dpi=160)
         drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()
 
 
 def heat_map(
     axes: Axes,
-    values: NDArray[np.floating],
-    *,
+    shape: tuple[int, int],
+    heads: Sequence[tuple[int, int]],
+    values: Sequence[float] | NDArray[np.floating],
+    marked: NDArray[np.bool_],
     title: str,
     label: str,
-    marked: NDArray[np.bool_] | None = None,
     digits: int = 1,
 ) -> None:
-    """Draw a number per head (layers, heads) as coloured cells with their numbers; nan cells stay empty.
+    """Draw a number per head as coloured cells (layers, heads) with their numbers; other cells stay empty.
 
-    The colours are spread evenly around 0; label: what they mean. marked: cells that get a frame. Layer 0 is
-    at the top, as on the service's page.
+    shape: (layers, heads). The colours are spread evenly around 0; label: what they mean. marked: which heads
+    get a frame. Layer 0 is at the top, as on the service's page.
     """
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
-    reach = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
-    image = axes.imshow(values, cmap=colormaps["PuOr"], vmin=-reach, vmax=reach, aspect="auto")
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
-    bar.set_label(label)
+    cells = np.full(shape, np.nan)
+    cells[tuple(np.transpose(heads))] = values
+    reach = float(np.abs(cells[np.isfinite(cells)]).max(initial=0)) or 1.0
+    image = axes.imshow(cells, cmap=colormaps["PuOr"], vmin=-reach, vmax=reach, aspect="auto")
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, label=label)
     bar.outline.set_visible(False)
-    axes.set(title=title, xlabel="head", ylabel="layer")
-    axes.set_xticks(range(values.shape[1]))
-    axes.set_yticks(range(values.shape[0]))
+    axes.set(title=title, xlabel="head", ylabel="layer", xticks=range(shape[1]), yticks=range(shape[0]))
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    for (row, column), value in np.ndenumerate(values) if values.size <= _MAX_NUMBERS else ():
-        if np.isfinite(value):
+    for (layer, head), value, framed in zip(heads, values, marked, strict=True):
+        if np.isfinite(value) and cells.size <= _MAX_NUMBERS:
             text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
             shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
             colour = "white" if shade < 0.5 else "black"
-            axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color=colour)
-    for row, column in np.argwhere(marked) if marked is not None else ():
-        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", lw=2))
+            axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
+        if framed:
+            frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="black", lw=2)
+            axes.add_patch(frame)
 
 
 def curve(
     axes: Axes, x: Sequence[float], values: Sequence[Interval], *, line: int, label: str, scale: float = 1
 ) -> None:
     """Draw a line with its band; `line` chooses colour, dash and marker from LINES."""
-    colour, dash, marker = LINES[line % len(LINES)]
-    middle, low, high = (
-        [scale * end for end in ends]
-        for ends in zip(*((one.value, one.low, one.high) for one in values), strict=True)
-    )
+    colour, dash, marker = LINES[line]
+    middle, low, high = (scale * np.array([(one.value, one.low, one.high) for one in values])).T
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)

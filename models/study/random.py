@@ -1,10 +1,9 @@
 """Heads off at random, more and more of them, over all layers and over each half."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,9 @@ from models.masks.head_mask import HeadMask
 from models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Resamples, equivalence_p
+from models.study.statistics import LEVEL, METRICS, Resamples
 from models.study.study import Study
-from models.study.wording import NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+from models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -25,183 +21,111 @@ RESAMPLES = 1000
 """Enough for bands; each resample needs the draws of all masks of a fraction."""
 
 
-class MeanOfMasks:
-    """The mean change over masks drawn at random, with queries and masks both resampled.
+@dataclass(frozen=True)
+class Curve:
+    """One range of layers."""
+
+    layers: str
+    rows: list[dict[str, Any]]  # one per mask, for report.json
+    deltas: dict[float, dict[str, Estimate]]  # by fraction of heads off: the mean change of each metric
+    relative_accuracy: Estimate  # the mean relative change at AT
+
+
+def mean_of_masks(resamples: Resamples, changes: Sequence[Draws], weights: Floats) -> Estimate:
+    """Return the mean change over masks drawn at random, with queries and masks both resampled.
 
     Both are samples: the standard error adds the variance between queries (of the mean over masks) and that
     between masks (Owen 2007, Annals of Applied Statistics 1, 386–411).
+    changes: one per mask. weights: (1 + resamples, masks), how often each mask is in each resample; row 0 is
+    ones.
     """
-
-    def __init__(self, resamples: Resamples, weights: Floats) -> None:
-        """weights: (1 + resamples, masks), how often each mask is in each resample; row 0 is ones."""
-        self._resamples = resamples
-        self._weights = weights
-        self._values = np.zeros_like(weights)
-        self._influences = np.zeros(resamples.counts.shape[1])
-
-    def add(self, mask: int, draws: Draws) -> None:
-        """Add the change of one mask."""
-        self._values[:, mask] = draws.values
-        self._influences += draws.influences / self._weights.shape[1]
-
-    def estimate(self) -> Estimate:
-        """Return the mean change over masks."""
-        masks = self._weights.shape[1]
-        means = (self._weights * self._values).sum(1) / masks
-        spread = (self._weights * (self._values - means[:, None]) ** 2).sum(1)
-        between_masks = spread / masks / max(masks - 1, 1)
-        variance = standard_errors(self._influences, self._resamples.counts) ** 2 + between_masks
-        return estimate(means, np.sqrt(variance), testable=self._resamples.testable)
-
-
-@dataclass(frozen=True)
-class Point:
-    """The mean over the random masks of one fraction: the change by metric, and accuracy's relative to the
-    whole model's."""
-
-    fraction: float
-    delta: dict[str, Estimate]
-    relative_accuracy: Estimate
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One range of layers. rows: one per mask. points: one per fraction."""
-
-    layers: range
-    rows: list[dict[str, Any]]
-    points: list[Point]
-
-    @property
-    def at(self) -> Point:
-        """The point at the fraction AT."""
-        return next(point for point in self.points if point.fraction == AT)
-
-
-def _curves(study: Study) -> list[Curve]:
-    """Draw the curves over all layers and, if there is more than one, over the lower and the upper half."""
-    layers = study.shape[0]
-    ranges = [range(layers)]
-    if layers > 1:
-        ranges += [range(layers // 2), range(layers // 2, layers)]
-    resamples = Resamples(study.data, min(study.effort.resamples, RESAMPLES), study.seed)
-    rng = np.random.default_rng([study.seed, 2])
-    draws = study.effort.draws
-    weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
-    weights[0] = 1
-    return [_curve(study, resamples, weights, chosen) for chosen in ranges]
+    masks = len(changes)
+    values = np.stack([one.values for one in changes], 1)
+    influences = np.sum([one.influences / masks for one in changes], axis=0)
+    means = (weights * values).sum(1) / masks
+    spread = (weights * (values - means[:, None]) ** 2).sum(1)
+    between_masks = spread / masks / max(masks - 1, 1)
+    variance = standard_errors(influences, resamples.counts) ** 2 + between_masks
+    return estimate(means, np.sqrt(variance), testable=resamples.testable)
 
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
     depth, width = study.shape
-    steps, draws = study.effort.fractions, study.effort.draws
-    among = "" if len(layers) == depth else f"/{layer_range(layers)}.*"
-    grid = [(k / steps, seed) for k in range(steps + 1) for seed in range(draws)]
+    steps, seeds, name = study.effort.fractions, range(study.effort.draws), layer_range(layers)
+    among = "" if len(layers) == depth else f"/{name}.*"
+    grid = [(k / steps, seed) for k in range(steps + 1) for seed in seeds]
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
-    name = layer_range(layers)
     logits = study.runner.logits([mask.matrix for mask in masks], f"random heads of layers {name}")
     base = resamples.draws(study.runner.evaluation(logits[0]))
-    rows, points = [], []
+    draws, rows = [], []
     study.progress.start(f"bands of layers {name}", len(grid))
-    for k in range(steps + 1):
-        means = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
-        relative = MeanOfMasks(resamples, weights)
-        for seed in range(draws):
-            row = k * draws + seed
-            after = resamples.draws(study.runner.evaluation(logits[row]))
-            for metric in METRICS:
-                means[metric].add(seed, after[metric] - base[metric])
-            relative.add(seed, after["accuracy"].relative_to(base["accuracy"]))
-            rows.append(
-                {
-                    "layers": name,
-                    "fraction": k / steps,
-                    "seed": seed,
-                    "heads_on": masks[row].heads_on,
-                    **{metric: float(after[metric].values[0]) for metric in METRICS},
-                }
-            )
-            study.progress.advance()
-        delta = {metric: mean.estimate() for metric, mean in means.items()}
-        points.append(Point(k / steps, delta, relative.estimate()))
-    return Curve(layers, rows, points)
+    for (fraction, seed), mask, of_mask in zip(grid, masks, logits, strict=True):
+        after = resamples.draws(study.runner.evaluation(of_mask))
+        values = {metric: float(after[metric].values[0]) for metric in METRICS}
+        place = {"layers": name, "fraction": fraction, "seed": seed, "heads_on": mask.heads_on}
+        rows.append(place | values)
+        draws.append(after)
+        study.progress.advance()
+    by_fraction = {k / steps: draws[k * len(seeds) : (k + 1) * len(seeds)] for k in range(steps + 1)}
+    deltas = {
+        fraction: {
+            metric: mean_of_masks(resamples, [one[metric] - base[metric] for one in of_fraction], weights)
+            for metric in METRICS
+        }
+        for fraction, of_fraction in by_fraction.items()
+    }
+    relative = [one["accuracy"].relative_to(base["accuracy"]) for one in by_fraction[AT]]
+    return Curve(name, rows, deltas, mean_of_masks(resamples, relative, weights))
 
 
 def run(study: Study) -> Result:
-    """Switch heads off at random, more and more of them."""
-    curves = _curves(study)
-    qwk = [curve.at.delta["qwk"] for curve in curves]
-    accuracy = percent(curves[0].at.relative_accuracy.interval())
-    ours = f"accuracy {accuracy}, ΔQWK {qwk[0].text()}"
+    """Switch heads off at random, more and more of them, over all layers and, if there is more than one, over
+    the lower and the upper half."""
+    depth, draws, margin = study.shape[0], study.effort.draws, study.margin
+    resamples = Resamples(study.data, min(study.effort.resamples, RESAMPLES), study.seed)
+    rng = np.random.default_rng([study.seed, 2])
+    weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
+    weights[0] = 1
+    ranges = [range(depth), range(depth // 2), range(depth // 2, depth)][: 3 if depth > 1 else 1]
+    curves = [_curve(study, resamples, weights, layers) for layers in ranges]
+    qwk = [curve.deltas[AT]["qwk"] for curve in curves]
+    ours = f"accuracy {percent(curves[0].relative_accuracy.interval())}, ΔQWK {qwk[0].text()}"
     findings = [Finding("About 20 % of the heads can go at no loss (random choice, all layers)", "0 %", ours)]
-    if len(curves) > 1:
-        low, high = (layer_range(curve.layers) for curve in curves[1:])
-        claim = f"Lower layers ({low}) matter more than upper ones ({high})"
+    if depth > 1:
+        claim = f"Lower layers ({curves[1].layers}) matter more than upper ones ({curves[2].layers})"
         ours = f"ΔQWK with {AT:.0%} of a half off: lower {qwk[1].text()}, upper {qwk[2].text()}"
         findings.append(Finding(claim, "lower matter more", ours))
-    tests = [
-        {
-            "layers": layer_range(curve.layers),
-            "metric": metric,
-            "fraction": AT,
-            "margin": study.margin,
-            "delta": change.value,
-            "interval": [change.interval().low, change.interval().high],
-            "p_equivalent": equivalence_p(change, study.margin),
-        }
-        for curve in curves
-        for metric, change in curve.at.delta.items()
-    ]
-    outcome = _outcome(curves[0].at, study.margin)
-    verdict = f"With {AT:.0%} of the heads off at random QWK changes by {signed(qwk[0].value)}: {outcome}."
+    tests, rows = list[dict[str, Any]](), []
+    for curve in curves:
+        for metric, change in curve.deltas[AT].items():
+            # Two one-sided tests (Schuirmann 1987) of a change within ± margin.
+            interval, p = change.interval(), max(change.p_above(-margin), change.p_below(margin))
+            test = {"layers": curve.layers, "metric": metric, "fraction": AT, "margin": margin}
+            ends = [interval.low, interval.high]
+            tests.append({**test, "delta": change.value, "interval": ends, "p_equivalent": p})
+            rows.append((curve.layers, NAMES[metric], change.text(), p_value(p)))
+    same = listed([NAMES[test["metric"]] for test in tests[: len(METRICS)] if test["p_equivalent"] <= LEVEL])
+    outcome = f"shown to stay within ± {margin} (two one-sided tests, 5 %): {same}"
+    verdict = (
+        f"With {AT:.0%} of the heads off at random QWK changes by {signed(qwk[0].value)}; "
+        f"{outcome if resamples.testable else TOO_FEW}."
+    )
     picture = Figure(
         "random-heads",
-        f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands (of "
-        "the paired change); dots are single draws, the dashed line is the whole model. 100 % of a "
-        "half is half of all heads.",
+        f"Quality as heads go off at random: mean of {draws} draws with 95 % bands (of the paired change); "
+        "dots are single draws, the dashed line is the whole model. 100 % of a half is half of all heads.",
         partial(_draw, curves),
     )
+    header = ("layers", "metric", "mean change (95 %)", "p equivalent")
+    caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {margin}."
+    table = Table(header, tuple(rows), caption)
+    section = Section("Heads off at random", (METHODS["random"],), (table,))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
-    return Result("random", json, verdict, (_section(study, curves),), picture, tuple(findings))
+    return Result("random", json, verdict, (section,), picture, tuple(findings))
 
 
-def _outcome(point: Point, margin: float) -> str:
-    """Say of which metrics equivalence is shown."""
-    if not any(change.testable for change in point.delta.values()):
-        return TOO_FEW
-    passed = [metric for metric in METRICS if equivalence_p(point.delta[metric], margin) <= LEVEL]
-    others = [NAMES[metric] for metric in METRICS if metric not in passed]  # also those without a p
-    if not others:
-        return f"all four metrics are shown to stay within ± {margin} (two one-sided tests, 5 %)"
-    if not passed:
-        return f"no metric is shown to stay within ± {margin}"
-    names = [NAMES[metric] for metric in passed]
-    return f"{listed(names)} are shown to stay within ± {margin}, {listed(others)} not"
-
-
-def _section(study: Study, curves: list[Curve]) -> Section:
-    rows = tuple(
-        (layer_range(curve.layers), NAMES[name], change.text(), p_value(equivalence_p(change, study.margin)))
-        for curve in curves
-        for name, change in curve.at.delta.items()
-    )
-    caption = f"At exactly {AT:.0%} off, mean of {study.effort.draws} draws, margin ± {study.margin}."
-    return Section(
-        "Heads off at random",
-        (
-            f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to "
-            f"{study.effort.draws - 1}, over all layers, the lower and the upper half. Bands and "
-            "tests treat both the queries and the masks as samples "
-            f"({min(study.effort.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). “At no "
-            "loss” asks that every metric stays within the margin, which needs no correction "
-            "(intersection–union test).",
-        ),
-        (Table(("layers", "metric", "mean change (95 %)", "p equivalent"), rows, caption),),
-    )
-
-
-def _draw(curves: list[Curve]) -> Drawing:
+def _draw(curves: list[Curve]) -> plots.Drawing:
     """Draw each metric against the share of heads off, with a line and its band per range of layers."""
     drawing, panels = plots.figure(13, 9.5, 2, 2)
     labels = ("all layers", "lower half", "upper half")
@@ -209,17 +133,16 @@ def _draw(curves: list[Curve]) -> Drawing:
         base = curves[0].rows[0][metric]
         least = -1.0 if metric == "qwk" else 0.0
         for line, curve in enumerate(curves):
-            colour = plots.LINES[line][0]
             x = [row["fraction"] * 100 for row in curve.rows]
-            axes.plot(x, [row[metric] for row in curve.rows], ".", color=colour, alpha=0.18, markersize=4)
-            changes = [point.delta[metric].interval() for point in curve.points]
+            colour, y = plots.LINES[line][0], [row[metric] for row in curve.rows]
+            axes.plot(x, y, ".", color=colour, alpha=0.18, markersize=4)
+            changes = [deltas[metric].interval() for deltas in curve.deltas.values()]
             bands = [
                 Interval(base + one.value, max(base + one.low, least), min(base + one.high, 1))
                 for one in changes
             ]
-            label = f"{labels[line]} ({layer_range(curve.layers)})"
-            fractions = [point.fraction * 100 for point in curve.points]
-            plots.curve(axes, fractions, bands, line=line, label=label)
+            fractions = [fraction * 100 for fraction in curve.deltas]
+            plots.curve(axes, fractions, bands, line=line, label=f"{labels[line]} ({curve.layers})")
         axes.axhline(base, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.axvline(AT * 100, color=plots.GREY, ls=":", lw=1.2)
         axes.set_xlim(-2, 102)

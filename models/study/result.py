@@ -21,56 +21,41 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot of the report, written as plots/NAME.png and plots/NAME.svg.
-
-    caption: says in one or two sentences what the plot shows, also to readers who cannot see it.
-    draw: makes the matplotlib figure (with plots.figure, never with pyplot's global state).
-    """
+    """A plot of the report, written as plots/NAME.png and plots/NAME.svg."""
 
     name: str
-    caption: str
-    draw: Callable[[], Drawing]
+    caption: str  # says what the plot shows, also to readers who cannot see it
+    draw: Callable[[], Drawing]  # with plots.figure, never with pyplot's global state
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: a picture, tables, and at the report's end how they were made.
-
-    paragraphs: the method, plain text without markup. picture: in a report of all studies, that of one.
-    """
+    """A part of the report: a picture, tables, and at the report's end how they were made."""
 
     title: str
-    paragraphs: tuple[str, ...] = ()
+    paragraphs: tuple[str, ...] = ()  # the method, plain text without markup
     tables: tuple[Table, ...] = ()
-    picture: Figure | None = None
+    picture: Figure | None = None  # in a report of all studies, that of one
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A published claim beside the numbers of this run: one row of a table.
-
-    published: the source study's figure. ours: our figure with its interval.
-    """
+    """A published claim beside the numbers of this run: one row of a table."""
 
     claim: str
-    published: str
-    ours: str
+    published: str  # the source study's figure
+    ours: str  # our figure with its interval
 
 
 @dataclass(frozen=True)
 class Result:
-    """The report of one kind of study.
-
-    json: plain Python values, merged into report.json beside schema, kind, model and baseline.
-    verdict: one sentence. conclusion: what more there is to say in words. picture: what one sees first.
-    files: the text of further files for the report's directory, by name; None removes an earlier report's.
-    """
+    """The report of one kind of study."""
 
     kind: str
-    json: Mapping[str, Any]
-    verdict: str
+    json: Mapping[str, Any]  # merged into report.json beside schema, kind, model and baseline
+    verdict: str  # in a sentence or two
     sections: tuple[Section, ...] = ()
-    picture: Figure | None = None
+    picture: Figure | None = None  # what one sees first
     findings: tuple[Finding, ...] = ()
-    conclusion: str = ""
+    # The text of further files for the report's directory, by name; None removes an earlier report's.
     files: Mapping[str, str | None] = field(default_factory=dict)

@@ -2,51 +2,63 @@
 
 The work is cut into parts: a batch of pairs under a block of masks. The logits of each part go to a file as
 soon as they are computed, so that the next run computes only the missing parts.
+
+A part is one pass. Its masks are taken in the order of their rows, from layer 0 up, so that masks which
+agree in their first layers are neighbours. Two neighbours with the same rows 0 to L − 1 share the hidden
+states that enter layer L: the second one starts there. Masks that switch off one head each thus start where
+their head is.
 """
 
+import contextlib
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from models.batch import batches_by_length, pack
+from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.files import digest_of
 from models.classifier import Classifier
 from models.files import write_whole
+from models.network import Network
 from models.quality.evaluation import Evaluation
-from models.study.base import Judged, Matrix, Progress, Silent
-from models.study.prefixes import logits_under
+from models.selection import Chosen
+from models.study.pairs import Judged
 
 BATCH_TOKENS = 2048
 BLOCK = 64
 """Masks in a part: enough that neighbours share layers, few enough that a stopped run loses only seconds."""
 
+WORTH_SLICING = 0.25
+"""If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some pairs under some masks: the unit that is computed and cached.
-
-    pairs: the (query, title) of each; masks: (masks, layers, heads) float32.
-    """
-
-    pairs: tuple[tuple[str, str], ...]
-    masks: NDArray[np.float32]
+Matrix = NDArray[np.float32]
+"""Head weights (layers, heads): 1 keeps a head, 0 removes it."""
 
 
-def logits_of_part(classifier: Classifier, part: Part) -> NDArray[np.float32]:
-    """Return a part's logits (masks, pairs, grades) float32, least relevant grade first."""
-    network, encoded = classifier.network, classifier.tokenizer.encode(part.pairs)
-    batch = pack(encoded, device=network.device, deterministic=network.deterministic)
-    logits = logits_under(network, batch, part.masks)
-    ordered: NDArray[np.float32] = np.take(logits, classifier.config.label_order, axis=2)
-    return ordered
+class Progress(Protocol):
+    """Receives how far a study is."""
+
+    def start(self, what: str, total: int) -> None:
+        """Begin the stage `what` of `total` steps; the stage before it is done."""
+
+    def advance(self, steps: int = 1) -> None:
+        """Count steps of the current stage as done."""
+
+
+class Silent:
+    """Ignores all progress."""
+
+    def start(self, what: str, total: int) -> None: ...
+
+    def advance(self, steps: int = 1) -> None: ...
 
 
 @dataclass(eq=False)
@@ -66,20 +78,31 @@ class Runner:
     def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
 
-        what: the name of this work on the progress bar.
+        what: the name of this work on the progress bar. On a CPU, each core computes a part of its own: cores
+        that share a part wait for each other at every matrix product.
         """
         wanted = np.asarray(masks, np.float32)
         distinct, index_of = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
         distinct = distinct.reshape(-1, *wanted.shape[1:])  # sorted: neighbours share their first layers
+        lengths = [len(pair) for pair in self.classifier.tokenizer.encode(self.data.pairs)]
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
-        slots = [(rows, block) for rows in self._batches for block in blocks]
-        parts = [Part(tuple(self.data.pairs[i] for i in rows), distinct[block]) for rows, block in slots]
+        parts = [(rows, block) for rows in batches_by_length(lengths, BATCH_TOKENS) for block in blocks]
         out = np.empty((len(distinct), len(self.data), len(self.classifier.config.labels)), np.float32)
-        self.progress.start(what, sum(len(part.pairs) * len(part.masks) for part in parts))
-        for number, logits in self._computed(parts):
-            rows, block = slots[number]
-            out[block, rows] = logits
-            self.progress.advance(len(parts[number].pairs) * len(parts[number].masks))
+        self.progress.start(what, len(distinct) * len(self.data))
+
+        def compute(rows: list[int], block: slice) -> int:
+            out[block, rows] = self._part(rows, distinct[block])
+            return len(rows) * len(distinct[block])
+
+        cores = torch.get_num_threads()
+        workers = min(cores, len(parts)) if self.classifier.network.device.type == "cpu" else 1
+        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(cores // workers,))
+        try:
+            for done in as_completed([pool.submit(compute, *part) for part in parts]):
+                self.progress.advance(done.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # a part takes seconds: do not wait if stopped
+            torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
         return out[index_of.ravel()]
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
@@ -91,69 +114,30 @@ class Runner:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(logits) for logits in self.logits(masks, what)]
 
-    @cached_property
-    def _batches(self) -> list[list[int]]:
-        encoded = self.classifier.tokenizer.encode(self.data.pairs)
-        return list(batches_by_length([len(pair) for pair in encoded], BATCH_TOKENS))
+    def _part(self, rows: Sequence[int], masks: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
+        they are there."""
+        pairs, config = [self.data.pairs[row] for row in rows], self.classifier.config
+        file = None if self.cache is None else self.cache / f"{self._key(pairs, masks)}.npy"
+        if file is not None:
+            with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged
+                cached: NDArray[np.float32] = np.load(file)
+                if cached.shape == (len(masks), len(pairs), len(config.labels)):
+                    return cached
+        network, encoded = self.classifier.network, self.classifier.tokenizer.encode(pairs)
+        batch = pack(encoded, device=network.device, deterministic=network.deterministic)
+        logits = np.take(logits_under(network, batch, masks), config.label_order, axis=2)
+        if file is not None:
+            np.save(buffer := io.BytesIO(), logits)
+            write_whole(file, buffer.getvalue())
+        return np.asarray(logits)
 
-    def _computed(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield the logits of every part, the cached ones first."""
-        files = [self._file(part) for part in parts]
-        missing = []
-        for number, file in enumerate(files):
-            logits = _read(file, parts[number], len(self.classifier.config.labels))
-            if logits is None:
-                missing.append(number)
-            else:
-                yield number, logits
-        for index, logits in self._computed_now([parts[number] for number in missing]):
-            if (file := files[missing[index]]) is not None:
-                np.save(buffer := io.BytesIO(), logits)
-                write_whole(file, buffer.getvalue())
-            yield missing[index], logits
-
-    def _computed_now(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (index of the part, its logits), in any order.
-
-        On a CPU, each core computes a part of its own: cores that share a part wait for each other at every
-        matrix product.
-        """
-        cores = torch.get_num_threads()
-        if len(parts) < 2 or cores < 2 or self.classifier.network.device.type != "cpu":
-            for number, part in enumerate(parts):
-                yield number, logits_of_part(self.classifier, part)
-            return
-        pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
-        try:
-            numbers = {
-                pool.submit(logits_of_part, self.classifier, part): number
-                for number, part in enumerate(parts)
-            }
-            for done in as_completed(numbers):
-                yield numbers[done], done.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # a part takes seconds: do not wait if stopped
-            torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
-
-    def _file(self, part: Part) -> Path | None:
-        if self.cache is None:
-            return None
+    def _key(self, pairs: Sequence[tuple[str, str]], masks: NDArray[np.float32]) -> str:
         digest = hashlib.sha256(self.identity.encode())
-        for query, title in part.pairs:
+        for query, title in pairs:
             digest.update(f"\0{len(query)}:{query}{title}".encode())
-        digest.update(repr(part.masks.shape).encode() + part.masks.tobytes())
-        return self.cache / f"{digest.hexdigest()[:32]}.npy"
-
-
-def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | None:
-    """Return a cached part, or None if there is none or it is damaged."""
-    if file is None or not file.exists():
-        return None
-    try:
-        logits: NDArray[np.float32] = np.load(file)
-    except (OSError, ValueError, EOFError):
-        return None
-    return logits if logits.shape == (len(part.masks), len(part.pairs), grades) else None
+        digest.update(repr(masks.shape).encode() + masks.tobytes())
+        return digest.hexdigest()[:32]
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:
@@ -161,3 +145,45 @@ def identity_of(directory: Path, classifier: Classifier) -> str:
     the number format."""
     network = classifier.network
     return f"1 {digest_of(directory)} {network.device.type} {network.dtype} {network.deterministic}"
+
+
+def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logits of a packed batch under each mask.
+
+    masks: (masks, layers, heads) float32 in the numbering of the unpruned model; any finite weights.
+    Returns (masks, rows, labels) float32, rows in the caller's order, labels as in the checkpoint. A
+    deterministic network gives the same bits as one pass for each mask.
+    """
+    logits = np.empty((len(masks), batch.rows, len(network.config.labels)), np.float32)
+    layers = len(network.layers)
+    with torch.inference_mode():
+        views = network.views(batch)
+        states = [network.embed(batch)]  # states[n] enters layer n; the last one enters the classifier
+        before = np.full_like(masks[0], np.nan)  # differs from every mask
+        for index in np.lexsort(masks.reshape(len(masks), -1).T[::-1]):
+            differs = (masks[index] != before).any(axis=1)
+            start = int(differs.argmax()) if differs.any() else layers
+            del states[start + 1 :]
+            for number in range(start, layers):
+                chosen = _chosen(network, number, masks[index, number])
+                entering = states[-1].clone()  # a layer may use its input's memory
+                states.append(network.layer_output(network.layers[number], entering, views[number], chosen))
+            pooled = network.pool(states[-1], batch)
+            logits[index, batch.order] = network.classify(pooled)[: batch.rows].numpy(force=True)
+            before = masks[index]
+    return logits
+
+
+def _chosen(network: Network, number: int, weights: NDArray[np.float32]) -> Chosen:
+    """Return what layer `number` computes under one row of weights; heads are left out if that pays."""
+    layer = network.layers[number]
+    heads, weights = layer.heads, weights[list(network.config.kept_heads[number])]
+    on = np.flatnonzero(weights)
+    if heads is None or not len(on):
+        return Chosen(None, layer.units)
+    if not network.deterministic and len(on) <= (1 - WORTH_SLICING) * heads.count:
+        heads, weights = heads.only(on.tolist()), weights[on]
+    scale: Tensor | None = None
+    if (weights != 1).any():
+        scale = torch.from_numpy(weights[None]).to(network.device)
+    return Chosen(heads, layer.units, scale)

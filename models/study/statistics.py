@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import false_discovery_control
+from scipy.stats import false_discovery_control, norm
 
 from models.quality import metrics
 from models.quality.bootstrap import (
@@ -20,7 +20,8 @@ from models.quality.bootstrap import (
     standard_errors,
 )
 from models.quality.evaluation import CLUSTERS, Evaluation
-from models.study.base import Judged, Matrix
+from models.study.pairs import Judged
+from models.study.runner import Matrix
 from models.study.study import Study
 
 METRICS = metrics.NAMES
@@ -31,6 +32,16 @@ JUDGED = ("accuracy", "qwk", "ndcg10")
 
 LEVEL = 0.05
 """The error rate of the tests."""
+
+TESTED_METRICS = ("qwk", "ndcg10")
+"""A network must be non-inferior in both: an intersection–union test, which needs no correction (Berger
+1982)."""
+
+ERROR_RATE = 0.025
+"""The chance that a network worse than the margin is chosen."""
+
+POWER = 0.8
+"""The power that `queries_needed` gives: the chance that a harmless network passes."""
 
 _CHUNK = 4096  # permutations at a time
 
@@ -97,7 +108,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effe
 
     what: the name of the masks on the progress bar.
     """
-    whole, *masked = study.runner.evaluate([np.ones(study.shape, np.float32), *masks], what)
+    whole, *masked = study.runner.evaluate([study.without(()), *masks], what)
     resamples = Resamples(study.data, study.effort.resamples, study.seed)
     base, found = resamples.draws(whole), []
     study.progress.start(f"intervals of {what}", len(masked))
@@ -114,21 +125,20 @@ def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed:
     draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
     metric has p = 1: there is no change to find.
     """
-    rng = np.random.default_rng([seed, 1])
-    before, grades = whole.sums, whole.grades
+    rng, before, grades = np.random.default_rng([seed, 1]), whole.sums, whole.grades
+
+    def change(moved: Floats, sums: Floats) -> Floats:
+        """Return the metrics' changes if what `moved` says is swapped: (…, METRICS)."""
+        of_mask, of_whole = sums.sum(0) - moved, before.sum(0) + moved
+        return metrics.values(of_mask, grades) - metrics.values(of_whole, grades)
+
     after = [evaluation.sums for evaluation in masked]
-    observed = np.array(
-        [metrics.values(x.sum(0), grades) - metrics.values(before.sum(0), grades) for x in after]
-    )
+    observed = np.array([change(np.zeros_like(sums[0]), sums) for sums in after])
     beyond = np.zeros_like(observed)
     for start in range(0, draws, _CHUNK):
         swapped = rng.integers(0, 2, (min(_CHUNK, draws - start), len(before))).astype(np.float64)
         for index, sums in enumerate(after):
-            if (sums == before).all():
-                beyond[index] += len(swapped)
-                continue
-            moved = swapped @ (sums - before)
-            null = metrics.values(before.sum(0) + moved, grades) - metrics.values(sums.sum(0) - moved, grades)
+            null = change(swapped @ (sums - before), sums)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
             beyond[index] += (np.abs(null) >= np.abs(observed[index]) - 1e-12).sum(0)
     beyond[~np.isfinite(observed)] = draws
@@ -155,11 +165,6 @@ def permutation_p(observed: float, null: NDArray[np.float64]) -> float:
     return float((1 + np.count_nonzero(null >= observed)) / (1 + len(null)))
 
 
-def equivalence_p(change: Estimate, margin: float) -> float:
-    """Return the p of two one-sided tests (Schuirmann 1987) that the change is within ± margin."""
-    return max(change.p_above(-margin), change.p_below(margin))
-
-
 def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
     """Return the means over queries of k values with their 95 % symmetric bootstrap-t intervals.
 
@@ -173,3 +178,63 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
         influences = column - of_column[0] if queries > 1 else np.full(queries, np.nan)
         found.append(estimate(of_column, standard_errors(influences, counts)).interval())
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One metric's change under a mask, on the same queries as the intact model.
+
+    delta: masked minus intact; bound: its one-sided lower confidence bound. queries_needed: how many queries
+    give a mask that changes nothing on average the chance POWER to pass. If fewer than MIN_TESTED queries
+    have titles of different grades, nothing can be tested: the bound is −inf and queries_needed None.
+    """
+
+    delta: float
+    bound: float
+    queries_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one network. loss: by metric. tested: False if an earlier one of the sequence failed."""
+
+    passed: bool
+    loss: dict[str, Loss]
+    tested: bool
+
+
+def compare(
+    resamples: Resamples, whole: dict[str, Draws], masked: Evaluation, margin: float
+) -> dict[str, Loss]:
+    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE.
+
+    whole: the draws of the intact model.
+    """
+    after = resamples.draws(masked)
+    return {
+        metric: _loss(resamples.estimate(after[metric] - whole[metric]), margin, resamples.queries)
+        for metric in TESTED_METRICS
+    }
+
+
+def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
+    """Test networks in the order given and stop at the first that fails.
+
+    The order was fixed before the held-out queries were looked at. Each test may therefore use the whole
+    error rate, and the chance that any network worse than the margin passes is at most that rate (Maurer et
+    al. 1995). A bound exactly at −margin does not pass.
+    """
+    verdicts: list[Verdict] = []
+    for by_metric in losses:
+        tested = all(verdict.passed for verdict in verdicts)
+        passed = tested and all(loss.bound > -margin for loss in by_metric.values())
+        verdicts.append(Verdict(passed, by_metric, tested))
+    return verdicts
+
+
+def _loss(change: Estimate, margin: float, queries: int) -> Loss:
+    bound = change.bounds(ERROR_RATE).low
+    if not math.isfinite(bound):
+        return Loss(change.value, -math.inf, None)  # too few queries
+    reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
+    return Loss(change.value, bound, math.ceil(queries * reach**2))

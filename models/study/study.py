@@ -1,39 +1,40 @@
 """One run of `headroom study`: the model, the data and the settings that every kind is given, and how much it
 computes: everything, or with `--quick` just enough for a rough answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from models.classifier import Classifier
-from models.study.base import Judged, Progress, Silent
-from models.study.runner import Runner
+from models.study.pairs import Judged
+from models.study.runner import Matrix, Progress, Runner, Silent
+
+Head = tuple[int, int]
+"""(layer, head), numbered as before pruning."""
+
+Heads = tuple[Head, ...]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The numbers of things that a study computes.
+    """The numbers of things that a study computes. A quick search holds out more pairs than it searches on:
+    enough queries for its test."""
 
-    pairs, holdout_pairs: how many pairs of either file are used, spread over the queries; None: all. A quick
-    search holds out more than it searches on: enough queries for its test.
-    resamples: those of each bootstrap. permutations: the draws of a permutation test over queries.
-    fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
-    role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
-    comparison. compared_pairs: the pairs that `similarity` compares. shares, orders, rounds: for `search`,
-    the shares of heads kept at which it makes masks, the random masks, and how often it times each thing.
-    """
-
-    pairs: int | None = None
+    pairs: int | None = None  # of the data, spread over the queries; None: all
     holdout_pairs: int | None = None
-    resamples: int = 2_000
-    permutations: int = 19_999
-    fractions: int = 20
-    draws: int = 20
-    role_pairs: int = 400
-    role_sets: int = 100
-    compared_pairs: int = 100
-    shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
-    orders: int = 20
-    rounds: int = 7
+    resamples: int = 2_000  # of each bootstrap
+    permutations: int = 19_999  # draws of a permutation test over queries
+    fractions: int = 20  # random: shares of heads off above 0
+    draws: int = 20  # random: masks per share
+    role_pairs: int = 400  # roles: pairs whose attention is scored
+    role_sets: int = 100  # roles: random sets for each comparison
+    compared_pairs: int = 100  # similarity: pairs that are compared
+    shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))  # search: kept
+    orders: int = 20  # search: random networks
+    rounds: int = 7  # search: how often each thing is timed
 
 
 FULL = Effort()
@@ -68,28 +69,20 @@ ROUGH = (
 
 @dataclass(frozen=True)
 class Study:
-    """The model, the data and the settings of one run.
-
-    runner, holdout_runner: evaluate masks on `data` and on `holdout`. out: the directory that the report,
-    masks and plots are written to. seed: seeds every random draw. margin: the largest fall of accuracy, QWK
-    or NDCG@10 (absolute) that a mask may cost. model: the checkpoint as the user named it, None for the
-    shipped one. effort: says how much is computed.
-    what, speedup, recover_minutes: for `search`, which parts may go (heads, units, layers), how many times
-    as fast the network is to be, and how long it is trained afterwards.
-    """
+    """The model, the data and the settings of one run."""
 
     classifier: Classifier
     data: Judged
-    runner: Runner
-    out: Path
+    runner: Runner  # evaluates masks on `data`
+    out: Path  # the directory that the report, masks and plots are written to
     holdout: Judged | None = None
     holdout_runner: Runner | None = None
-    seed: int = 0
-    margin: float = 0.02
-    model: str | None = None
-    what: tuple[str, ...] = ("heads",)
-    speedup: float | None = None
-    recover_minutes: float = 0
+    seed: int = 0  # of every random draw
+    margin: float = 0.02  # the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost
+    model: str | None = None  # the checkpoint as the user named it, None for the shipped one
+    what: tuple[str, ...] = ("heads",)  # search: which parts may go (heads, units, layers)
+    speedup: float | None = None  # search: how many times as fast the network is to be
+    recover_minutes: float = 0  # search: how long it is trained afterwards
     progress: Progress = field(default_factory=Silent)
     effort: Effort = FULL
 
@@ -97,6 +90,19 @@ class Study:
     def shape(self) -> tuple[int, int]:
         """Return (layers, heads) of the model before pruning; masks have this shape."""
         return self.classifier.num_layers, self.classifier.num_heads
+
+    @cached_property
+    def heads(self) -> Heads:
+        """Return the heads that the checkpoint still holds, ascending."""
+        kept_heads = self.classifier.config.kept_heads
+        return tuple((layer, head) for layer, kept in enumerate(kept_heads) for head in kept)
+
+    def without(self, gone: Sequence[Head]) -> Matrix:
+        """Return head weights (layers, heads): 0 for the heads `gone`, 1 for all others."""
+        weights = np.ones(self.shape, np.float32)
+        for head in gone:
+            weights[head] = 0
+        return weights
 
     @property
     def by_time(self) -> bool:

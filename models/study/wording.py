@@ -1,10 +1,11 @@
 """The wording of numbers and tests in the reports."""
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 
 from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED, Interval
-from models.study.base import Head
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""
@@ -12,17 +13,13 @@ NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10":
 CHANGES = tuple(f"Δ {name}" for name in NAMES.values())
 """The heads of a table's columns with the change of each metric."""
 
-MAX_DIGITS = 6
-
 TOO_FEW = (
     f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"
 )
 """Why one-sided tests claim nothing."""
 
-
-def head_name(head: Head) -> str:
-    """Return a head as the mask grammar writes it: 3.11."""
-    return f"{head[0]}.{head[1]}"
+METHODS: dict[str, str] = tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
+"""How the tables were made."""
 
 
 def layer_range(layers: range) -> str:
@@ -35,19 +32,11 @@ def signed(value: float, digits: int = 3) -> str:
     return fixed(value, digits, sign=True)
 
 
-def bound(value: float, margin: float) -> str:
-    """Return the lower bound of a change, with as many digits as tell on which side of −margin it is."""
-    digits = 3
-    while digits < MAX_DIGITS and round(value, digits) == round(-margin, digits) and value != -margin:
-        digits += 1
-    return signed(value, digits)
-
-
-def percent(change: Interval, digits: int = 1) -> str:
+def percent(change: Interval) -> str:
     """Return a relative change and its interval in per cent: −5.2 % (−8.0 to −2.4)."""
     # Only QWK can fall by more than 100 %, and how much more is not worth telling.
     low = max(change.low, min(-1.0, change.value))
-    text = Interval(100 * change.value, 100 * low, 100 * change.high).text(digits, sign=True)
+    text = Interval(100 * change.value, 100 * low, 100 * change.high).text(1, sign=True)
     return text.replace(" (", " % (", 1)
 
 
@@ -59,5 +48,5 @@ def p_value(p: float) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Join the items: a, b and c."""
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else "none"
+    """Join the items: a, b and c; "none" if there are none."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]])) or "none"

@@ -67,9 +67,6 @@ class Words:
             tuple("".join(pieces[token].text for token in tokens) for tokens in words),
         )
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
     def form(self, word: int) -> tuple[int, bool]:
         """Return the number of a word's pieces and whether a space precedes it: a substitute has the same."""
         return len(self.pieces[word]), self.spaced[word]

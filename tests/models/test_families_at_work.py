@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from models import HeadMask
 from models.compress.prune import prune
 from models.study import kinds
-from models.study.gradients import gradients
+from models.study.search.plans import gradients
 from models.training import tuning
 from models.training.tuning import tune
 from tests import decoders, own_code

@@ -1,5 +1,1 @@
 """Roles: which heads attend by word order, word parts, equal terms or special tokens, and do those matter?"""
-
-from models.study.roles.report import run
-
-__all__ = ["run"]

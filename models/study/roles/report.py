@@ -1,21 +1,24 @@
-"""The report of `roles`: verdict, pictures, tables, findings and JSON."""
+"""Which heads hold which role, what switching them off costs, and the report of both."""
 
-from __future__ import annotations
-
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from models.condense.words import split_chinese
+from models.quality.bootstrap import Interval
 from models.study import plots
+from models.study.pairs import Judged
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.roles.causal import CAUSAL_METRICS, CausalCheck
-from models.study.roles.compute import HOLDS, ROLES, Roles, holds, measure
-from models.study.study import Study
-from models.study.wording import NAMES, head_name, listed, p_value, percent, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
+from models.study.statistics import JUDGED, LEVEL, Resamples, effect, permutation_p
+from models.study.study import Heads, Study
+from models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
 
 NAMED = {
     "term_match": "term match",
@@ -26,6 +29,9 @@ NAMED = {
     "segmentation_ko": "segmentation, Korean",
     "special": "special tokens",
 }
+"""The roles. Word segmentation is asked on the study's data, and on Chinese and Korean titles. In Chinese no
+space says where a word ends; jieba does."""
+
 CLAIMS = (
     ("some heads attend by word order", ("previous_word", "next_word")),
     ("some heads attend by word segmentation in Chinese", ("segmentation_zh",)),
@@ -34,142 +40,181 @@ CLAIMS = (
 )
 """The published functions, and the roles that show them."""
 
-_METHOD = (
-    "Attention is counted from word to word: attention to a word is the sum over its pieces, "
-    "attention from a word is the mean. Each score is compared with chance. Previous and next word: "
-    "the same attention with the text's words in random order. Segmentation: attention to the "
-    "neighbouring piece of the same word, less attention to the neighbour across the word's border "
-    "at the same offset; by chance, the borders are elsewhere. In Chinese, jieba says where words "
-    "end. Special: attention to the special tokens; by chance, to as many random tokens. Term match: "
-    "attention between a query term and the equal title term, both ways, less the same after another "
-    "word of as many pieces replaced the title term; by chance, the signs of whole queries are "
-    "random. Each null hypothesis has 999 draws; p is adjusted over all heads by the largest "
-    "standardised score (max-T), so the familywise error rate of a role is 5 %."
-)
+TITLES = Path(__file__).parent / "titles.tsv"
+"""Language, product and title in each row."""
+
+TOP = 5
+"""How many heads the causal check switches off, as the source study did."""
+
+TRIES = 10
+"""Draws for each random set that is wanted: where few different sets are possible, there are fewer."""
+
+CAUSAL_PAIRS = 600
+"""How many pairs, spread over the queries, hundreds of masks are tried on: the queries are the sample."""
 
 
 def run(study: Study) -> Result:
-    """Score every head in every role, and report it."""
-    return result(study, measure(study))
-
-
-def result(study: Study, roles: Roles) -> Result:
-    """Return the report of roles."""
-    counts = {role: int(holds(roles.scores[role]).sum()) for role in ROLES}
+    """Score every head in every role, switch the leading heads of each role off, and report both."""
+    scores, pairs = _scores(study)
+    name, published = _published(scores["term_match"], study.heads)
+    sets = {role: leaders(scores[role], study.heads) for role in NAMED} | {name: published}
+    data = study.data.take(study.data.spread(CAUSAL_PAIRS, study.seed))
+    causal = causal_check(study, data, sets)
+    counts = {role: int(scores[role].holds.sum()) for role in NAMED}
     held = [f"{NAMED[role]} {count}" for role, count in counts.items() if count]
-    verdict = f"Of {len(roles.heads)} heads, these hold a role: {listed(held)}."
+    verdict = f"Of {len(study.heads)} heads, these hold a role: {listed(held)}."
     caption = "Excess over chance of every head in every role; framed heads hold it."
-    picture = Figure("role_map", caption, partial(_draw_roles, roles, study.shape))
-    check = roles.causal
-    causal = {
-        name: {
-            "heads": one.heads,
-            "relative": {metric: one.relative[metric].interval() for metric in CAUSAL_METRICS},
-            "random": one.random,
-            "p": one.p,
-        }
-        for name, one in check.comparisons.items()
-    }
+    picture = Figure("role_map", caption, partial(_draw, study, scores))
+    by_role = {role: _ranked(scores[role], study.heads) for role in NAMED}
     json = {
-        "roles": {role: _role_json(roles, role) for role in ROLES},
-        "causal": {"pairs": check.pairs, "queries": check.queries, "roles": causal},
-        "role_pairs": roles.pairs,
+        "roles": by_role,
+        "causal": {"pairs": len(data), "queries": len(data.queries), "roles": causal},
+        "role_pairs": pairs,
     }
-    sections = (_role_section(roles), _causal_section(check))
-    return Result("roles", json, verdict, sections, picture, _findings(roles))
+    leading = [(role, row) for role in NAMED if scores[role].queries for row in by_role[role][:5]]
+    cells = [
+        (NAMED[role], f"{row['layer']}.{row['head']}",
+         Interval(row["excess"], *row["interval"]).text(sign=True), p_value(row["p_adjusted"]),
+         "yes" if row["holds"] else "no")
+        for role, row in leading
+    ]  # fmt: skip
+    header = ("role", "head", "excess over chance (95 % interval)", "adjusted p", "holds")
+    table = Table(header, tuple(cells), "The five leading heads of each role.")
+    sections = (
+        Section("Roles: which head does what", (METHODS["roles"],), (table,)),
+        Section("Roles: the causal check", (METHODS["causal"],), (_causal_table(causal),)),
+    )
+    findings = [_finding(claim, [scores[role] for role in roles]) for claim, roles in CLAIMS]
+    if one := causal.get(name):
+        change, random, p = (one[key]["accuracy"] for key in ("relative", "random", "p"))
+        ours = f"accuracy {percent(change)}; random {_median(random)} (median; p {p_value(p)})"
+        findings.append(
+            Finding(f"{name} off cost accuracy", "−52 %, against 0 % for five random heads", ours)
+        )
+    return Result("roles", json, verdict, sections, picture, tuple(findings))
 
 
-def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
+def _scores(study: Study) -> tuple[dict[str, RoleScores], int]:
+    """Return the scores of every head in every role, and how many of the study's pairs they rest on."""
+    clf, limit = study.classifier, study.effort.role_pairs
+    rows = study.data.spread(limit, study.seed)
+    encoded = clf.tokenizer.encode([study.data.pairs[i] for i in rows])
+    sample: dict[str, list[tuple[str, str]]] = {}
+    for line in TITLES.read_text(encoding="utf-8").splitlines():
+        language, query, title = line.split("\t")
+        sample.setdefault(language, []).append((query, title))
+    titles = {language: clf.tokenizer.encode(pairs[:limit]) for language, pairs in sample.items()}
+    study.progress.start("attention of every head", len(encoded) + sum(map(len, titles.values())))
+    scores = role_scores(study, encoded, study.data.query_of[rows].tolist())
+    for language, pairs in titles.items():
+        readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
+        split = split_chinese if language == "zh" else None
+        scores[f"segmentation_{language}"] = segmentation_scores(study, readable, split)
+    return scores, len(encoded)
+
+
+def leaders(scores: RoleScores, heads: Heads) -> Heads:
+    """Return the TOP heads, or fewer, with the largest significant excess. If any head holds the role,
+    return only heads that do."""
+    significant = [i for i in scores.ranked if scores.p_adjusted[i] < LEVEL and scores.values[i] > 0]
+    holding = [i for i in significant if scores.holds[i]]
+    return tuple(heads[i] for i in (holding or significant)[:TOP])
+
+
+def _published(term_match: RoleScores, heads: Heads) -> tuple[str, Heads]:
+    """Return the set that the source study switched off: five term-match heads of layers 2–4 of 12."""
+    layers = 1 + max(layer for layer, _ in heads)
+    middle = range(round(layers / 6), round(layers / 3) + 1)
+    inside = [heads[i] for i in term_match.ranked if heads[i][0] in middle]
+    return f"five term-match heads of layers {middle.start}–{middle.stop - 1}", tuple(inside[:5])
+
+
+def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[str, dict[str, Any]]:
+    """Switch each set of heads off on `data`, and random sets with as many heads of each layer beside it.
+
+    Empty sets are left out. Returns by set its heads, and by metric its relative change, that of each random
+    set, and p: the share of sets that lose at least as much, this one included (one-sided); nan if the
+    relative change is undefined.
+    """
+    rng = np.random.default_rng([study.seed, 6])
+    sets = {name: heads for name, heads in sets.items() if heads}
+    random = {
+        name: layer_matched(heads, study.heads, rng, study.effort.role_sets) for name, heads in sets.items()
+    }
+    tried = [(), *(gone for name, heads in sets.items() for gone in (heads, *random[name]))]
+    runner, what = replace(study.runner, data=data), "heads of a role off, and random ones"
+    evaluations = iter(runner.evaluate([study.without(gone) for gone in tried], what))
+    resamples = Resamples(data, study.effort.resamples, study.seed)
+    whole = resamples.draws(next(evaluations))
+    comparisons = {}
+    for name, heads in sets.items():
+        off = effect(resamples, whole, next(evaluations))
+        others = [next(evaluations).metrics() for _ in random[name]]
+        relative, changes, p = {}, {}, {}
+        for metric in JUDGED:
+            intact = float(whole[metric].values[0]) or math.nan  # QWK is 0 if all pairs get one grade
+            changes[metric] = np.array([values[metric] for values in others]) / intact - 1
+            relative[metric] = off.relative[metric].interval()
+            p[metric] = permutation_p(-relative[metric].value, -changes[metric])
+        comparisons[name] = {"heads": heads, "relative": relative, "random": changes, "p": p}
+    return comparisons
+
+
+def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int) -> list[Heads]:
+    """Return up to `sets` different sets with as many heads of each layer as `heads`, but none of `heads`.
+
+    If a layer has too few other heads, each set takes all of them and fills up from those in `heads`.
+    """
+    pools, fixed = [], list[tuple[int, int]]()
+    for layer, count in sorted(Counter(layer for layer, _ in heads).items()):
+        others = [head for head in held if head[0] == layer and head not in heads]
+        if len(others) < count:
+            fixed += others
+            pools.append(([head for head in heads if head[0] == layer], count - len(others)))
+        else:
+            pools.append((others, count))
+    drawn: dict[Heads, None] = {}
+    for _ in range(TRIES * sets):
+        if len(drawn) < sets:
+            parts = [pool[i] for pool, count in pools for i in rng.permutation(len(pool))[:count]]
+            drawn[tuple(sorted([*fixed, *parts]))] = None
+    return list(drawn)
+
+
+def _ranked(scores: RoleScores, heads: Heads) -> list[dict[str, Any]]:
     """Return every head, the largest excess over chance first."""
-    scores, held = roles.scores[role], holds(roles.scores[role])
     return [
         {
-            "layer": roles.heads[i][0],
-            "head": roles.heads[i][1],
-            "score": float(scores.score[i]),
-            "chance": float(scores.score[i] - scores.excess[i].value),
+            "layer": heads[i][0],
+            "head": heads[i][1],
             "excess": scores.excess[i].value,
             "interval": [scores.excess[i].low, scores.excess[i].high],
             "p_adjusted": float(scores.p_adjusted[i]),
-            "holds": bool(held[i]),
+            "holds": bool(scores.holds[i]),
         }
-        for i in np.argsort(-scores.values, kind="stable")
+        for i in scores.ranked
     ]
 
 
-def _role_section(roles: Roles) -> Section:
-    rows = [
-        (
-            NAMED[role],
-            head_name(roles.heads[i]),
-            f"{scores.score[i]:.3f}",
-            scores.excess[i].text(sign=True),
-            p_value(float(scores.p_adjusted[i])),
-            "yes" if holds(scores)[i] else "no",
-        )
-        for role, scores in ((role, roles.scores[role]) for role in ROLES)
-        if scores.queries
-        for i in np.argsort(-scores.values, kind="stable")[:5]
-    ]
-    header = ("role", "head", "score", "excess over chance (95 % interval)", "adjusted p", "holds")
-    return Section(
-        "Roles: which head does what",
-        (
-            _METHOD,
-            f"A head holds a role if its excess over chance is significant and at least {HOLDS:g}: "
-            "with so many tokens far smaller habits are significant.",
-        ),
-        (Table(header, tuple(rows), "The five leading heads of each role."),),
-    )
+def _finding(claim: str, scores: list[RoleScores]) -> Finding:
+    """Return a published function beside the heads that hold a role which shows it."""
+    scores = [one for one in scores if one.queries]
+    if not scores:
+        return Finding(claim, "yes", "no pair has words that could show it")
+    top = max((excess for one in scores for excess in one.excess), key=lambda excess: excess.value)
+    count = sum(int(one.holds.sum()) for one in scores)
+    return Finding(claim, "yes", f"{count or 'no'} heads; largest excess {top.text()}")
 
 
-def _findings(roles: Roles) -> tuple[Finding, ...]:
-    """Return the published functions, and the effect of the heads that the source study switched off."""
-    findings = []
-    for claim, names in CLAIMS:
-        scores = [roles.scores[role] for role in names if roles.scores[role].queries]
-        count = sum(int(holds(one).sum()) for one in scores)
-        top = max(
-            (excess for one in scores for excess in one.excess), key=lambda one: one.value, default=None
-        )
-        ours = "no pair has words that could show it"
-        if top is not None:
-            ours = f"{count or 'no'} heads; largest excess {top.text()}"
-        findings.append(Finding(claim, "yes", ours))
-    for name, one in roles.causal.comparisons.items():
-        if name in ROLES:
-            continue
-        change, random = percent(one.relative["accuracy"].interval()), _median(one.random["accuracy"])
-        ours = f"accuracy {change}; random {random} (median; p {p_value(one.p['accuracy'])})"
-        claim, published = f"{name} off cost accuracy", "−52 %, against 0 % for five random heads"
-        findings.append(Finding(claim, published, ours))
-    return tuple(findings)
-
-
-def _causal_section(check: CausalCheck) -> Section:
-    rows = tuple(
-        (
-            NAMED.get(name, name),
-            str(len(one.heads)),
-            NAMES[metric],
-            percent(one.relative[metric].interval()),
-            _median(one.random[metric]),
-            f"{p_value(one.p[metric])} of {len(one.random[metric])} sets",
-        )
-        for name, one in check.comparisons.items()
-        for metric in CAUSAL_METRICS
-    )
+def _causal_table(causal: Mapping[str, dict[str, Any]]) -> Table:
+    rows = []
+    for name, one in causal.items():
+        for metric in JUDGED:
+            change, random, p = (one[key][metric] for key in ("relative", "random", "p"))
+            cells = percent(change), _median(random), f"{p_value(p)} of {len(random)} sets"
+            rows.append((NAMED.get(name, name), str(len(one["heads"])), NAMES[metric], *cells))
     header = ("heads off", "how many", "metric", "relative change", "random: median", "p")
-    return Section(
-        "Roles: the causal check",
-        (
-            f"The leading heads of a role are switched off on {check.pairs} pairs of {check.queries} "
-            "queries, and so are up to 100 different random sets with as many heads of each layer. p "
-            "is the share of sets, the role's own counted, that lose at least as much; with few "
-            "possible sets it cannot be small. The p-values of the roles are not corrected for each other.",
-        ),
-        (Table(header, rows, "What switching the heads of a role off costs."),),
-    )
+    return Table(header, tuple(rows), "What switching the heads of a role off costs.")
 
 
 def _median(changes: np.ndarray) -> str:
@@ -178,15 +223,12 @@ def _median(changes: np.ndarray) -> str:
     return f"{signed(100 * median, 1)} %" if np.isfinite(median) else "–"
 
 
-def _draw_roles(roles: Roles, shape: tuple[int, int]) -> Drawing:
+def _draw(study: Study, scores: Mapping[str, RoleScores]) -> plots.Drawing:
     """Draw a heat map of each role."""
     drawing, panels = plots.figure(22, 9.5, rows=2, columns=4)
-    for axes, role in zip(panels.flat, ROLES, strict=False):
-        values, held = np.full(shape, np.nan), np.zeros(shape, np.bool_)
-        scores = roles.scores[role]
-        for head, excess, holding in zip(roles.heads, scores.values, holds(scores), strict=True):
-            values[head], held[head] = excess, holding
-        label = "attention beyond chance" if scores.queries else "nothing to measure it on"
-        plots.heat_map(axes, values, title=NAMED[role], label=label, marked=held, digits=2)
+    for axes, (role, title) in zip(panels.flat, NAMED.items(), strict=False):
+        one = scores[role]
+        label = "attention beyond chance" if one.queries else "nothing to measure it on"
+        plots.heat_map(axes, study.shape, study.heads, one.values, one.holds, title, label, digits=2)
     panels.flat[-1].set_axis_off()
     return drawing

@@ -8,7 +8,7 @@ of their standardised scores gives p-values that hold for all heads together (ma
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.quality.bootstrap import Interval
-from models.study.base import Heads
-from models.study.statistics import mean_intervals
+from models.study.statistics import LEVEL, mean_intervals
 from models.study.study import Study
 from models.study.words import Split, Words
 
 DRAWS = 999
+HOLDS = 0.1
+"""A head holds a role if its excess over chance is significant and at least a tenth of its attention: with
+hundreds of pairs, far smaller habits are significant and mean nothing."""
 _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothing
 
 Floats = NDArray[np.float64]
@@ -32,22 +34,29 @@ Scored = tuple[Floats32, Floats32]
 
 @dataclass(frozen=True)
 class RoleScores:
-    """One role's scores, by head in the order given.
+    """One role's scores, by head in the order of `Study.heads`."""
 
-    score: the attention that the role asks for, 0 to 1. excess: how much more than by chance, with its 95 %
-    interval over queries. p_adjusted: adjusted over the heads (familywise). queries: how many queries
-    counted; if none, all is nan and p 1.
-    """
-
-    score: Floats
-    excess: Sequence[Interval]
-    p_adjusted: Floats
-    queries: int
+    excess: Sequence[
+        Interval
+    ]  # attention as the role asks, beyond chance, with its 95 % interval over queries
+    p_adjusted: Floats  # over the heads (familywise)
+    queries: int  # how many counted; if none, all is nan and p 1
 
     @property
     def values(self) -> Floats:
         """Return the excess of each head, (heads,)."""
         return np.array([one.value for one in self.excess])
+
+    @property
+    def ranked(self) -> list[int]:
+        """Return the heads' indices, the largest excess first."""
+        order: list[int] = np.argsort(-self.values, kind="stable").tolist()
+        return order
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        """Return which heads hold the role, (heads,)."""
+        return np.asarray((self.p_adjusted < LEVEL) & (np.nan_to_num(self.values) >= HOLDS))
 
 
 class _Tally:
@@ -59,46 +68,37 @@ class _Tally:
     def __init__(self) -> None:
         self.observed: dict[int, list[Floats32]] = defaultdict(list)
         self.null: dict[int, Floats32] = {}
-        self.score: dict[int, list[Floats32]] = defaultdict(list)
 
-    def add(self, query: int, scored: Scored | None) -> None:
-        """Add one pair; None adds nothing."""
-        if scored is not None:
-            self.observed[query].append(scored[0])
-            # Pairs of a query share their sum, so that memory does not grow with the pairs.
-            self.null[query] = self.null[query] + scored[1] if query in self.null else scored[1]
+    def add(self, query: int, observed: Floats32, null: Floats32 | None = None) -> None:
+        """Add one pair."""
+        self.observed[query].append(observed)
+        if null is not None:  # pairs of a query share their sum, so that memory does not grow with the pairs
+            self.null[query] = self.null[query] + null if query in self.null else null
 
-    def scores(self, heads: int, resamples: int, seed: int) -> RoleScores:
+    def scores(self, study: Study) -> RoleScores:
         """Return the scores of the pairs added so far."""
         if not self.observed:
-            nan = float("nan")
-            return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
-        observed = excess = _means(self.observed)  # (queries, heads)
+            heads, nan = len(study.heads), float("nan")
+            return RoleScores([Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
+        rows = self.observed.values()
+        observed = excess = np.stack([np.mean(one, 0, dtype=np.float64) for one in rows])  # (queries, heads)
         if self.null:
-            sizes = [len(rows) for rows in self.observed.values()]
             null = np.stack([*self.null.values()]).astype(np.float64)
-            null /= np.array(sizes)[:, None, None]
+            null /= np.array([len(one) for one in rows])[:, None, None]
             excess, null = observed - null.mean(1), null.mean(0)
         else:
-            signs = np.random.default_rng([seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
+            signs = np.random.default_rng([study.seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
             null = signs @ observed / len(observed)
-        score = _means(self.score or self.observed).mean(0)
-        p = max_t(observed.mean(0), null)
-        return RoleScores(score, mean_intervals(excess, resamples, seed), p, len(observed))
+        intervals = mean_intervals(excess, study.effort.resamples, study.seed)
+        return RoleScores(intervals, max_t(observed.mean(0), null), len(observed))
 
 
-def _means(rows: dict[int, list[Floats32]]) -> Floats:
-    return np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows.values()])
-
-
-def role_scores(
-    study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int], heads: Heads
-) -> dict[str, RoleScores]:
+def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int]) -> dict[str, RoleScores]:
     """Return the scores of the heads in term_match, previous_word, next_word, segmentation and special.
 
     pairs, query_of: (n,) encoded pairs and the query of each.
     """
-    classifier, seed, resamples = study.classifier, study.seed, study.effort.resamples
+    classifier, heads, seed = study.classifier, study.heads, study.seed
     roles = ("term_match", "previous_word", "next_word", "segmentation", "special")
     tallies = {role: _Tally() for role in roles}
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
@@ -108,26 +108,22 @@ def role_scores(
         of_query = np.random.default_rng([seed, 2, query])  # permutes a query's words alike in all its pairs
         maps = classifier.attention(pair, heads)
         between = split.attention(maps)
-        tallies["segmentation"].add(query, _segmentation(maps, split, rng))
-        tallies["special"].add(query, _special(maps, split, rng))
-        ordered = _word_order(between, split, of_query, rng)
-        if ordered is not None:
+        if segmented := _segmentation(maps, split, rng):
+            tallies["segmentation"].add(query, *segmented)
+        tallies["special"].add(query, *_special(maps, split, rng))
+        if ordered := _word_order(between, split, of_query, rng):
             observed, null = ordered
-            tallies["next_word"].add(query, (observed[: len(heads)], null[:, : len(heads)]))
-            tallies["previous_word"].add(query, (observed[len(heads) :], null[:, len(heads) :]))
+            tallies["next_word"].add(query, observed[: len(heads)], null[:, : len(heads)])
+            tallies["previous_word"].add(query, observed[len(heads) :], null[:, len(heads) :])
         replaced = _replaced(pair, split, pool, rng)
         if replaced is not None:
-            kept = _term_mass(between, split)
             after = split.attention(classifier.attention(replaced, heads))
-            tallies["term_match"].observed[query].append(kept - _term_mass(after, split))
-            tallies["term_match"].score[query].append(kept)
+            tallies["term_match"].add(query, _term_mass(between, split) - _term_mass(after, split))
         study.progress.advance()
-    return {role: tally.scores(len(heads), resamples, seed) for role, tally in tallies.items()}
+    return {role: tally.scores(study) for role, tally in tallies.items()}
 
 
-def segmentation_scores(
-    study: Study, pairs: Sequence[EncodedPair], heads: Heads, split: Split | None
-) -> RoleScores:
+def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split | None) -> RoleScores:
     """Return the scores of the heads in word segmentation alone; each pair counts as a query of its own.
 
     split: the truth about words where no spaces stand between them.
@@ -136,9 +132,10 @@ def segmentation_scores(
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
         words = Words.of(classifier.tokenizer, pair, split)
-        tally.add(number, _segmentation(classifier.attention(pair, heads), words, rng))
+        if segmented := _segmentation(classifier.attention(pair, study.heads), words, rng):
+            tally.add(number, *segmented)
         study.progress.advance()
-    return tally.scores(len(heads), study.effort.resamples, study.seed)
+    return tally.scores(study)
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:
@@ -215,29 +212,25 @@ def _term_mass(between: Floats32, words: Words) -> Floats32:
     return np.asarray((between[:, a, b] + between[:, b, a]).mean(1) / 2)
 
 
-def _words_by_form(words: Sequence[Words]) -> dict[tuple[int, bool], list[tuple[int, ...]]]:
-    """Return the distinct title words of all pairs, by `Words.form`."""
-    pool: dict[tuple[int, bool], list[tuple[int, ...]]] = defaultdict(list)
-    forms = ((split.form(i), split.pieces[i]) for split in words for i in split.texts[1])
-    for form, pieces in dict.fromkeys(forms):
-        pool[form].append(pieces)
-    return pool
+Pool = Mapping[tuple[int, bool], Sequence[tuple[int, ...]]]
+"""The distinct title words of all pairs, as token ids, by `Words.form`."""
 
 
-def _replaced(
-    pair: EncodedPair,
-    words: Words,
-    pool: dict[tuple[int, bool], list[tuple[int, ...]]],
-    rng: np.random.Generator,
-) -> EncodedPair | None:
+def _words_by_form(words: Sequence[Words]) -> Pool:
+    pool = defaultdict[tuple[int, bool], dict[tuple[int, ...], None]](dict)
+    for split in words:
+        for i in split.texts[1]:
+            pool[split.form(i)][split.pieces[i]] = None
+    return {form: list(pieces) for form, pieces in pool.items()}
+
+
+def _replaced(pair: EncodedPair, words: Words, pool: Pool, rng: np.random.Generator) -> EncodedPair | None:
     """Return the pair with each title term that the query has replaced by another word of as many pieces;
     None if there is no such term or no such word."""
-    if not words.matches:
-        return None
     ids = pair.ids.copy()
     for b in sorted({b for _, b in words.matches}):
         candidates = [w for w in pool[words.form(b)] if w not in words.pieces]
         if not candidates:
             return None
         ids[words.word_of == b] = candidates[int(rng.integers(len(candidates)))]
-    return replace(pair, ids=ids)
+    return replace(pair, ids=ids) if words.matches else None

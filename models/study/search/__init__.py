@@ -1,5 +1,1 @@
 """Search: the smallest mask, or the best network for a speed, that is not worse on other queries."""
-
-from models.study.search.report import run
-
-__all__ = ["run"]

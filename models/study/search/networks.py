@@ -1,8 +1,9 @@
-"""Makes the smaller networks of a search in memory, evaluates them and measures their speed."""
+"""Makes the smaller networks of a search in memory, evaluates them, and measures on this machine their speed
+and what a layer costs by heads kept and by units kept."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -10,17 +11,18 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from torch import Tensor
 
+from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
 from models.compress.prune import cut
+from models.compress.prune import whole as whole_mask
 from models.device import one_thread
 from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
-from models.study.base import Judged
-from models.study.inputs import spread_over_queries
+from models.study.pairs import Judged
 from models.study.runner import Runner
 from models.study.study import Study
 
@@ -29,16 +31,17 @@ SAMPLE = 256
 which the speed is measured."""
 
 
+TOKENS = 2048
+STEPS = 12
+"""The most numbers of heads, and of units, above 0 that are measured; those between are interpolated."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The measured speed of a network on one thread.
+    """The measured speed of a network on one thread."""
 
-    pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
-    model, with the lowest and the highest one.
-    """
-
-    pairs_per_second: float
-    speedup: Interval
+    pairs_per_second: float  # the median of the rounds
+    speedup: Interval  # the median ratio to the intact model, with the lowest and the highest one
 
 
 class Networks:
@@ -46,7 +49,7 @@ class Networks:
 
     def __init__(self, study: Study) -> None:
         self.study = study
-        self._sample = study.data.take(spread_over_queries(study.data.query_of, SAMPLE, study.seed))
+        self._sample = study.data.take(study.data.spread(SAMPLE, study.seed))
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -77,17 +80,15 @@ class Networks:
         return float((np.exp(before) * (before - after)).sum(1).mean())
 
     def paces(self, masks: Sequence[HeadMask]) -> list[Pace]:
-        """Time the intact model and the others in turns; the intact one's pace comes first."""
-        every = [self.study.classifier, *map(self.smaller, masks)]
+        """Return the speed of networks that take turns; the first one is the intact model."""
         pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
-        seconds = self.in_turns([partial(one.score, pairs) for one in every], "speed")
-        return [
-            Pace(
-                len(pairs) / float(np.median(own)),
-                Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max())),
-            )
-            for own, ratio in zip(seconds.T, (seconds[:, :1] / seconds).T, strict=True)
-        ]
+        seconds = self.in_turns([partial(self.smaller(one).score, pairs) for one in masks], "speed")
+        paces = []
+        for own in seconds.T:
+            ratio = seconds[:, 0] / own
+            speedup = Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
+            paces.append(Pace(len(pairs) / float(np.median(own)), speedup))
+        return paces
 
     def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
         """Return the seconds of calls that take turns on one thread, (rounds, calls), after a round that only
@@ -116,3 +117,95 @@ class Networks:
         runner = Runner(classifier, data, own.cache, f"{own.identity} {name}", own.progress)
         logits: NDArray[np.float32] = runner.logits([classifier.all_heads.matrix], what)[0]
         return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Seconds of one thread for a batch of about TOKENS tokens."""
+
+    heads: tuple[int, ...]  # the numbers that were measured, ascending
+    units: tuple[int, ...]
+    attention: NDArray[np.float64]  # (heads,), a layer's half with attention, by heads kept
+    feed_forward: NDArray[np.float64]  # (units,), its other half
+    last: tuple[float, float]  # the shares of both that the last layer takes: first tokens may be enough
+    other: float  # embeddings and classifier
+
+    def attention_half(self, heads: int, *, last: bool = False) -> float:
+        """Return the seconds of the half with attention."""
+        return float(np.interp(heads, self.heads, self.attention)) * (self.last[0] if last else 1)
+
+    def feed_forward_half(self, units: int, *, last: bool = False) -> float:
+        """Return the seconds of the feed-forward half."""
+        return float(np.interp(units, self.units, self.feed_forward)) * (self.last[1] if last else 1)
+
+    def network(self, layers: Sequence[tuple[int, int]]) -> float:
+        """Return the seconds of a batch. layers: (heads, units) of each layer that stays, lowest first."""
+        is_last = [False] * (len(layers) - 1) + [True]
+        return self.other + sum(
+            self.attention_half(heads, last=last) + self.feed_forward_half(units, last=last)
+            for (heads, units), last in zip(layers, is_last, strict=True)
+        )
+
+
+def measure_times(networks: Networks) -> Times:
+    """Time the intact network and smaller ones in turns on one thread, as the service computes a batch.
+
+    The time that a part of a layer takes is the difference between two networks, divided by the number of
+    layers. Of each network the shortest time counts, because other work only adds to it.
+    """
+    study = networks.study
+    config = study.classifier.config
+    depth, whole = config.num_layers, whole_mask(config)
+    heads, units = steps(max(map(len, config.kept_heads)), 1), steps(max(config.widths), 16)
+    gone = tuple(range(1, depth - 1))[: max(1, depth // 2)]
+    tried = [whole, *(_kept(config, heads=n) for n in heads), *(_kept(config, units=n) for n in units)]
+    tried += [_kept(config, heads=0, only=depth - 1), _kept(config, units=units[0], only=depth - 1)]
+    tried.append(replace(whole, skipped=gone))
+
+    encoded = study.classifier.tokenizer.encode(study.data.pairs[: TOKENS // 4])
+    ends = np.cumsum([len(pair) for pair in encoded])
+    batch = encoded[: max(1, int(np.searchsorted(ends, TOKENS)))]
+    calls = [partial(networks.smaller(mask).forward, batch) for mask in tried]
+    seconds = networks.in_turns(calls, "time of a layer's parts").min(0)
+
+    saved = np.maximum(seconds[0] - seconds[1:], 0)
+    by_heads, by_units, others = np.split(saved, [len(heads), len(heads) + len(units)])
+    # The last layer's own halves, in shares of a mean layer's; then each half of every other layer.
+    all_layers = np.maximum([by_heads[0], by_units[0]], 1e-12 * depth) / depth
+    last = np.minimum(others[:2] / all_layers, 1.5)
+    attention = (by_heads[0] - by_heads) / (depth - 1 + last[0])
+    variable = (by_units[0] - by_units) / (depth - 1 + last[1])
+    layer = others[2] / len(gone) if gone else seconds[0] / depth
+    fixed = max(layer - attention[-1] - variable[-1], 0.0) + 1e-9
+    made = Times(
+        heads,
+        units,
+        np.maximum.accumulate(np.maximum(attention, 1e-9)),
+        np.maximum.accumulate(np.maximum(variable, 0)) + fixed,
+        (float(last[0]), float(last[1])),
+        0.0,
+    )
+    layers = [(len(held), width) for held, width in zip(config.kept_heads, config.widths, strict=True)]
+    return replace(made, other=max(float(seconds[0]) - made.network(layers), 0.0))
+
+
+def steps(whole: int, multiple: int) -> tuple[int, ...]:
+    """Return up to STEPS numbers up to `whole`, multiples of `multiple` but for the last; 0 too for heads."""
+    step = max(multiple, -(-whole // (STEPS * multiple)) * multiple)
+    counts = {*range(step, whole, step), whole}
+    return tuple(sorted(counts | {0} if multiple == 1 else counts))
+
+
+def _kept(
+    config: ModelConfig, heads: int | None = None, units: int | None = None, only: int | None = None
+) -> HeadMask:
+    """Return the mask that keeps so many heads and units of each layer, or of one; one head always stays."""
+    matrix = whole_mask(config).matrix.copy()
+    off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    for layer, held in enumerate(config.kept_heads):
+        if only in (None, layer):
+            if heads is not None:
+                matrix[layer, list(held[heads or (layer == 0 and only is None) :])] = 0
+            if units is not None:
+                off[layer, units : config.widths[layer]] = True
+    return HeadMask(matrix, units_off=off)

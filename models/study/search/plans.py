@@ -4,45 +4,111 @@ Kwon et al. 2022, §4 (https://arxiv.org/abs/2204.09656). Removing a set of head
 ½·Σ F[i, j] over i, j in the set, F being the Fisher information of their gates. Parts are ordered by greedy
 elimination, so that of two parts that do the same work only one is cheap. For a time, how many each layer
 keeps is a knapsack over the layers' halves with measured times, an integer program.
+
+A gate multiplies the output of its head or unit. The serving network runs fused, prepacked products that
+autograd cannot follow; gradients are of the same network on plain float32 torch operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
+from torch import Tensor
 
+from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.config import ModelConfig
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
 from models.compress.prune import whole
 from models.masks.head_mask import HeadMask
-from models.study.base import Head, Heads
-from models.study.gradients import Gradients
-from models.study.search.times import Times
-
-HEADS, UNITS, LAYERS = "heads", "units", "layers"
+from models.network import Network
+from models.selection import Chosen
+from models.study.search.networks import Times
+from models.study.study import Heads
 
 LEAST_COST, TOLERANCE = 1e-6, 1e-9
 """What all of the time counts beside the largest loss; the share of the time that is left for rounding."""
 
+BATCH_TOKENS = 2048
+"""Autograd keeps every layer's activations of a batch: about 0.4 MB a token in a network of BERT-base's
+shape."""
+
 Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class Elimination:
-    """The parts of one half of one layer in the order in which they go.
+class Gradients:
+    """∂loss/∂gate of each of n pairs: heads (n, layers, heads), units (n, layers, units of the widest layer).
+    Parts that the checkpoint does not hold have 0."""
 
-    order: (k,), the first to go first. costs: (k + 1,), the loss after 0, 1, … k went; it never falls.
+    heads: Floats32
+    units: Floats32
+
+
+def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Tensor) -> Tensor:
+    """Return the logits of a network in plain torch under gates.
+
+    heads: (rows, layers, heads); units: (rows, layers, widest layer's units), rows being those of the pack.
+    Returns (rows of the pack, labels), least relevant first.
     """
+    config, x = network.config, network.embed(batch)
+    for number, (layer, view) in enumerate(zip(network.layers, network.views(batch), strict=True)):
+        of_units = units[:, number, : config.widths[number]]
+        chosen = Chosen(
+            layer.heads,
+            layer.units,
+            heads[:, number, list(config.kept_heads[number])],
+            unit_weights=F.embedding(view.leaving(view.row_of_token), of_units),
+        )
+        x = network.layer_output(layer, x, view, chosen)
+    return network.classify(network.pool(x, batch))[:, list(config.label_order)]
 
-    order: NDArray[np.int64]
-    costs: Floats
+
+def gradients(
+    classifier: Classifier,
+    pairs: Sequence[EncodedPair],
+    grades: NDArray[np.int64],
+    *,
+    done: Callable[[int], None] = lambda _: None,
+) -> Gradients:
+    """Return the gradients of the calibrated cross-entropy, at the intact network in float32.
+
+    grades: (n,) from 0. done: called with the number of pairs of each finished batch.
+    """
+    config, network = classifier.config, classifier.network.in_plain_torch()
+    layers, device = config.num_layers, network.device
+    shapes = (layers, config.num_heads), (layers, max(config.widths))
+    found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
+    truth = torch.from_numpy(grades).to(device)
+    for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
+        batch = pack([pairs[i] for i in rows], device=device, fill=False)
+        order = np.asarray(rows)[batch.order]
+        gates = [torch.ones(batch.rows, *shape, device=device, requires_grad=True) for shape in shapes]
+        logits = gated_logits(network, batch, *gates) / config.temperature
+        loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
+        parts = torch.autograd.grad(loss, gates, materialize_grads=True)
+        for into, part in zip(found, parts, strict=True):
+            into[order] = part.numpy(force=True)
+        done(batch.rows)
+    return Gradients(*found)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Elimination(NamedTuple):
+    """The parts of one half of one layer in the order in which they go."""
+
+    order: NDArray[np.int64]  # (k,), the first to go first
+    costs: Floats  # (k + 1,), the loss after 0, 1, … k went; it never falls
+
+
+class Option(NamedTuple):
     """A way to keep some of a half's parts: how many, the seconds that it takes, and the loss."""
 
     kept: int
@@ -75,7 +141,7 @@ def eliminate(gradients: NDArray[np.float32], *, shrink: bool = True) -> Elimina
     return Elimination(order, np.maximum.accumulate(np.maximum(costs, 0)))
 
 
-def fisher_order(gradients: NDArray[np.float32], held: Sequence[Head]) -> Heads:
+def fisher_order(gradients: NDArray[np.float32], held: Heads) -> Heads:
     """Return the order in which the heads of all layers go: always the one that adds least to the cost.
 
     gradients: (n, layers, heads). held: the heads of the checkpoint.
@@ -107,26 +173,22 @@ def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option]
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans smaller networks by measured times.
-
-    what: which of heads, units and layers may go. heads, units: in which order a layer's parts go, and what
-    that costs.
-    """
+    """Plans smaller networks by measured times."""
 
     config: ModelConfig
     times: Times
-    what: tuple[str, ...]
-    heads: list[Elimination]
+    what: tuple[str, ...]  # which of heads, units and layers may go
+    heads: list[Elimination]  # by layer
     units: list[Elimination]
 
     @classmethod
-    def of(cls, config: ModelConfig, times: Times, what: Sequence[str], gradients: Gradients) -> Planner:
+    def of(cls, config: ModelConfig, times: Times, what: tuple[str, ...], gradients: Gradients) -> Planner:
         """Return the planner that goes by these gradients."""
         heads = [
             eliminate(gradients.heads[:, layer, list(held)]) for layer, held in enumerate(config.kept_heads)
         ]
         units = [eliminate(gradients.units[:, layer, :width]) for layer, width in enumerate(config.widths)]
-        return cls(config, times, tuple(what), heads, units)
+        return cls(config, times, what, heads, units)
 
     @property
     def whole_seconds(self) -> float:
@@ -147,37 +209,38 @@ class Planner:
             return None
         matrix, units_off = _nothing_off(self.config)
         for layer, heads, units in zip(layers, chosen[::2], chosen[1::2], strict=True):
-            held = self.config.kept_heads[layer]
+            held, order = self.config.kept_heads[layer], self.units[layer].order
             gone = self.heads[layer].order[: len(held) - heads.kept]
             matrix[layer, [held[i] for i in gone]] = 0
-            order = self.units[layer].order
             units_off[layer, order[: len(order) - units.kept]] = True
         return HeadMask(matrix, tuple(skipped), units_off)
 
     def least_seconds(self, skipped: Collection[int] = ()) -> float:
         """Return the time of the fastest structure without these layers."""
-        return self.times.other + sum(
-            min(one.seconds for one in group) for group in self._options(skipped)[1]
-        )
+        fastest = (min(one.seconds for one in group) for group in self._options(skipped)[1])
+        return self.times.other + sum(fastest)
 
     def _options(self, skipped: Collection[int]) -> tuple[list[int], list[list[Option]]]:
         """Return the layers that stay, and how many heads and how many units each of them may keep.
 
         The first layer keeps a head, because some head must stay.
         """
-        times = self.times
         layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
         for layer in layers:
             last = layer == layers[-1]
             held, width = len(self.config.kept_heads[layer]), self.config.widths[layer]
             least = min(1, held) if layer == layers[0] else 0
-            heads = range(least, held + 1) if HEADS in self.what else [held]
-            units = sorted({min(n, width) for n in times.units}) if UNITS in self.what else [width]
+            heads = range(least, held + 1) if "heads" in self.what else [held]
+            units = sorted({min(n, width) for n in self.times.units}) if "units" in self.what else [width]
             costs = self.heads[layer].costs
-            groups.append([Option(n, times.attention_half(n, last=last), costs[held - n]) for n in heads])
+            groups.append(
+                [Option(n, self.times.attention_half(n, last=last), costs[held - n]) for n in heads]
+            )
             costs = self.units[layer].costs
-            groups.append([Option(n, times.feed_forward_half(n, last=last), costs[width - n]) for n in units])
+            groups.append(
+                [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in units]
+            )
         return layers, groups
 
 

@@ -1,10 +1,8 @@
 """The report of `search`: verdict, picture, tables, JSON and the mask's file."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,15 +12,10 @@ from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.compute import Found, Tested, measure
-from models.study.search.noninferiority import ERROR_RATE, POWER, TESTED_METRICS, Loss, Verdict
-from models.study.search.recovery import Student
-from models.study.statistics import permutation_p
+from models.study.search.compute import Candidate, Found, measure
+from models.study.statistics import TESTED_METRICS, permutation_p
 from models.study.study import Study
-from models.study.wording import NAMES, bound, listed, p_value, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+from models.study.wording import METHODS, NAMES, p_value, signed
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
@@ -33,57 +26,49 @@ def run(study: Study) -> Result:
     """Search, and report what was found."""
     found = measure(study)
     caption = (
-        "The change of each smaller network on held-out queries (point) and its lower bound (end of the "
-        "line). A network passes if both bounds lie above the margin."
-        if found.verdicts
-        else "The change of each smaller network on the search data, which looks better than it is."
+        "The change of each smaller network (point) with its lower bound (end of the line), on held-out "
+        "queries or else on the search data. A network passes if both bounds lie above the margin. A loss of "
+        f"more than {DEEPEST} margins is below the picture."
     )
-    picture = Figure(
-        "search",
-        f"{caption} A loss of more than {DEEPEST} margins is below the picture.",
-        partial(_draw_changes, found, study),
-    )
+    picture = Figure("search", caption, partial(_draw, found, study))
     sections = [_networks_section(found, study)]
     files: dict[str, str | None] = {"mask.json": None}
     if found.chosen is not None:
-        mask = found.plans[found.chosen].mask
-        sections.append(_chosen_section(study, mask))
-        files["mask.json"] = _mask_file(study, mask)
-    verdict, conclusion = _verdict(found, study), " ".join(_sentences(found, study))
-    return Result("search", _json(found, study), verdict, tuple(sections), picture, (), conclusion, files)
-
-
-def _verdict(found: Found, study: Study) -> str:
-    """Say in one sentence what was chosen, or why nothing was."""
-    if study.holdout is None and found.chosen is None:
-        return "Nothing is chosen without --holdout: the data that made the masks cannot also judge them."
-    few = ""
-    if study.holdout is not None and not _is_testable(found):
-        few = (
-            f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} "
-            f"held-out queries have titles of different grades, and the test needs {MIN_TESTED}."
+        sections.append(_chosen_section(found, found.chosen, study))
+        files["mask.json"] = _mask_file(study, found.chosen.mask)
+    verdict = _verdict(found.chosen, study)
+    if found.recovered is not None:
+        before, after = found.recovered.before_and_after
+        verdict += (
+            f" After {study.recover_minutes:g} minutes of distillation (loss {before:.4f} to {after:.4f}) it "
+            "is in recovered/; `headroom evaluate` compares it with the intact model."
         )
-    if found.chosen is None:
-        return few or f"No mask is {_shown(study)}."
-    config, mask = study.classifier.config, found.plans[found.chosen].mask
+    return Result("search", _json(found, study), verdict, tuple(sections), picture, (), files)
+
+
+def _verdict(chosen: Candidate | None, study: Study) -> str:
+    """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
+    they chose it."""
+    data, claim = study.holdout, f"shown to lose less than {study.margin:g} of {TESTED}"
+    if data is None:
+        claim += " (that takes --holdout: the data that made the networks cannot judge them)"
+    elif data.ranked_queries < MIN_TESTED:
+        claim += (
+            f" (too few queries: {data.ranked_queries} of the {len(data.queries)} held-out queries have "
+            f"titles of different grades, and the test needs {MIN_TESTED})"
+        )
+    else:
+        claim += f" on {len(data.queries)} held-out queries"
+    if chosen is None or chosen.pace is None:
+        return f"Nothing is chosen, because no network is {claim}."
+    config, mask = study.classifier.config, chosen.mask
     heads, units = _counts(mask, study)
-    total = sum(map(len, config.kept_heads))
-    text = f"The chosen network keeps {heads} of {total} heads ({100 * heads / total:.0f} %)"
-    if study.by_time:
-        text += (
-            f", {units:,} of {sum(config.widths):,} units and {mask.layers_on} of {config.num_layers} layers"
-        )
-        text += f", {found.paces[found.chosen].speedup.value:.2f} × as fast"
-    if not found.verdicts:
-        return f"{text}; without --holdout it was not tested."
-    if few:
-        return f"{text}. {few}"
-    is_shown = "and is" if found.verdicts[found.chosen].passed else "but is not"
-    return f"{text}, {is_shown} {_shown(study)}."
-
-
-def _is_testable(found: Found) -> bool:
-    return all(verdict.is_testable for verdict in found.verdicts)
+    return (
+        f"The chosen network keeps {heads} of {sum(map(len, config.kept_heads))} heads, {units:,} of "
+        f"{sum(config.widths):,} units and {mask.layers_on} of {config.num_layers} layers, is "
+        f"{chosen.pace.speedup.value:.2f} × as fast as the intact one, "
+        f"{'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} {claim}."
+    )
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
@@ -92,155 +77,66 @@ def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
     return sum(map(len, config.heads_kept(mask))), sum(map(len, config.units_kept(mask)))
 
 
-def _shown(study: Study) -> str:
-    """Say what is shown of a mask that passed. Its own figures are too good, because they chose it."""
-    queries = 0 if study.holdout is None else len(study.holdout.queries)
-    return f"shown to lose less than {study.margin:g} of {TESTED} on {queries} held-out queries"
-
-
-def _sentences(found: Found, study: Study) -> list[str]:
-    """Return the conclusion from the numbers."""
-    text, chosen = [], found.chosen
-    verdicts = found.verdicts if _is_testable(found) else []
-    if chosen is None and verdicts:
-        text.append(f"Already the largest fails: {_losses(verdicts[0], study.margin)}.")
-    if chosen is not None:
-        if verdicts and not verdicts[chosen].passed:
-            text.append(f"It does not pass: {_losses(verdicts[chosen], study.margin)}.")
-        elif chosen + 1 < len(verdicts):
-            text.append(f"The next smaller one fails: {_losses(verdicts[chosen + 1], study.margin)}.")
-        pace, planned = found.paces[chosen], found.plans[chosen].predicted
-        predicted = "" if planned is None else f"; predicted {planned:.2f}"
-        text.append(
-            f"The chosen one is {pace.speedup.value:.2f} × as fast as the intact model "
-            f"({pace.speedup.low:.2f} to {pace.speedup.high:.2f}{predicted}): "
-            f"{pace.pairs_per_second:.0f} pairs per second on one thread."
-        )
-        if found.random:
-            text.append(_random_sentence(found, found.tested[chosen]))
-    if found.recovered is not None:
-        text.append(_recovered_sentence(found.recovered, study.recover_minutes))
-    return text
-
-
-def _random_sentence(found: Found, chosen: Tested) -> str:
-    """Compare the chosen network with random ones: does it matter which parts of a layer stay?"""
-    assert found.intact.held_out is not None
-    assert chosen.held_out is not None
-    before, own = found.intact.held_out.metrics(), chosen.held_out.metrics()
-    others = [one.metrics() for one in found.random]
-    changes = []
-    for metric in TESTED_METRICS:
-        random = np.array([one[metric] - before[metric] for one in others])
-        change = own[metric] - before[metric]
-        if np.isfinite(change):
-            p = p_value(permutation_p(change, random))
-            changes.append(
-                f"{NAMES[metric]} by {signed(float(np.median(random)))} at the median (the chosen one by "
-                f"{signed(change)}; p {p})"
-            )
-    return f"{len(others)} random networks that keep as many parts of each layer change {listed(changes)}."
-
-
-def _recovered_sentence(recovered: Student, minutes: float) -> str:
-    before, after = recovered.before_and_after
-    return (
-        f"After {minutes:g} minutes of distillation ({len(recovered.losses):,} steps, loss {before:.4f} to "
-        f"{after:.4f}) on pairs without grades its checkpoint is in recovered/; `headroom evaluate` compares "
-        "it with the intact model."
-    )
-
-
-def _losses(verdict: Verdict, margin: float) -> str:
-    return ", ".join(_loss(name, loss, margin) for name, loss in verdict.loss.items())
-
-
-def _loss(name: str, loss: Loss, margin: float) -> str:
-    """Return one metric's change with its lower bound, and whether the queries were enough."""
-    text = f"{NAMES[name]} {signed(loss.delta)} (lower bound {bound(loss.bound, margin)}"
-    if loss.queries_needed is not None and loss.power < POWER and loss.delta > -margin:
-        text += f"; if nothing is lost, about {loss.queries_needed:,} queries would show it"
-    return f"{text})"
-
-
 def _networks_section(found: Found, study: Study) -> Section:
-    """Return the table of all networks: quality on the search data, and the test."""
-    header = ["size", *(["measured speed"] if study.by_time else []), *NAMES.values()]
-    rows = [["intact", *(["1"] if study.by_time else []), *map(fixed, _named(found.intact.quality).values())]]
-    for index, (plan, tested) in enumerate(zip(found.plans, found.tested, strict=True)):
-        size = f"{_counts(plan.mask, study)[0]} heads" if plan.speedup is None else f"{plan.speedup:g} ×"
-        speed = [f"{found.paces[index].speedup.value:.2f}"] if study.by_time else []
-        rows.append([size, *speed, *map(fixed, _named(tested.quality).values())])
-        if tested.verdict is not None:
-            for loss in tested.verdict.loss.values():
-                rows[-1] += [signed(loss.delta), bound(loss.bound, study.margin)]
-            rows[-1].append(tested.verdict.outcome)
-    if found.verdicts:
-        for name in TESTED_METRICS:
-            header += [f"Δ {NAMES[name]}, held out", "lower bound"]
-        header.append("test")
-        rows[0] += ["–"] * (len(header) - len(rows[0]))
-    method = (
-        "Heads go in the order of a greedy backward elimination under the full Fisher information of the "
-        "gates (Kwon et al. 2022), estimated on the search data."
-    )
-    if study.by_time:
-        method = (
-            "The loss without a part is estimated by the full Fisher information of the gates (Kwon et al. "
-            "2022) on the search data. For each speed a knapsack over measured times chooses how many heads "
-            "and units a layer keeps, once for each number of layers dropped; of these networks the one "
-            "counts whose grades differ least from the intact model's on a sample."
-        )
-    test = (
-        f"A network passes if the one-sided 97.5 % lower bounds of its change of {TESTED} both lie above "
-        f"−{study.margin:g}. Networks are tested from large to small and testing stops at the first failure "
-        "(fixed-sequence testing), so that the chance of choosing any that is worse than the margin is at "
-        "most 2.5 %."
-    )
-    caption = "Quality on the search data, which chose the parts and so looks better than it is"
-    caption += "; then the test on held-out queries, in this order." if found.verdicts else "."
-    table = Table(tuple(header), tuple(map(tuple, rows)), caption)
-    return Section("Search: the smaller networks", (method, test), (table,))
+    """Return the tables of all networks: size, speed and quality on the search data, and the test."""
+    rows, tests = [], []
+    for one in (found.intact, *found.candidates):
+        heads, units = _counts(one.mask, study)
+        size = (str(heads), f"{units:,}", str(one.mask.layers_on))
+        wanted = "–" if one.speedup is None else f"{one.speedup:g}"
+        speed = ("–", "–")
+        if one.pace is not None:
+            speed = (one.pace.speedup.text(2), f"{one.pace.pairs_per_second:.0f}")
+        rows.append((*size, wanted, *speed, *map(fixed, _named(one.quality).values())))
+        if one.verdict is not None:
+            losses = one.verdict.loss.values()
+            cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
+            needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
+            outcome = "passed" if one.verdict.passed else "failed" if one.verdict.tested else "not tested"
+            cells += [f"{max(needed):,}", outcome] if len(needed) == len(losses) else ["–", "–"]
+            tests.append((*size, *cells))
+    sizes = ("heads", "units", "layers")
+    columns = (*sizes, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    caption = "Quality on the search data, which chose the parts and so looks better than it is."
+    tables, method = [Table(columns, tuple(rows), caption)], [METHODS["search"]]
+    if tests:
+        bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
+        header = (*sizes, *bounds, "queries needed", "test")
+        tables.append(Table(header, tuple(tests), "The test on held-out queries, in this order."))
+        method.append(METHODS["test"])
+    return Section("Search: the smaller networks", tuple(method), tuple(tables))
 
 
-def _chosen_section(study: Study, mask: HeadMask) -> Section:
-    config = study.classifier.config
+def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
+    """Return what the chosen network keeps, and how it compares with random ones."""
+    config, mask = study.classifier.config, chosen.mask
     heads, units = config.heads_kept(mask), config.units_kept(mask)
     rows = tuple(
         (str(layer), ", ".join(map(str, heads[layer])) or "none", f"{len(units[layer]):,}")
-        if layer not in mask.skipped
-        else (str(layer), "gone", "gone")
-        for layer in range(config.num_layers)
+        for layer in mask.layers_kept
     )
-    return Section(
-        "Search: what stays",
-        (
-            "Speeds are of one thread: the median ratio of rounds in which the networks took turns, with "
-            "the lowest and the highest one. Random networks that keep as many heads and units of each layer "
-            "say, on the held-out queries, whether it matters which of them stay: p is the share of these "
-            "networks and the chosen one that lose no more than it. Above 0.05 this may be chance. With "
-            f"{study.effort.orders} random networks p is never below {1 / (1 + study.effort.orders):.2f}.",
-        ),
-        (Table(("layer", "heads kept", "units kept"), rows),),
-    )
+    tables = [Table(("layer", "heads kept", "units kept"), rows)]
+    if found.intact.held_out is not None and chosen.held_out is not None:
+        before, own = _named(found.intact.held_out), _named(chosen.held_out)
+        others = [_named(one) for one in found.random]
+        compared = []
+        for name in TESTED_METRICS:
+            change, random = own[name] - before[name], np.array([one[name] - before[name] for one in others])
+            cells = signed(change), signed(float(np.median(random))), p_value(permutation_p(change, random))
+            compared.append((NAMES[name], *cells))
+        header = ("change of", "the chosen network", f"{len(others)} random ones, median", "p")
+        tables.append(Table(header, tuple(compared)))
+    return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
 def _json(found: Found, study: Study) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
-    path = []
-    for index, (plan, tested) in enumerate(zip(found.plans, found.tested, strict=True)):
-        heads, units = _counts(plan.mask, study)
-        size = {"heads_on": heads, "units_on": units, "layers_on": plan.mask.layers_on}
-        speed = {"speedup_wanted": plan.speedup, "speedup_predicted": plan.predicted}
-        path.append(
-            {**size, "spec": plan.mask.spec, **speed, "speed": found.paces.get(index), **_metrics(tested)}
-        )
-    pace, chosen, recovered = found.intact_pace, found.chosen, found.recovered
+    pace, chosen, recovered = found.intact.pace, found.chosen, found.recovered
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
-        "path": path,
-        "chosen": None if chosen is None else {**path[chosen], "file": "mask.json"},
+        "path": [_network_json(one, study) for one in found.candidates],
+        "chosen": chosen and {**_network_json(chosen, study), "file": "mask.json"},
         "random": [_named(one) for one in found.random],
         "recovered": recovered
         and {
@@ -249,23 +145,27 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
             "minutes": study.recover_minutes,
             "loss": recovered.before_and_after,
         },
-        "non_inferiority": {
-            "margin": study.margin,
-            "metrics": TESTED_METRICS,
-            "alpha": ERROR_RATE,
-            "test": "one-sided cluster bootstrap-t over held-out queries, both metrics, fixed sequence",
-            "queries": 0 if study.holdout is None else len(study.holdout.queries),
-        },
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
     }
 
 
-def _metrics(tested: Tested) -> dict[str, Any]:
-    """Return a network's metrics, and under `holdout` those on held-out queries with the verdict."""
-    content: dict[str, Any] = _named(tested.quality)
-    if tested.held_out is not None and (verdict := tested.verdict) is not None:
+def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
+    """Return a network's size, speed and metrics, and under `holdout` those on held-out queries with the
+    verdict."""
+    heads, units = _counts(one.mask, study)
+    content: dict[str, Any] = {
+        "heads_on": heads,
+        "units_on": units,
+        "layers_on": one.mask.layers_on,
+        "spec": one.mask.spec,
+        "speedup_wanted": one.speedup,
+        "speedup_predicted": one.predicted,
+        "speed": one.pace,
+        **_named(one.quality),
+    }
+    if one.held_out is not None and (verdict := one.verdict) is not None:
         judged = {"passed": verdict.passed, "loss": verdict.loss, "tested": verdict.tested}
-        content["holdout"] = {**_named(tested.held_out), **judged}
+        content["holdout"] = {**_named(one.held_out), **judged}
     return content
 
 
@@ -280,36 +180,35 @@ def _mask_file(study: Study, mask: HeadMask) -> str:
     return json.dumps(form | {"study": "search", "data": study.data.source}, indent=2) + "\n"
 
 
-def _draw_changes(found: Found, study: Study) -> Drawing:
+def _draw(found: Found, study: Study) -> plots.Drawing:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
     drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
-    x = np.array([plan.mask.heads_on for plan in found.plans], np.float64)
+    x = np.array([one.mask.heads_on for one in found.candidates], np.float64)
     if study.by_time:
-        x = np.array([pace.speedup.value for pace in found.paces.values()])
-    passed = np.array([verdict.passed for verdict in found.verdicts], np.bool_)
+        x = np.array([one.pace.speedup.value for one in found.candidates if one.pace is not None])
+    passed = np.array([one.verdict is not None and one.verdict.passed for one in found.candidates])
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
+        before = found.intact.quality.metrics()[metric]
+        ends = []  # the change and its lower bound; the same where nothing was tested
+        for one in found.candidates:
+            change = one.quality.metrics()[metric] - before
+            bound = change
+            if one.verdict is not None:
+                change, bound = one.verdict.loss[metric].delta, one.verdict.loss[metric].bound
+            ends.append((change, bound if np.isfinite(bound) else change))
+        changes, bounds = np.array(ends).T
         axes.axhline(0, color="black", lw=0.8)
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
-        before = found.intact.quality.metrics()[metric]
-        values = np.array([one.quality.metrics()[metric] - before for one in found.tested])
-        lowest = values.min()
-        if found.verdicts:
-            losses = [verdict.loss[metric] for verdict in found.verdicts]
-            values, bounds = np.array([one.delta for one in losses]), np.array([one.bound for one in losses])
-            shown = np.isfinite(bounds)
-            axes.vlines(x[shown], bounds[shown], values[shown], color=plots.BLUE, lw=1.2)
-            for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
-                points = x[which], values[which]
-                axes.plot(*points, "o", color=plots.BLUE, markerfacecolor=face, label=label)
-            lowest = min([*values, *bounds[shown]])
-        else:
-            axes.plot(x, values, "o-", color=plots.BLUE, label="smaller networks")
-        axes.set_ylim(bottom=1.05 * max(min(lowest, -study.margin), -DEEPEST * study.margin))
+        axes.vlines(x, bounds, changes, color=plots.BLUE, lw=1.2)
+        for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
+            axes.plot(x[which], changes[which], "o", color=plots.BLUE, markerfacecolor=face, label=label)
+        lowest = float(np.nanmin([*bounds, -study.margin]))
+        axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * study.margin))
         axes.set(
             xlabel="times as fast as the intact model" if study.by_time else "heads kept",
             ylabel=f"change of {NAMES[metric]}",
-            title=f"{NAMES[metric]} on {'held-out queries' if found.verdicts else 'the search data'}",
+            title=NAMES[metric],
         )
     if not study.by_time:
         panels[0].invert_xaxis()

@@ -9,7 +9,7 @@ import orjson
 from models import Classifier
 from models.quality.labelled import LabelledPair
 from models.study import kinds
-from models.study.base import Judged
+from models.study.pairs import Judged
 from models.study.report_files import JSON
 from models.study.result import Result
 from models.study.runner import Runner
@@ -26,7 +26,7 @@ def judged(queries: int = 14, seed: int = 0) -> Judged:
         for query in range(queries)
         for _ in range(1 + query % 7)
     ]
-    return Judged.of(rows, "pairs.csv")
+    return Judged(rows, "pairs.csv")
 
 
 def reported(kind: str, asked: Study) -> Result:

@@ -26,7 +26,7 @@ from models import Classifier
 from models.checkpoint.config import read_config
 from models.checkpoint.shapes import expected_shapes, layer_prefix
 from models.quality.labelled import LabelledPair
-from models.study.base import Judged
+from models.study.pairs import Judged
 from models.study.runner import Runner
 from models.study.study import FULL, Study
 from tests.checkpoints import write_vocabulary
@@ -116,9 +116,9 @@ def planted_study(
     testable: hold out 140 queries of two titles, of which more than 100 differ in grade.
     """
     classifier = Classifier.load(write_planted(directory / "model"), "cpu", "float32")
-    data = Judged.of(planted_pairs(queries, titles), "planted")
+    data = Judged(planted_pairs(queries, titles), "planted")
     others = planted_pairs(140, 2, seed=1) if testable else planted_pairs(queries, titles, seed=1)
-    held_out = Judged.of(others, "held out") if holdout else None
+    held_out = Judged(others, "held out") if holdout else None
     return Study(
         classifier,
         data,

@@ -12,9 +12,9 @@ from models.quality.bootstrap import Draws
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study import kinds, report_files
-from models.study.base import Judged
 from models.study.layers import cka
-from models.study.random import MeanOfMasks
+from models.study.pairs import Judged
+from models.study.random import mean_of_masks
 from models.study.statistics import METRICS, Resamples
 from models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
@@ -71,10 +71,8 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
     assert set(rows["alone", "1"]["delta"].values()) == {0.0}
     assert rows["below", "0-1"]["qwk"] == rows["alone", "0"]["qwk"]
     assert rows["above", "1-2"]["qwk"] == rows["alone", "2"]["qwk"]
-    cka = np.array(result.json["cka"], np.float64)
-    assert np.isnan(cka[np.tril_indices(3, -1)]).all()
-    assert cka[1, 1:] == pytest.approx(1)
-    assert cka[0, 1] < 0.999
+    assert result.json["cka"][1] == pytest.approx(1)
+    assert result.json["cka"][0] < 0.999
     assert "layer" in result.verdict
 
 
@@ -101,10 +99,8 @@ def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     resamples = Resamples(judged(queries=40), 50, 0)
     weights = np.ones((51, 20))
     spread = rng.normal(0, 0.1, 20)
-    mean = MeanOfMasks(resamples, weights)
-    for mask in range(20):
-        mean.add(mask, Draws(np.full(51, spread[mask]), np.zeros(resamples.counts.shape[1])))
-    estimate = mean.estimate()
+    changes = [Draws(np.full(51, change), np.zeros(resamples.counts.shape[1])) for change in spread]
+    estimate = mean_of_masks(resamples, changes, weights)
     assert estimate.value == pytest.approx(spread.mean())
     assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))
 
@@ -113,7 +109,7 @@ def barely_ranked(ranked: int) -> Judged:
     """Twelve queries, of which `ranked` have titles of different grades."""
     pairs = [LabelledPair(f"red lamp {q}", "wood screws", q % 4) for q in range(12)]
     pairs += [LabelledPair(f"red lamp {q}", "usb towel", 4) for q in range(ranked)]
-    return Judged.of(pairs, "pairs.csv")
+    return Judged(pairs, "pairs.csv")
 
 
 @pytest.mark.parametrize("ranked", [0, 1, 2, 9])
@@ -129,9 +125,10 @@ def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked:
 @pytest.mark.parametrize("kind", ["single", "random", "layers"])
 def test_a_report_says_where_there_is_no_interval(asked: Study, kind: str) -> None:
     few = study(asked.classifier, asked.out, barely_ranked(2))
-    result = kinds.run(kind, replace(few, effort=QUICK))
+    few = replace(few, effort=QUICK)
+    result = kinds.run(kind, few)
     text = " ".join([result.verdict, str(result.findings), *(str(one.tables) for one in result.sections)])
-    assert report_files.report_json(few, result)["baseline_interval"]["ndcg10"] == [None, None]
+    assert report_files.write(few, result)["baseline_interval"]["ndcg10"] == [None, None]
     assert "nan" not in text
     assert "no interval" in text
 

@@ -1,85 +1,87 @@
-"""A killed study goes on where it was, and never with another model's numbers."""
+"""A killed study goes on where it was, never with another model's numbers; and sharing layers between masks
+does not change a single answer."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from models import Classifier
+from models import Classifier, HeadMask
+from models.compress.prune import prune
 from models.study import runner
-from models.study.runner import Part, Runner, identity_of, logits_of_part
+from models.study.runner import Runner, identity_of
 from tests.checkpoints import write_checkpoint
 from tests.models.study.data import judged
-from tests.models.study.test_prefixes import many
-
-
-class Counting(Runner):
-    """Counts the parts that it computes, the last first; dies after `most`."""
-
-    most, done = 1000, 0
-
-    def _computed_now(self, parts: Sequence[Part]) -> Iterator[tuple[int, np.ndarray]]:
-        for number, part in reversed(list(enumerate(parts))):
-            if self.done == self.most:
-                raise KeyboardInterrupt
-            self.done += 1
-            yield number, logits_of_part(self.classifier, part)
 
 
 @pytest.fixture
-def classifier(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Classifier:
+def parts(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Makes parts small, and counts those that are computed; after `most` the user presses Ctrl-C."""
+    parts, original = SimpleNamespace(done=0, most=1000), runner.logits_under
+
+    def counting(*arguments: Any) -> np.ndarray:
+        if parts.done == parts.most:
+            raise KeyboardInterrupt
+        parts.done += 1
+        return original(*arguments)
+
     monkeypatch.setattr(runner, "BLOCK", 8)
     monkeypatch.setattr(runner, "BATCH_TOKENS", 128)
+    monkeypatch.setattr(runner, "logits_under", counting)
+    return parts
+
+
+@pytest.fixture
+def classifier(tiny_checkpoint: Path) -> Classifier:
     return Classifier.load(tiny_checkpoint, dtype="float32")
 
 
-def test_a_stopped_run_computes_only_what_is_missing(classifier: Classifier, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_a_stopped_run_computes_only_what_is_missing(
+    classifier: Classifier, parts: SimpleNamespace, tmp_path: Path
+) -> None:
     masks = many(3, 4)
     expected = Runner(classifier, judged()).logits(masks)
-    first, second, third = (Counting(classifier, judged(), cache=tmp_path) for _ in range(3))
-    first.most = 5
+    every, parts.done, parts.most = parts.done, 0, 5
     with pytest.raises(KeyboardInterrupt):
-        first.logits(masks)
+        Runner(classifier, judged(), cache=tmp_path).logits(masks)
+    assert len(list(tmp_path.glob("*.npy"))) == 5 < every
 
-    logits = second.logits(masks)
-    again = third.logits(masks)
-
-    assert np.array_equal(logits, expected)
-    assert np.array_equal(again, expected)
-    assert second.done > 0
-    assert len(list(tmp_path.glob("*.npy"))) == 5 + second.done
-    assert third.done == 0
+    parts.most = every
+    for _ in range(2):  # nothing is left to compute for the second one
+        assert np.array_equal(Runner(classifier, judged(), cache=tmp_path).logits(masks), expected)
+        assert parts.done == every
 
 
-def test_a_truncated_cache_file_is_computed_again(classifier: Classifier, tmp_path: Path) -> None:
+def test_a_truncated_cache_file_is_computed_again(
+    classifier: Classifier, parts: SimpleNamespace, tmp_path: Path
+) -> None:
     masks = many(3, 4)
     expected = Runner(classifier, judged(), cache=tmp_path).logits(masks)
     broken = sorted(tmp_path.glob("*.npy"))[:2]
     broken[0].write_bytes(broken[0].read_bytes()[:-20])
     broken[1].write_bytes(b"")
-    counting = Counting(classifier, judged(), cache=tmp_path)
-    assert np.array_equal(counting.logits(masks), expected)
-    assert counting.done == 2
+    before = parts.done
+    assert np.array_equal(Runner(classifier, judged(), cache=tmp_path).logits(masks), expected)
+    assert parts.done == before + 2
 
 
 def test_cached_results_of_other_weights_or_data_are_not_used(
-    classifier: Classifier, tiny_checkpoint: Path, tmp_path: Path
+    classifier: Classifier, parts: SimpleNamespace, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     other = write_checkpoint(tmp_path / "other", seed=1)
-    names = {
+    names = [
         identity_of(tiny_checkpoint, classifier),
         identity_of(other, Classifier.load(other, dtype="float32")),
         identity_of(tiny_checkpoint, Classifier.load(tiny_checkpoint, dtype="bfloat16")),
-    }
-    assert len(names) == 3
-    for identity in names:
-        counting = Counting(classifier, judged(), cache=tmp_path / "c", identity=identity)
-        counting.logits(many(3, 4))
-        assert counting.done > 0
-    counting = Counting(classifier, judged(seed=1), cache=tmp_path / "c", identity=identity)
-    counting.logits(many(3, 4))
-    assert counting.done > 0
+    ]
+    assert len(set(names)) == 3
+    for identity, seed in ((names[0], 0), (names[1], 0), (names[2], 0), (names[0], 1)):
+        before = parts.done
+        Runner(classifier, judged(seed=seed), tmp_path / "c", identity).logits(many(3, 4))
+        assert parts.done > before
 
 
 def test_masks_come_back_in_the_order_asked_twice_if_asked_twice(classifier: Classifier) -> None:
@@ -88,3 +90,57 @@ def test_masks_come_back_in_the_order_asked_twice_if_asked_twice(classifier: Cla
     expected = run.logits(masks)
     order = [5, 0, 5, 3]
     assert np.array_equal(run.logits([masks[i] for i in order]), expected[order])
+
+
+def many(layers: int, heads: int) -> list[np.ndarray]:
+    """None; each head alone; whole layers from below and above; random ones; weights between 0 and 2."""
+    none = np.ones((layers, heads), np.float32)
+    masks = [none]
+    for layer, head in np.ndindex(layers, heads):
+        masks.append(none.copy())
+        masks[-1][layer, head] = 0
+    for layer in range(layers):
+        masks += [none.copy(), none.copy()]
+        masks[-2][: layer + 1] = 0
+        masks[-1][layer:] = 0
+    for seed in range(12):
+        spec = f"random:0.{seed % 9 + 1}@{seed}"
+        masks.append(HeadMask.parse(spec, layers=layers, heads=heads).matrix)
+    masks.append(np.random.default_rng(0).uniform(0, 2, (layers, heads)).astype(np.float32))
+    return masks
+
+
+def one_by_one(classifier: Classifier, masks: list[np.ndarray]) -> np.ndarray:
+    encoded = classifier.tokenizer.encode(judged().pairs)
+    return np.stack([classifier.forward(encoded, mask) for mask in masks])
+
+
+def test_a_deterministic_model_gives_the_very_same_bits(tiny_checkpoint: Path) -> None:
+    classifier = Classifier.load(tiny_checkpoint, deterministic=True)
+    masks = many(3, 4)
+    assert np.array_equal(Runner(classifier, judged()).logits(masks), one_by_one(classifier, masks))
+
+
+def test_single_precision_gives_the_same_logits(tiny_checkpoint: Path) -> None:
+    classifier = Classifier.load(tiny_checkpoint, dtype="float32")
+    masks = many(3, 4)
+    expected = one_by_one(classifier, masks)
+    assert Runner(classifier, judged()).logits(masks) == pytest.approx(expected, abs=1e-4)
+
+
+def test_bfloat16_stays_as_near_to_single_precision_as_separate_passes(tiny_checkpoint: Path) -> None:
+    masks = many(3, 4)
+    exact = one_by_one(Classifier.load(tiny_checkpoint, dtype="float32"), masks)
+    classifier = Classifier.load(tiny_checkpoint, dtype="bfloat16")
+    allowed = 2 * np.abs(one_by_one(classifier, masks) - exact).max() + 1e-3
+    assert np.abs(Runner(classifier, judged()).logits(masks) - exact).max() <= allowed
+
+
+def test_masks_of_a_pruned_checkpoint_keep_the_old_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    gone = HeadMask.parse("0.1,1.*,2.0-2", layers=3, heads=4)
+    prune(tiny_checkpoint, tmp_path / "pruned", gone)
+    whole = Classifier.load(tiny_checkpoint, dtype="float32")
+    pruned = Classifier.load(tmp_path / "pruned", dtype="float32")
+    masks = many(3, 4)
+    expected = one_by_one(whole, [mask * gone.matrix for mask in masks])
+    assert Runner(pruned, judged()).logits(masks) == pytest.approx(expected, abs=1e-4)

@@ -11,7 +11,7 @@ import pytest
 from models import Classifier, HeadMask, ModelError
 from models.study.result import Result
 from models.study.search import compute, recovery
-from models.study.search.times import Times
+from models.study.search.networks import Times
 from models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
@@ -73,7 +73,7 @@ def test_the_trained_checkpoint_is_written(result: Result, study: Study) -> None
     trained = Classifier.load(study.out / recovered["directory"], "cpu", "float32")
     assert trained.num_layers == result.json["chosen"]["layers_on"]
     assert recovered["steps"] == STEPS
-    assert "minutes of distillation" in result.conclusion
+    assert "minutes of distillation" in result.verdict
 
 
 def test_a_speed_that_nothing_has_is_refused(study: Study) -> None:

@@ -3,20 +3,28 @@ fits, and of two parts that do the same work one is kept."""
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from models import Classifier, HeadMask
+from models.batch import pack
+from models.compress.prune import prune
 from models.networks import build
-from models.study.base import held_heads
-from models.study.gradients import Gradients, gradients
 from models.study.runner import Runner
 from models.study.search import compute, plans
-from models.study.search.networks import Networks
-from models.study.search.plans import Option, Planner, cheapest, eliminate
-from models.study.search.times import Times, measure_times, steps
+from models.study.search.networks import Networks, Times, measure_times, steps
+from models.study.search.plans import (
+    Gradients,
+    Option,
+    Planner,
+    cheapest,
+    eliminate,
+    gated_logits,
+    gradients,
+)
 from models.study.study import QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged
@@ -102,6 +110,22 @@ def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     assert replace(planner, what=("heads",)).fitting(planner.whole_seconds / 20) is None
 
 
+@pytest.mark.parametrize("pruned", ["none", "0.1-2,1.*"])
+def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: Path, pruned: str) -> None:
+    prune(tiny_checkpoint, tmp_path / "model", HeadMask.parse(pruned, layers=3, heads=4))
+    clf = Classifier.load(tmp_path / "model", "cpu", "float32")
+    weights = np.random.default_rng(0).uniform(0, 2, (3, 4)).astype(np.float32)
+    encoded = clf.tokenizer.encode(judged().pairs[:8])
+    batch = pack(encoded, device=clf.network.device, fill=False)
+    heads = torch.from_numpy(weights).expand(batch.rows, 3, 4)
+    units = torch.ones(batch.rows, 3, max(clf.config.widths))
+
+    logits = np.empty((8, 5), np.float32)
+    logits[batch.order] = gated_logits(clf.network.in_plain_torch(), batch, heads, units).detach().numpy()
+
+    np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
+
+
 def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) -> None:
     """Each kind of gate moved a little, on the network itself: a unit and a head by their weights."""
     networks, clf = Networks(study), study.classifier
@@ -183,11 +207,11 @@ def test_parts_without_effect_go_first_and_of_two_equal_ones_only_one() -> None:
 
 
 def test_of_all_heads_those_that_do_nothing_go_first(study: Study, found: Gradients) -> None:
-    order = plans.fisher_order(found.heads, held_heads(study.classifier))
+    order = plans.fisher_order(found.heads, study.heads)
     idle = {(layer, head) for layer, heads in IDLE_HEADS.items() for head in heads}
     idle |= {(IDLE_LAYER, head) for head in range(HEADS)}
     assert set(order[: len(idle)]) == idle
-    assert sorted(order) == list(held_heads(study.classifier))
+    assert sorted(order) == list(study.heads)
 
 
 def test_random_networks_keep_as_many_parts_of_each_layer(study: Study, planner: Planner) -> None:

@@ -13,16 +13,13 @@ from models import Classifier
 from models.checkpoint.pieces import _piece
 from models.quality.labelled import LabelledPair
 from models.study import kinds
-from models.study.base import Judged
-from models.study.inputs import spread_over_queries
+from models.study.pairs import Judged
 from models.study.report_files import JSON
 from models.study.result import Result
-from models.study.roles import report
-from models.study.roles.causal import layer_matched
-from models.study.roles.compute import Roles, measure
+from models.study.roles.report import layer_matched
 from models.study.roles.scores import max_t, segmentation_scores
 from models.study.runner import Runner
-from models.study.study import QUICK, Study
+from models.study.study import QUICK, Heads, Study
 from models.study.words import Words
 from tests.models.study.data import drawn
 from tests.models.study.planted import PLANTED, WORDS, planted_study
@@ -34,13 +31,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def measured(study: Study) -> Roles:
-    return measure(study)
-
-
-@pytest.fixture(scope="module")
-def result(study: Study, measured: Roles) -> Result:
-    return report.result(study, measured)
+def result(study: Study) -> Result:
+    return kinds.run("roles", study)
 
 
 @pytest.mark.parametrize("role", PLANTED)
@@ -74,8 +66,8 @@ def test_report_puts_numbers_beside_the_claims_and_is_plain_json(result: Result)
 
 
 def test_random_sets_have_as_many_heads_of_each_layer() -> None:
-    held = [(layer, head) for layer in range(4) for head in range(12)]
-    heads = [(0, 1), (0, 5), (2, 3)]
+    held = tuple((layer, head) for layer in range(4) for head in range(12))
+    heads = ((0, 1), (0, 5), (2, 3))
 
     sets = layer_matched(heads, held, np.random.default_rng(0), 100)
 
@@ -86,17 +78,14 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
 
 
 def test_where_few_sets_are_possible_each_is_tried_once() -> None:
-    held = [(0, head) for head in range(4)]
+    held = tuple((0, head) for head in range(4))
 
-    assert sorted(layer_matched([(0, 0)], held, np.random.default_rng(0), 100)) == [
-        ((0, 1),),
-        ((0, 2),),
-        ((0, 3),),
-    ]
+    def drawn(*heads: tuple[int, int]) -> list[Heads]:
+        return layer_matched(heads, held, np.random.default_rng(0), 100)
+
+    assert sorted(drawn((0, 0))) == [((0, 1),), ((0, 2),), ((0, 3),)]
     # Of three heads only one other is left: it goes, with two of the three.
-    assert all(
-        (0, 3) in s for s in layer_matched([(0, 0), (0, 1), (0, 2)], held, np.random.default_rng(0), 100)
-    )
+    assert all((0, 3) in heads for heads in drawn((0, 0), (0, 1), (0, 2)))
 
 
 def test_adjusted_p_keeps_the_familywise_error_rate() -> None:
@@ -141,18 +130,9 @@ def test_chinese_words_are_those_of_the_split_whatever_the_pieces(study: Study) 
 def test_segmentation_of_a_sample_is_scored_like_that_of_the_data(study: Study) -> None:
     clf = study.classifier
     pairs = clf.tokenizer.encode(study.data.pairs)
-    heads = tuple((layer, head) for layer in range(4) for head in range(6))
-    scores = segmentation_scores(study, pairs, heads, None)
-    assert heads[int(np.argmax(scores.values))] == PLANTED["segmentation"]
+    scores = segmentation_scores(study, pairs, None)
+    assert study.heads[scores.ranked[0]] == PLANTED["segmentation"]
     assert scores.queries == len(pairs)
-
-
-def test_sampled_pairs_are_spread_over_the_queries() -> None:
-    query_of = np.repeat([0, 1, 2], [50, 3, 20])
-
-    chosen = spread_over_queries(query_of, 9, seed=0)
-
-    assert np.bincount(query_of[chosen]).tolist() == [3, 3, 3]
 
 
 def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) -> None:
@@ -163,7 +143,7 @@ def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) ->
     tensors["classifier.weight"] *= 0
     save_file(tensors, file, {"format": "pt"})
     classifier = Classifier.load(tmp_path / "model", "cpu", "float32")
-    data = Judged.of(
+    data = Judged(
         [
             LabelledPair(" ".join(WORDS[i : i + 4]), " ".join(WORDS[i + j :][:6]), j)
             for i in range(12)
@@ -176,6 +156,6 @@ def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) ->
     )
     found = kinds.run("roles", constant)
     rows = [row for section in found.sections for table in section.tables for row in table.rows]
-    report = " ".join([found.conclusion, *(finding.ours for finding in found.findings)])
+    report = " ".join(finding.ours for finding in found.findings)
     assert "no pair has words that could show it" in report
     assert "nan" not in report + " ".join(cell for row in rows for cell in row)

@@ -10,8 +10,7 @@ import pytest
 
 from models.errors import ModelError
 from models.quality.labelled import LabelledPair
-from models.study.base import Judged
-from models.study.inputs import check_apart, read_judged, roughly, sample_queries
+from models.study.pairs import Judged, check_apart, read_judged, roughly, sample_queries
 from tests.models.study.data import judged
 
 
@@ -34,8 +33,8 @@ def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
         ([], "holds no pairs"),
         ([{"query": "a", "title": "b"}], "line 1: there is no grade"),
         ([{"query": "a", "title": "b", "grade": 5}], "not a whole number from 0 to 4"),
-        (rows(1), "holds 1 query; a study needs at least 10"),
-        (rows(9), "holds 9 queries"),
+        (rows(1), "a study needs at least 10 queries"),
+        (rows(9), "there are 9 within"),
         (rows(12, grade=4), "every pair has grade 4"),
     ],
 )
@@ -88,7 +87,13 @@ def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
     """The tokenizer makes the same tokens of both, so the same query would select a mask and prove it."""
-    data = Judged.of([LabelledPair("red shoes", "a", 1), LabelledPair("blue shoes", "a", 0)], "data.csv")
-    holdout = Judged.of([LabelledPair("Red  shoes ", "b", 1), LabelledPair("lamp", "b", 0)], "holdout.csv")
-    with pytest.raises(ModelError, match=r"holdout\.csv shares 1 query with data\.csv \(such as 'red shoes'"):
+    data = Judged([LabelledPair("red shoes", "a", 1), LabelledPair("blue shoes", "a", 0)], "data.csv")
+    holdout = Judged([LabelledPair("Red  shoes ", "b", 1), LabelledPair("lamp", "b", 0)], "holdout.csv")
+    with pytest.raises(ModelError, match=r"holdout\.csv shares 1 with data\.csv \(such as 'red shoes'"):
         check_apart(data, holdout)
+
+
+def test_sampled_pairs_are_spread_over_the_queries() -> None:
+    sizes = {"a": 50, "b": 3, "c": 20}
+    data = Judged([LabelledPair(query, "title", 0) for query in sizes for _ in range(sizes[query])], "")
+    assert np.bincount(data.query_of[data.spread(9, seed=0)]).tolist() == [3, 3, 3]

@@ -1,0 +1,154 @@
+"""The graded pairs of a study: reads them in bounded memory, draws samples, and refuses what no study can
+use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import ModelError
+from models.quality.bootstrap import MIN_QUERIES
+from models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
+
+MAX_PAIRS = 20_000
+"""Of a larger file, a sample of whole queries is used."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """n graded query–title pairs.
+
+    source: the name of the data in the report. note: says what was left out when the file was read, "" if
+    nothing was.
+    """
+
+    labelled: Sequence[LabelledPair]
+    source: str
+    note: str = ""
+
+    @cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the (query, title) of each."""
+        return [(one.query, one.title) for one in self.labelled]
+
+    @cached_property
+    def grade(self) -> NDArray[np.int64]:
+        """Return the grade of each, (n,) from 0."""
+        return np.array([one.grade for one in self.labelled], np.int64)
+
+    @cached_property
+    def queries(self) -> list[str]:
+        """Return the queries in order of first appearance."""
+        return list(dict.fromkeys(one.query for one in self.labelled))
+
+    @cached_property
+    def query_of(self) -> NDArray[np.int64]:
+        """Return the number of each pair's query, (n,)."""
+        numbers = {query: number for number, query in enumerate(self.queries)}
+        return np.array([numbers[one.query] for one in self.labelled], np.int64)
+
+    def take(self, rows: Sequence[int], note: str = "") -> Judged:
+        """Return some of the pairs, with their queries numbered anew."""
+        return Judged([self.labelled[row] for row in rows], self.source, note)
+
+    def spread(self, limit: int, seed: int) -> list[int]:
+        """Return the rows of at most `limit` pairs, taken from each query in turn, ascending."""
+        shuffled = np.random.default_rng([seed, 5]).permutation(len(self))
+        taken: Counter[int] = Counter()
+        turn = {}
+        for row in shuffled.tolist():
+            query = int(self.query_of[row])
+            turn[row] = taken[query]
+            taken[query] += 1
+        return sorted(sorted(turn, key=turn.__getitem__)[:limit])
+
+    def __len__(self) -> int:
+        return len(self.labelled)
+
+    @cached_property
+    def ranked_queries(self) -> int:
+        """Return how many queries have titles of different grades: those that NDCG@10 rests on."""
+        pairs = np.unique(np.stack([self.query_of, self.grade]), axis=1)
+        return int(np.count_nonzero(np.bincount(pairs[0]) > 1))
+
+
+def read_judged(
+    path: Path,
+    *,
+    grades: int,
+    seed: int,
+    max_pairs: int = MAX_PAIRS,
+    labels: Sequence[str] = (),
+    columns: Columns = DEFAULT,
+) -> Judged:
+    """Read the pairs of a file; if there are more than `max_pairs`, those of some queries drawn by `seed`.
+
+    labels, columns: as in `read_labelled`.
+    Raises ModelError if the file cannot be read, a row is wrong, there are fewer than MIN_QUERIES queries, or
+    all pairs have the same grade.
+    """
+    read = partial(iter_labelled, path, grades=grades, labels=labels, columns=columns)
+    kept, rows = sample_queries(read, max_pairs, seed)
+    data = Judged(kept, str(path))
+    if len(data.queries) < MIN_QUERIES:
+        raise ModelError(
+            f"{path}: a study needs at least {MIN_QUERIES} queries (its intervals resample whole ones), and "
+            f"there are {len(data.queries)} within {max_pairs:,} pairs"
+        )
+    if (data.grade == data.grade[0]).all():
+        raise ModelError(
+            f"{path}: every pair has grade {data.grade[0]}; a study needs pairs of different grades"
+        )
+    if rows > len(kept):
+        note = f"whole queries drawn by seed {seed}, at most {max_pairs:,} of the file's {rows:,} pairs"
+        return replace(data, note=note)
+    return data
+
+
+def sample_queries(
+    read: Callable[[], Iterable[LabelledPair]], max_pairs: int, seed: int
+) -> tuple[list[LabelledPair], int]:
+    """Return all pairs of the queries with the lowest SHA-256 of "{seed}:{query}", as many as fit, in the
+    file's order; and how many pairs there were.
+
+    read: yields the file's pairs; it is called twice, so that only queries and returned pairs take memory.
+    """
+
+    def digest(query: str) -> bytes:
+        return hashlib.sha256(f"{seed}:{query}".encode("utf-8", "surrogatepass")).digest()
+
+    sizes = Counter(pair.query for pair in read())
+    queries = sorted(sizes, key=digest)
+    fitting = np.cumsum([sizes[query] for query in queries]) <= max_pairs
+    kept = set(queries[: np.count_nonzero(fitting)])
+    return [pair for pair in read() if pair.query in kept], sizes.total()
+
+
+def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+    """Return at most `pairs` pairs: about `titles` per query, of as many queries as fit."""
+    if len(data) <= pairs:
+        return data
+    rng = np.random.default_rng([seed, 11])
+    drawn = rng.permutation(len(data.queries))[: max(pairs // titles, MIN_QUERIES)]
+    chosen = data.take(np.flatnonzero(np.isin(data.query_of, drawn)).tolist())
+    rows = chosen.spread(pairs, seed)
+    return chosen.take(rows, f"{len(data):,} pairs cut to {len(rows)} for --quick")
+
+
+def check_apart(data: Judged, holdout: Judged) -> None:
+    """Raise ModelError if a held-out query is also among the queries that the study searches on, be it with
+    other capitals or spaces."""
+    held_out = {query_key(query) for query in holdout.queries}
+    shared = sorted(query for query in data.queries if query_key(query) in held_out)
+    if shared:
+        raise ModelError(
+            f"held-out queries must take no part in the study, and {holdout.source} shares "
+            f"{len(shared)} with {data.source} (such as {shared[0][:40]!r}; capitals and spaces do not count)"
+        )
