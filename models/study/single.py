@@ -25,8 +25,8 @@ def run(study: Study) -> Result:
     needed = np.count_nonzero((adjusted <= LEVEL) & (qwk < 0))
     harmless = sum(effect.is_harmless(study.margin) for effect in found)
     testable = all(effect.delta["qwk"].testable for effect in found)
-    shown = f"{harmless} of {len(heads)} heads are shown to cost less than {study.margin:g}"
-    ours = f"{shown if testable else TOO_FEW}; {needed} are shown to matter by themselves"
+    shown = f", {harmless} to cost less than {study.margin:g}" if testable else f" ({TOO_FEW})"
+    ours = f"{needed} of {len(heads)} heads are shown to matter by themselves{shown}"
     names, worst = [f"{layer}.{head}" for layer, head in heads], order[0]
     verdict = f"{ours}; without the costliest, {names[worst]}, QWK changes by {signed(qwk[worst])}."
     claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"

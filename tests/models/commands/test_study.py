@@ -51,7 +51,7 @@ def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path,
             "query,title\na,b\n",
             "line 2: there is no grade; found 'query', 'title'; each row needs query, title and grade",
         ),
-        ("query,title,grade\n" + "a,b,1\n" * 20, "holds 1 query; a study needs at least 10"),
+        ("query,title,grade\n" + "a,b,1\n" * 20, "a study needs at least 10 queries"),
     ],
 )
 def test_bad_data_is_one_clear_line(
@@ -76,7 +76,7 @@ def test_bad_data_is_one_clear_line(
         ("single --speedup 2", 2, "only `study search` takes --speedup"),
         ("search --recover 5", 2, "it needs --speedup, or --what with units or layers"),
         ("search --speedup 1", 2, "greater than or equal to 1.05"),
-        ("search --holdout d.jsonl", 1, "shares 12 queries"),
+        ("search --holdout d.jsonl", 1, "d.jsonl shares 12 with d.jsonl"),
     ],
 )
 def test_options_of_a_search_that_mean_nothing_are_refused(
