@@ -69,8 +69,7 @@ def command(
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
     from models.quality.labelled import Columns
-    from models.training.data import GRADES
-    from models.training.job import Options, prepare
+    from models.training.job import GRADES, Options, prepare
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     job = prepare(

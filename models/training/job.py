@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from models.checkpoint.config import ModelConfig, read_config
+from models.checkpoint.config import read_config
 from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
-from models.files import write_whole
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
-from models.training.data import GRADES
 
 log = logging.getLogger(__name__)
+
+GRADES = ("irrelevant", "related", "partial", "close", "exact")
+"""The labels of the shipped model."""
 
 MARK = "options.json"
 
@@ -38,7 +39,7 @@ class Options:
 
     base: a checkpoint directory or hub id; None for the shipped model.
     labels: names of the grades, least relevant first; data holds their numbers, from 0.
-    epochs, rate: None to choose by the pairs and the network (models.training.plan).
+    epochs, rate: None to choose by the pairs and the network (tuning.planned).
     """
 
     data: Path
@@ -58,25 +59,20 @@ class Options:
         """Return the directory of the run's state, which exists until the run is done."""
         return self.out.with_name(f"{self.out.name}.training")
 
-    @property
-    def progress(self) -> Path:
-        """Return the file that a stopped run goes on from."""
-        return self.work / "progress.pt"
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A training run that has been checked.
 
-    training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
-    and its configuration. mark: tells the run from another one: the value of each option, and the SHA-256 of
+    training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from.
+    mark: tells the run from another one: the value of each option, and the SHA-256 of
     each file that it reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
-    base: tuple[Path, ModelConfig]
+    base: Path
     mark: dict[str, str]
 
 
@@ -88,15 +84,28 @@ def prepare(options: Options) -> Job:
     check_device_name(options.device)
     check_empty(options.out)
     training, validation = read_split(options)
-    base = _trainable(locate(options.base))
-    mark = _mark_of(options, base[0])
-    _refuse_another_run(options.work, mark)
-    return Job(options, training, validation, base, mark)
-
-
-def mark_run(job: Job) -> None:
-    """Write the mark beside the run's state; `prepare` compares it when the run is started again."""
-    write_whole(job.options.work / MARK, json.dumps(job.mark, indent=1).encode())
+    directory = locate(options.base)
+    config = read_config(directory)
+    load_tokenizer(directory, config)  # what it refuses could not be served after the training either
+    if config.int8:
+        raise UnsupportedCheckpoint(
+            f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
+            "it was made from"
+        )
+    mark = {OPTIONS.get(name, f"--{name.replace('_', '-')}"): str(v) for name, v in asdict(options).items()}
+    del mark["--out"]  # `work` lies beside it, however it is written
+    for file in filter(None, (options.data, options.validation)):
+        with file.open("rb") as stream:
+            mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    mark[f"content of {directory}"] = digest_of(directory)
+    if (options.work / MARK).exists():
+        before = json.loads((options.work / MARK).read_text(encoding="utf-8"))
+        if other := [name for name, value in mark.items() if before.get(name) != value]:
+            raise ModelError(
+                f"{options.work} holds an unfinished run with another {other[0]}; repeat that run, or remove "
+                f"{options.work} to begin anew"
+            )
+    return Job(options, training, validation, directory, mark)
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
@@ -110,12 +119,20 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
         raise ModelError("labels must be at least two different names, least relevant first")
     read = partial(read_labelled, grades=grades, labels=options.labels, columns=options.columns)
     pairs = read(options.data)
-    _tell_unused(pairs, options.labels)
+    present = {pair.grade for pair in pairs}
+    if unused := [f"{grade} ({name})" for grade, name in enumerate(options.labels) if grade not in present]:
+        log.warning(  # with grades 0 to 3 and five labels, the best pairs would be third
+            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
+            ", ".join(unused),
+            grades,
+        )
     if options.validation is not None:
         validation = read(options.validation)
         queries = {query_key(pair.query) for pair in validation}
     else:
-        queries = _validation_queries({query_key(pair.query) for pair in pairs})
+        queries = {query_key(pair.query) for pair in pairs}
+        count = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3), 1)
+        queries = set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
         validation = [pair for pair in pairs if query_key(pair.query) in queries]
     training = [pair for pair in pairs if query_key(pair.query) not in queries]
     if not training or not validation:
@@ -124,55 +141,3 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
             "give more queries, or a validation file with others"
         )
     return training, validation
-
-
-def _tell_unused(pairs: Sequence[LabelledPair], labels: Sequence[str]) -> None:
-    """Warn of grades that no pair has: with grades 0 to 3 and five labels, the best pairs would be third."""
-    present = {pair.grade for pair in pairs}
-    unused = [f"{grade} ({name})" for grade, name in enumerate(labels) if grade not in present]
-    if unused:
-        log.warning(
-            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
-            ", ".join(unused),
-            len(labels),
-        )
-
-
-def _validation_queries(queries: set[str]) -> set[str]:
-    share = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3))
-    count = max(share, 1) if len(queries) > 1 else 0
-    return set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
-
-
-def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
-    config = read_config(directory)
-    load_tokenizer(directory, config)  # what it refuses could not be served after the training either
-    if config.int8:
-        raise UnsupportedCheckpoint(
-            f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
-            "it was made from"
-        )
-    return directory, config
-
-
-def _mark_of(options: Options, base: Path) -> dict[str, str]:
-    """Return the options, and the SHA-256 of data, validation file and base checkpoint by path."""
-    mark = {}
-    for name, value in asdict(options).items():
-        if name != "out":  # `work` lies beside it, however it is written
-            mark[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
-    for file in filter(None, (options.data, options.validation)):
-        with file.open("rb") as stream:
-            mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return mark | {f"content of {base}": digest_of(base)}
-
-
-def _refuse_another_run(work: Path, mark: dict[str, str]) -> None:
-    """Refuse to go on with the state of a run that had other options or read other files."""
-    if (work / MARK).exists():
-        before = json.loads((work / MARK).read_text(encoding="utf-8"))
-        if other := [name for name, value in mark.items() if before.get(name) != value]:
-            raise ModelError(
-                f"{work} holds an unfinished run with another {other[0]}; repeat that run, or remove {work} "
-                "to begin anew"
-            )

@@ -3,8 +3,9 @@
 import logging
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.checkpoint.tokenizer import EncodedPair
 from models.device import autocast, give_back_memory
 from models.errors import ModelError
+from models.training.batches import Batch
 
 log = logging.getLogger(__name__)
 
@@ -26,35 +27,21 @@ WEIGHT_DECAY = 0.01
 DISTANCE_WEIGHT, SHARPNESS = 0.3, 2.0
 """The weight of the expected grade's squared error beside the cross-entropy; how soon a wrong order costs."""
 
-REST, MAX_REST_S = 20, 120.0
-"""Time between two checkpoints: this multiple of the time that the last one took, up to this many seconds."""
+CHECKPOINT_SECONDS = 10.0
+"""Time between two checkpoints, if writing one takes little: a user who stops a run loses about this much."""
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Encoded pairs and their targets.
-
-    labels: target distributions, (B, grades) float32. weights: (B,) float32.
-    groups: (B,) int64, the same number for pairs of one query that are ranked; None if none are.
-    """
-
-    pairs: Sequence[EncodedPair]
-    labels: Tensor
-    weights: Tensor
-    groups: Tensor | None = None
+REST, MAX_REST_S = 40, 120.0
+"""The time between them is at least this multiple of what the last one took, up to this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps and learning rate: linear warm-up, constant, then linear decay to 0 over the last share `decay`.
-
-    A run cut short at step n is, up to its decay, the run that `steps=n` makes.
-    """
+    """Steps and learning rate: linear warm-up, constant, then linear decay to 0 over a last share."""
 
     steps: int
     rate: float
     warmup: int = 50
-    decay: float = 0.3
+    decay: float = 0.8
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -67,8 +54,6 @@ class Progress:
     """The progress of a stage. With weights and optimiser states, it is enough to go on exactly."""
 
     step: int = 0
-    round: int = 0
-    batch: int = 0
     tokens: int = 0
     seconds: float = 0.0
 
@@ -81,26 +66,38 @@ def train(
     checkpoint: Path,
     *,
     seed: int,
-    checkpoint_seconds: float = 120.0,
-    after_step: Callable[[Progress], bool | None] | None = None,
+    after_step: Callable[[Progress], bool | None] = lambda _: None,
 ) -> Progress:
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
     the run goes on from it and ends with the same weights as an uninterrupted run. Parameters that need no
     gradient stay as they are.
-    checkpoint_seconds: the time between two checkpoints, or more if writing one takes long (REST).
-    after_step: is called after each step; if it returns True, a checkpoint need not wait for that time.
+    after_step: is called after each step; if it returns True, a checkpoint need not wait CHECKPOINT_SECONDS.
     """
-    optimizer = adamw(model, schedule.rate)
-    progress = _resume(checkpoint, model, optimizer)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [  # as BERT is fine-tuned: no weight decay for biases and norms
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=schedule.rate, fused=True)
+    progress = Progress()
+    if checkpoint.exists():
+        state = read_saved(checkpoint)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        progress = Progress(**state["progress"])
+        log.info("resuming %s at step %d", checkpoint.name, progress.step)
+
+    def keep() -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        save({**state, "progress": asdict(progress)}, checkpoint)
+
     model.train()
-    started, since, smooth = time.monotonic() - progress.seconds, time.monotonic(), 0.0
-    save_seconds = 0.0
-    for batch in _batches(make_round, progress):
-        if progress.step >= schedule.steps:
-            break
+    since = time.monotonic()
+    started, smooth, save_seconds = since - progress.seconds, 0.0, 0.0
+    batches = chain.from_iterable(make_round(index) for index in count())
+    for batch in islice(batches, progress.step, schedule.steps):
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
         with autocast(parameters[0].device):
             loss = loss_of(batch)
@@ -117,36 +114,18 @@ def train(
         value = loss.item()
         smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
         if progress.step % REPORT_STEPS == 0 or progress.step in FIRST_REPORTS:
-            _report(progress, schedule, smooth)
+            minutes_left = progress.seconds / progress.step * (schedule.steps - progress.step) / 60
+            figures = progress.step, schedule.steps, smooth, progress.tokens / progress.seconds, minutes_left
+            log.info("step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left", *figures)
             give_back_memory()
-        is_wanted = after_step is not None and after_step(progress)
-        rest = min(REST * save_seconds, MAX_REST_S)
+        wait = 0.0 if after_step(progress) else CHECKPOINT_SECONDS
         begun = time.monotonic()
-        if begun - since > max(0.0 if is_wanted else checkpoint_seconds, rest):
-            save_progress(checkpoint, model, optimizer, progress)
+        if begun - since > max(wait, min(REST * save_seconds, MAX_REST_S)):
+            keep()
             since = time.monotonic()
             save_seconds = since - begun
-    save_progress(checkpoint, model, optimizer, progress)
+    keep()
     return progress
-
-
-def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> Iterator[Batch]:
-    while True:
-        batches = make_round(progress.round)
-        while progress.batch < len(batches):
-            progress.batch += 1
-            yield batches[progress.batch - 1]
-        progress.round, progress.batch = progress.round + 1, 0
-
-
-def adamw(model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """Return AdamW as BERT is fine-tuned with: no weight decay for biases and norms."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=rate, fused=True)
 
 
 def save(state: Any, path: Path) -> None:
@@ -167,39 +146,6 @@ def read_saved(path: Path) -> dict[str, Any]:
             f"{path} is damaged, or holds Python objects that could run code; remove it to begin anew"
         ) from None
     return state
-
-
-def save_progress(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Write a checkpoint from which the run can go on."""
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "progress": asdict(progress),
-    }
-    save(state, path)
-
-
-def _resume(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    if not path.exists():
-        return Progress()
-    state = read_saved(path)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    progress = Progress(**state["progress"])
-    log.info("resuming %s at step %d", path.name, progress.step)
-    return progress
-
-
-def _report(progress: Progress, schedule: Schedule, loss: float) -> None:
-    seconds_left = progress.seconds / progress.step * (schedule.steps - progress.step)
-    log.info(
-        "step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left",
-        progress.step,
-        schedule.steps,
-        loss,
-        progress.tokens / progress.seconds,
-        seconds_left / 60,
-    )
 
 
 def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

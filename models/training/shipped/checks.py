@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 from models.classifier import Classifier
 from models.quality.comparison import Side, compare
 from models.quality.evaluation import evaluation_of
-from models.training.shipped.judged import FOLDS, Judged, read_judged, source_family, source_groups
+from models.training.shipped.judged import FOLDS, Judged, read_judged, source_groups
 from models.training.shipped.typed import nonsense
 
 Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
 """Takes pairs of query and title; returns their expected grades, (pairs,)."""
 
-FIXTURES = Path("tests/fixtures")
+FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
 KINDS = ("exact", "substitute", "accessory", "unrelated")
 FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
 """Least share of quadruples whose exact title is first, by set."""
@@ -42,7 +42,7 @@ LAST = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A figure, the bound that it must keep, and whether it does. at_least: the bound is a lower one."""
+    """A figure and the bound that it must keep. at_least: the bound is a lower one."""
 
     name: str
     value: float
@@ -55,54 +55,56 @@ class Answer:
         """Return whether the bound is kept."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
+    def __str__(self) -> str:
+        mark, sign = "holds" if self.holds else "FAILS", "≥" if self.at_least else "≤"
+        return f"{mark}  {self.name:<48}{self.value:7.3f} {sign} {self.bound:.2f}  {self.note}".rstrip()
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Read a tab-separated file whose comments begin with #."""
-    with path.open(encoding="utf-8", newline="") as file:
+
+def read_table(name: str) -> list[dict[str, str]]:
+    """Read a tab-separated file of the fixtures; its comments begin with #."""
+    with (FIXTURES / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t"))
 
 
-def read_quadruples(name: str, fixtures: Path = FIXTURES) -> list[dict[str, str]]:
+def read_quadruples(name: str) -> list[dict[str, str]]:
     """Return a set of queries, each with a title of every one of KINDS."""
-    return [row for row in read_table(fixtures / "quadruples.tsv") if row["set"] == name]
+    return [row for row in read_table("quadruples.tsv") if row["set"] == name]
 
 
-def quadruple_answers(grade: Grade, fixtures: Path = FIXTURES) -> list[Answer]:
+def quadruple_answers(grade: Grade) -> list[Answer]:
     """Report how often the exact title is first and the unrelated one last."""
     answers = []
     for name, bound in FIRST.items():
-        rows = read_quadruples(name, fixtures)
-        grades = grade([(row["query"], row[kind]) for row in rows for kind in KINDS]).reshape(-1, len(KINDS))
+        pairs = [(row["query"], row[kind]) for row in read_quadruples(name) for kind in KINDS]
+        grades = grade(pairs).reshape(-1, len(KINDS))
         first = float((grades[:, 0] > grades[:, 1:].max(1)).mean())
         last = float((grades[:, 3] < grades[:, :3].min(1)).mean())
-        order = float((np.diff(grades, axis=1) < 0).all(1).mean())
-        answers.append(
-            Answer(f"{name} quadruples: exact first", first, bound, True, f"all in order {order:.2f}")
-        )
+        note = f"all in order {(np.diff(grades, axis=1) < 0).all(1).mean():.2f}"
+        answers.append(Answer(f"{name} quadruples: exact first", first, bound, True, note))
         answers.append(Answer(f"{name} quadruples: unrelated last", last, LAST, True))
     return answers
 
 
-def unrelated_answers(grade: Grade, judged: Sequence[Judged], *, seed: int = 0) -> list[Answer]:
+def unrelated_answers(grade: Grade, judged: Sequence[Judged]) -> list[Answer]:
     """Report the mean grades of titles that answer nothing, and of empty titles."""
-    rng = random.Random(seed)
-    titles = sorted({row.title for row in judged if source_family(row.source) in ("esci", "chorus")})
-    pairs = [(nonsense(rng), rng.choice(titles)) for _ in range(400)]
-    answers = [Answer("a nonsense query", float(grade(pairs).mean()), 0.5)]
-    empty = grade([(row.query, "") for row in rng.sample(judged, 200)])
-    answers.append(Answer("an empty title", float(empty.mean()), 0.6))
+    rng = random.Random(0)
+    titles = sorted({row.title for row in judged if row.family in ("esci", "chorus")})
+    pairs = {"a nonsense query": [(nonsense(rng), rng.choice(titles)) for _ in range(400)]}
+    pairs["an empty title"] = [(row.query, "") for row in rng.sample(judged, 200)]
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
-        if name != "all":
-            drawn = (rng.sample(rows, 2) for _ in range(600))
-            pairs = [(one.query, other.title) for one, other in drawn if one.query != other.query]
-            answers.append(Answer(f"another query's title, {name}", float(grade(pairs).mean()), 0.6))
-    return answers
+        drawn = (rng.sample(rows, 2) for _ in range(600))
+        crossed = [(one.query, other.title) for one, other in drawn if one.query != other.query]
+        pairs[f"another query's title, {name}"] = crossed
+    return [
+        Answer(name, float(grade(asked).mean()), 0.5 if "nonsense" in name else 0.6)
+        for name, asked in pairs.items()
+    ]
 
 
-def wording_answers(grade: Grade, fixtures: Path = FIXTURES) -> list[Answer]:
+def wording_answers(grade: Grade) -> list[Answer]:
     """Change a word of an exact title or of its query, and report by how much the grade moves."""
-    rows = read_table(fixtures / "probes.tsv")
+    rows = read_table("probes.tsv")
     short = [(row["query"], row["title"].partition(",")[0]) for row in rows]
     before, answers = grade(short), []
     for word in ("Kit", "Set", "Pack", "System"):
@@ -111,13 +113,11 @@ def wording_answers(grade: Grade, fixtures: Path = FIXTURES) -> list[Answer]:
         answers.append(Answer(name, float(cost.mean()), 0.4, note=f"worst {cost.max():.2f}"))
     plain = grade([(row["query"], row["title"]) for row in rows])
     apart = np.abs(plain - grade([(row["other_number"], row["title"]) for row in rows]))
-    answers.append(
-        Answer("plural and singular apart", float(apart.mean()), 0.3, note=f"worst {apart.max():.2f}")
-    )
-    numbered = [row for row in rows if row["title_without_number"]]
-    drop = grade([(row["query"], row["title"]) for row in numbered]) - grade(
-        [(row["query"], row["title_without_number"]) for row in numbered]
-    )
+    note = f"worst {apart.max():.2f}"
+    answers.append(Answer("plural and singular apart", float(apart.mean()), 0.3, note=note))
+    is_numbered = [bool(row["title_without_number"]) for row in rows]
+    without = [(row["query"], row["title_without_number"]) for row in rows if row["title_without_number"]]
+    drop = plain[is_numbered] - grade(without)
     note = f"lower in {(drop > 0).sum()} of {len(drop)}"
     return [*answers, Answer("a missing number costs", float(drop.mean()), 0.0, True, note)]
 
@@ -131,65 +131,36 @@ def ranking_answers(
     """
     answers = []
     for name, indices in source_groups(judged).items():
-        if name == "all":
-            continue
         rows = [judged[index] for index in indices]
-        evaluation = evaluation_of(rows, probabilities[indices])
-        found = compare(
-            [Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples, seed=0
-        )
-        for one in found.baselines:
+        side = Side("model", "model", "full", "none", evaluation_of(rows, probabilities[indices]))
+        comparison = compare([side], rows, resamples=resamples, seed=0)
+        for words in comparison.baselines:
             for metric in ("query_spearman", "ndcg10"):
-                change = one.model_minus[metric]
+                change, own = words.model_minus[metric], comparison.metrics["model"][metric].value
                 note = (
-                    f"{found.metrics['model'][metric].value:.3f} against {one.metrics[metric].value:.3f}: "
+                    f"{own:.3f} against {words.metrics[metric].value:.3f}: "
                     f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
                 )
                 value = change.low if name == "products" else change.value
-                answers.append(Answer(f"{name}: {metric} − {one.name}", value, 0.0, True, note))
+                answers.append(Answer(f"{name}: {metric} − {words.name}", value, 0.0, True, note))
     return answers
 
 
-def check(clf: Classifier, judged: Sequence[Judged], fixtures: Path = FIXTURES) -> list[Answer]:
-    """Ask everything."""
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", help="checkpoint directory or hub id; default: the shipped model")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
+    options = parser.parse_args()
+    clf, judged = Classifier.load(options.model), read_judged(options.data, FOLDS[options.folds])
 
     def grade(pairs: Sequence[tuple[str, str]]) -> Floats:
         return clf.score(list(pairs)).expected_grade.astype(np.float64)
 
-    scored = clf.score([(row.query, row.title) for row in judged]).probabilities.astype(np.float64)
-    return [
-        *quadruple_answers(grade, fixtures),
-        *unrelated_answers(grade, judged),
-        *wording_answers(grade, fixtures),
-        *ranking_answers(scored, judged),
-    ]
-
-
-def as_text(answers: Sequence[Answer]) -> str:
-    """Return one line per answer: whether it holds, its name, the value, the bound, and the note."""
-    lines = []
-    for answer in answers:
-        sign = "≥" if answer.at_least else "≤"
-        mark = "holds" if answer.holds else "FAILS"
-        lines.append(
-            f"{mark}  {answer.name:<48}{answer.value:7.3f} {sign} {answer.bound:.2f}  {answer.note}".rstrip()
-        )
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m models.training.shipped.checks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", help="checkpoint directory or hub id; default: the shipped model")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
-    options = parser.parse_args(arguments)
-    answers = check(Classifier.load(options.model), read_judged(options.data, FOLDS[options.folds]))
-    print(as_text(answers))
+    probabilities = clf.score([(row.query, row.title) for row in judged]).probabilities.astype(np.float64)
+    answers = [*quadruple_answers(grade), *unrelated_answers(grade, judged), *wording_answers(grade)]
+    print(*answers, *ranking_answers(probabilities, judged), sep="\n")
 
 
 if __name__ == "__main__":

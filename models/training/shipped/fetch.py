@@ -3,99 +3,216 @@
     python -m models.training.shipped.fetch --out runs/data
 
 Files that are there with the right SHA-256 are not fetched again, so an interrupted run goes on where it
-stopped. The raw files (46 MB, kept in OUT/raw) and their licences are listed in public.yaml. Chorus's
-product text (Icecat) and the movies (CC BY-SA) are for training only: do not commit them.
+stopped. The raw files (46 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat)
+and the movies (CC BY-SA) are for training only: do not commit them.
+
+ESCI (Reddy et al. 2022, arXiv:2206.06588): what people searched for on Amazon, and products judged for it. An
+irrelevant product was at least retrieved for the query, so it gets grade 1; grade 0 is a product of another
+query. Chorus: electronics of the Icecat catalogue, rated from 0 to 3 for 135 shop queries by up to three
+people. DBpedia-Entity v2 (Hasibi et al., SIGIR 2017): entities judged from 0 to 2 by a crowd, whose agreement
+makes five grades of three. ARCS (Socrata, 2015): data sets of public catalogues, judged from 0 to 3. MSRD's
+movies are used unchanged.
 """
 
 import argparse
+import csv
 import gzip
 import hashlib
+import json
 import logging
+import random
+import socket
+import statistics
 import sys
-import zlib
-from http.client import HTTPException
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.parse import unquote
 
 import yaml
+from torch.hub import download_url_to_file
 
 from models.errors import ModelError
 from models.files import write_whole
-from models.training.shipped.sources import prepare
+from models.training.shipped.judged import Judged, json_lines
 
 log = logging.getLogger(__name__)
 
 PUBLIC = Path(__file__).with_name("public.yaml")
 GITHUB = "https://raw.githubusercontent.com"
-TIMEOUT_SECONDS = 30
 
+Pair = tuple[str, str, int]
+"""Query, title, grade from 0 to 4."""
 
-def read_public() -> dict[str, Any]:
-    """Return the committed list: the raw files by repository, and the SHA-256 of each prepared file."""
-    public: dict[str, Any] = yaml.safe_load(PUBLIC.read_text(encoding="utf-8"))
-    return public
+ESCI_RATINGS = {100: 4, 10: 3, 1: 2, 0: 1}
+ESCI_LABELS = {"E": 4, "S": 3, "C": 2, "I": 1}
+UNRELATED_PER_QUERY = 8
+
+AGREED = 0.4
+"""If the crowd of DBpedia-Entity agrees at least so much, a 2 counts as exact."""
 
 
 def fetch(public: dict[str, Any], out: Path, *, server: str = GITHUB) -> None:
     """Put into `out` exactly the data that the shipped model was trained on.
 
-    Raises ModelError at the first file that cannot be fetched or that differs. Finished files stay.
+    public: the content of public.yaml. Raises ModelError at the first file that cannot be fetched or that
+    differs. Finished files stay.
     """
     for repository in public["repositories"]:
         for file in repository["files"]:
-            path = out / "raw" / repository["source"] / Path(file["path"]).name
-            if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != file["sha256"]:
-                url = f"{server}/{repository['repository']}/{repository['commit']}/{file['path']}"
-                write_whole(path, download(url, file["sha256"]))
-                log.info("%s (%s)", url, repository["licence"])
-    if differing(public, out):
-        log.info("preparing %s", out)
-        prepare(out / "raw", out)
-    if names := differing(public, out):
-        raise ModelError(f"{out}: not what the shipped model was trained on: {', '.join(names)}")
+            path = out / repository["source"] / Path(file["path"]).name
+            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]:
+                continue
+            url = f"{server}/{repository['repository']}/{repository['commit']}/{file['path']}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                download_url_to_file(url, str(path), file["sha256"], progress=False)
+            except (OSError, RuntimeError) as error:
+                raise ModelError(f"{url}: {error}; the same command goes on with this file") from error
+            log.info("%s (%s)", url, repository["licence"])
+    lines = "".join(
+        f"{json.dumps(asdict(pair), ensure_ascii=False)}\n" for pair in judged_pairs(out)
+    ).encode()
+    if hashlib.sha256(lines).hexdigest() != public["graded"]:
+        raise ModelError(f"{out}: the pairs are not those that the shipped model was trained on")
+    write_whole(out / "graded.jsonl.gz", gzip.compress(lines, mtime=0))
 
 
-def download(url: str, sha256: str) -> bytes:
-    """Return the content of a URL. Raises ModelError if it cannot be read, or has another SHA-256."""
-    try:
-        with urlopen(url, timeout=TIMEOUT_SECONDS) as response:
-            content: bytes = response.read()
-    except (OSError, HTTPException) as error:
-        if isinstance(error, HTTPError):
-            error.close()
-        raise ModelError(f"{url}: {error}; the same command goes on with this file") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise ModelError(f"{url}: expected SHA-256 {sha256}, got {found}")
-    return content
+def judged_pairs(raw: Path) -> list[Judged]:
+    """Return each (query, title) once, in order of first occurrence, with the lower median of its grades.
+
+    raw: the directory of the files of public.yaml, each as SOURCE/NAME. A pair that two sources judged is
+    listed under the first.
+    """
+    sources = {
+        "esci_us_150q": esci_pairs,
+        "esci_us_150q:random_neg": esci_unrelated,
+        "esci_extra": esci_extra,
+        "chorus_icecat": chorus_pairs,
+        "dbpedia_entity_v2": dbpedia_pairs,
+        "socrata_arcs": socrata_pairs,
+    }
+    first: dict[tuple[str, str], str] = {}
+    grades = defaultdict[tuple[str, str], list[int]](list)
+    for source, pairs_of in sources.items():
+        for query, title, grade in pairs_of(raw):
+            first.setdefault((query, title), source)
+            grades[query, title].append(grade)
+    return [
+        Judged(query, title, statistics.median_low(grades[query, title]), source, fold_of(query))
+        for (query, title), source in first.items()
+    ]
 
 
-def differing(public: dict[str, Any], out: Path) -> list[str]:
-    """Return the prepared files that are missing or differ."""
-
-    def is_right(name: str, sha256: str) -> bool:
-        try:
-            return hashlib.sha256(gzip.decompress((out / name).read_bytes())).hexdigest() == sha256
-        except (OSError, EOFError, zlib.error):
-            return False
-
-    return [name for name, sha256 in public["prepared"].items() if not is_right(name, sha256)]
+def fold_of(query: str) -> int:
+    """Return a query's fold (0 to 9): SHA-1 of its lower-case UTF-8, as a big-endian number, modulo 10."""
+    return int.from_bytes(hashlib.sha1(query.lower().encode()).digest()) % 10
 
 
-def main(arguments: list[str] | None = None) -> None:
+def grade_of_votes(votes: Sequence[int]) -> int:
+    """Return the grade (0 to 4) of votes from 0 to 3, by their mean: 0, (0, 1], (1, 2), [2, 3), 3."""
+    total, count = sum(votes), len(votes)
+    if total <= count:
+        return 0 if total == 0 else 1
+    if total < 3 * count:
+        return 2 if total < 2 * count else 3
+    return 4
+
+
+def esci_pairs(raw: Path) -> Iterator[Pair]:
+    """Yield the pairs of the 150 judged queries, in the file's order."""
+    folder = raw / "esci_us_150q"
+    titles = {row["asin"]: row["title"] for row in json_lines(folder / "ubi_ecommerce_products.json.gz")}
+    judgments = json.loads((folder / "esci_us_judgments.json").read_text(encoding="utf-8"))
+    for judged in judgments["judgmentRatings"]:
+        for rating in judged["ratings"]:
+            yield judged["query"], titles[rating["docId"]], ESCI_RATINGS[int(float(rating["rating"]))]
+
+
+def esci_unrelated(raw: Path) -> Iterator[Pair]:
+    """Yield each of the 150 queries with products of others that share no word with it: grade 0.
+
+    The seed makes them the same every time, unless Python changes random.choice.
+    """
+    own = defaultdict[str, set[str]](set)
+    for query, title, _ in esci_pairs(raw):
+        own[query].add(title)
+    titles = sorted(set().union(*own.values()))
+    rng = random.Random(7)
+    for query in sorted(own):
+        words = set(query.lower().split())
+        drawn = 0
+        while drawn < UNRELATED_PER_QUERY:
+            title = rng.choice(titles)
+            if title not in own[query] and words.isdisjoint(title.lower().split()):
+                drawn += 1
+                yield query, title, 0
+
+
+def esci_extra(raw: Path) -> Iterator[Pair]:
+    """Yield the pairs of other queries."""
+    for name in ("esci.csv", "sample_2c_full_data.csv"):
+        for row in _csv_rows(raw / "esci_us_150q" / name):
+            yield row["query"], row["product_title"], ESCI_LABELS[row["esci_label"][0]]
+
+
+def chorus_pairs(raw: Path) -> Iterator[Pair]:
+    """Yield the rated pairs, graded by the three ratings if there are three, else by the agreed one."""
+    folder, titles = raw / "chorus_icecat", dict[str, str]()
+    for part in (1, 2, 3, 4):
+        with zipfile.ZipFile(folder / f"{part}.json.zip") as archive:
+            titles |= {row["id"]: row["title"] for row in json.loads(archive.read(f"{part}.json"))}
+    votes = {
+        (row["query"], row["docid"]): [int(row[f"agent_{agent}_rating"]) for agent in (1, 2, 3)]
+        for row in _csv_rows(folder / "Broad_Query_Set_individual_ratings.csv")
+    }
+    for row in _csv_rows(folder / "Broad_Query_Set_rated.csv"):
+        query, product = row["query"], row["docid"]
+        yield query, titles[product], grade_of_votes(votes.get((query, product), [int(row["rating"])]))
+
+
+def dbpedia_pairs(raw: Path) -> Iterator[Pair]:
+    """Yield every judged entity, in the file's order, graded also by how far the crowd agreed."""
+    folder = raw / "dbpedia_entity_v2"
+    texts = dict(_tab_rows(folder / "queries-v2.txt"))
+    agreement = {(row[0], row[1]): row[2] for row in _tab_rows(folder / "annotator_agreements.tsv")}
+    for query, _, entity, grade in _tab_rows(folder / "qrels-v2.txt"):
+        title = unquote(entity.removeprefix("<dbpedia:").removesuffix(">")).replace("_", " ")
+        agreed = float(agreement[query, entity])
+        five = {"0": 0 if agreed == 1 else 1, "1": 2, "2": 4 if agreed >= AGREED else 3}
+        yield texts[query], title, five[grade]
+
+
+def socrata_pairs(raw: Path) -> Iterator[Pair]:
+    """Yield every judged data set, in the file's order; a data set that was judged twice comes twice."""
+    for row in _csv_rows(raw / "socrata_arcs" / "all.csv"):
+        votes = [int(vote) for vote in row["relevance"].split()]
+        yield row["query"], row["name"], grade_of_votes([vote for vote in votes if vote >= 0])
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _tab_rows(path: Path) -> Iterator[list[str]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield line.rstrip("\n").split("\t")
+
+
+def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m models.training.shipped.fetch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/data"), help="default: %(default)s")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    socket.setdefaulttimeout(30)  # seconds
     try:
-        fetch(read_public(), options.out)
+        fetch(yaml.safe_load(PUBLIC.read_text(encoding="utf-8")), options.out)
     except ModelError as error:
         sys.exit(f"fetch: {error}")
     log.info("%s holds the training data", options.out)

@@ -3,10 +3,10 @@
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.quality.labelled import LabelledPair
 
@@ -23,72 +23,54 @@ class Judged(LabelledPair):
     source: str
     fold: int
 
+    @property
+    def family(self) -> str:
+        """Return the name that the source is reported under: ESCI's three parts are one."""
+        return "esci" if self.source.startswith("esci") else self.source.split("_")[0]
 
-@dataclass(frozen=True, slots=True)
-class MovieQuery:
+
+class MovieQuery(NamedTuple):
     """A query of a movie search with the movies that people found relevant, and those they did not."""
 
     query: str
-    relevant: tuple[str, ...]
-    others: tuple[str, ...]
+    relevant: list[str]
+    others: list[str]
 
 
-def read_judged(data: Path, folds: Iterable[int]) -> list[Judged]:
+def read_judged(data: Path, folds: Collection[int]) -> list[Judged]:
     """Return the judged pairs of some folds. Each query is in one fold only."""
-    wanted = frozenset(folds)
-    rows = (Judged(**row) for row in _json_lines(data / "graded.jsonl.gz"))
-    return [row for row in rows if row.fold in wanted]
-
-
-def source_family(source: str) -> str:
-    """Return the name that a source is reported under: ESCI's three parts are one."""
-    return "esci" if source.startswith("esci") else source.split("_")[0]
-
-
-def by_query(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:
-    """Return the rows by source family, and within it by query."""
-    groups: defaultdict[str, defaultdict[str, list[Judged]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        groups[source_family(row.source)][row.query].append(row)
-    return {family: list(queries.values()) for family, queries in groups.items()}
+    rows = (Judged(**row) for row in json_lines(data / "graded.jsonl.gz"))
+    return [row for row in rows if row.fold in folds]
 
 
 def source_groups(rows: Sequence[Judged]) -> dict[str, list[int]]:
-    """Return the row indices of each source family, of the "products" (ESCI and Chorus), and of "all"."""
-    families = [source_family(row.source) for row in rows]
-    groups = {
-        name: [index for index, family in enumerate(families) if family == name]
-        for name in sorted(set(families))
-    }
-    groups["products"] = [index for index, family in enumerate(families) if family in ("esci", "chorus")]
-    groups["all"] = list(range(len(rows)))
-    return {name: indices for name, indices in groups.items() if indices}
+    """Return the row indices of each source family, and of the "products" (ESCI and Chorus)."""
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[row.family].append(index)
+    products = sorted(groups.get("esci", []) + groups.get("chorus", []))
+    return dict(sorted(groups.items())) | ({"products": products} if products else {})
 
 
 def read_movies(data: Path) -> list[MovieQuery]:
     """Return the queries of MSRD that have both relevant and other movies."""
     folder = data / "msrd_movies"
-    movies = {row["id"]: _movie(row) for row in _json_lines(folder / "movies-corpus.jsonl.gz")}
-    found: defaultdict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    movies = {}
+    for row in json_lines(folder / "movies-corpus.jsonl.gz"):
+        genres, actors = " ".join(row["genres"][:3]), ", ".join(row["actors"][:4])
+        movies[row["id"]] = f"{row['title']} ({row['year']}) {genres}, {actors}"
+    queries: dict[str, MovieQuery] = {}
     with gzip.open(folder / "movies-judgments.tsv.gz", "rt", encoding="utf-8") as file:
         next(file)
         for line in file:
             _, query, movie, grade = line.rstrip("\n").split("\t")
             if movie in movies:
-                found[query][grade != "1"].append(movies[movie])
-    return [
-        MovieQuery(query, tuple(relevant), tuple(others))
-        for query, (relevant, others) in found.items()
-        if relevant and others
-    ]
+                asked = queries.setdefault(query, MovieQuery(query, [], []))
+                (asked.relevant if grade == "1" else asked.others).append(movies[movie])
+    return [asked for asked in queries.values() if asked.relevant and asked.others]
 
 
-def _movie(row: dict[str, Any]) -> str:
-    genres, actors = " ".join(row["genres"][:3]), ", ".join(row["actors"][:4])
-    return f"{row['title']} ({row['year']}) {genres}, {actors}"
-
-
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+        yield from map(json.loads, file)

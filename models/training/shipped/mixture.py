@@ -1,37 +1,99 @@
 """Draws training rounds from judged pairs and titles, movie searches, the catalogue and made-up strangers.
 
-A group is one query with one or more titles; its titles stay in one batch, so that they can be ranked.
+A group is one query with one or more titles; its titles stay in one batch, so that they can be ranked. Pairs
+of the catalogue (English, Korean and Chinese) are graded by rules, not by people.
 """
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from models.training.data import Example, Target, graded_target
-from models.training.shipped.catalogue import (
-    Catalogue,
-    question_group,
-    read_catalogue,
-    thing_group,
-    unrelated_group,
-)
-from models.training.shipped.judged import Judged, MovieQuery, by_query, read_judged, read_movies
-from models.training.shipped.titled import Titles
+from models.quality.lexical import TOKEN, idf_overlap, stem, stems_of
+from models.training.batches import graded_target
+from models.training.shipped.judged import Judged, MovieQuery, json_lines, read_judged, read_movies
 from models.training.shipped.typed import nonsense, typed
 
-Group = list[Example]
+CATALOGUE = Path(__file__).parents[3] / "data" / "catalogue.jsonl.gz"
 
-RELEVANT: Target = (0.02, 0.03, 0.1, 0.25, 0.6)
-NOT_RELEVANT: Target = (0.5, 0.3, 0.15, 0.05, 0.0)
-"""Targets of movies, which people judged relevant or not. The others matched the query's words."""
+EXACT, NEAR, INSTEAD, GOES_WITH, SAME_WORDS, OTHER = 4.0, 3.3, 2.6, 2.0, 1.0, 0.0
+"""Grades: another narrower kind of the thing is NEAR; something that shares only words is SAME_WORDS."""
 
 OTHER_NUMBER = 2.9
 """Grade of the right thing in another size, number or model."""
 
+RELEVANT = (0.02, 0.03, 0.1, 0.25, 0.6)
+NOT_RELEVANT = (0.5, 0.3, 0.15, 0.05, 0.0)
+"""Targets of movies, which people judged relevant or not. The others matched the query's words."""
+
 LARGEST_GROUP = 6
 """Most titles of a judged query in one group."""
+
+BEGINNING = 14
+"""Words are asked for that are among so many first ones of a title: the later ones say less."""
+
+COMMON = frozenset("the and for with from of in on to by a an at or is are as its it this that".split())
+MOST_SHARING = 300
+"""Titles that are looked at for each word of a query."""
+
+LANGUAGES = ("en", "ko", "zh")
+
+Row = Mapping[str, Any]
+"""A thing or a question of the catalogue; data/README.md says what its fields mean."""
+
+
+class Example(NamedTuple):
+    """A pair to learn from. target: a distribution over the grades. weight: of its loss."""
+
+    query: str
+    title: str
+    target: tuple[float, ...]
+    weight: float = 1.0
+
+
+Group = list[Example]
+
+
+class Titles:
+    """The titles of one source, and which of them share words.
+
+    A query of some of a title's own words, beside titles that have all, some or none of them, teaches that
+    words count, and rare ones more, whatever shop it is: docs/model-card.md has the measurement.
+    """
+
+    def __init__(self, titles: Iterable[str]) -> None:
+        self._titles = sorted(set(titles))
+        self._overlap = idf_overlap(self._titles)
+        self._with_stem = defaultdict[str, list[str]](list)
+        for title in self._titles:
+            for word in set(stems_of(title)):
+                self._with_stem[word].append(title)
+
+    def group(self, rng: random.Random) -> Group:
+        """Draw a query of one to four words of a title; return it with this title and up to five others."""
+        words: list[str] = []
+        while len(words) < 2:
+            title = rng.choice(self._titles)
+            first = TOKEN.findall(title.lower())[:BEGINNING]
+            words = [word for word in first if (len(word) > 2 or word.isdigit()) and word not in COMMON]
+        at = rng.sample(range(len(words)), min(len(words), rng.choice((1, 2, 2, 3, 3, 4))))
+        asked = [words[index] for index in sorted(at)]
+        sharing: set[str] = set()
+        for word in dict.fromkeys(map(stem, asked)):
+            found = self._with_stem[word]
+            sharing.update(rng.sample(found, min(MOST_SHARING, len(found))))
+        near = sorted(sharing - {title})
+        others = rng.sample(near, min(3, len(near))) + rng.sample(self._titles, min(2, len(self._titles)))
+        query = typed(asked, rng) if rng.random() < 0.5 else " ".join(asked)
+        group = [Example(query, title, graded_target(3.8, smoothing=0.1))]
+        for other in others:
+            share = self._overlap(" ".join(asked), other)
+            grade = 3.8 if share == 1 else 3.6 * share**2
+            group.append(Example(query, other, graded_target(grade, smoothing=0.3), weight=0.5))
+        return group
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +101,15 @@ class Sources:
     """Everything that groups are drawn from.
 
     judged: by source family, then by query. judged_shares: how often each family is drawn; families that are
-    not in it are left out. titles: the judged titles by family.
+    not in it are left out. titles: the judged titles by family. catalogue: things by language, and
+    "questions".
     """
 
     judged: Mapping[str, Sequence[Sequence[Judged]]]
     judged_shares: Mapping[str, float]
     titles: Mapping[str, Titles]
     movies: Sequence[MovieQuery]
-    catalogue: Catalogue
+    catalogue: Mapping[str, Sequence[Row]]
 
 
 def read_sources(data: Path, folds: Sequence[int], judged_shares: Mapping[str, float]) -> Sources:
@@ -54,6 +117,22 @@ def read_sources(data: Path, folds: Sequence[int], judged_shares: Mapping[str, f
     judged = by_query(read_judged(data, folds))
     titles = {name: Titles(row.title for rows in judged[name] for row in rows) for name in judged_shares}
     return Sources(judged, judged_shares, titles, read_movies(data), read_catalogue())
+
+
+def by_query(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:
+    """Return the rows by source family, and within it by query."""
+    groups = defaultdict[str, defaultdict[str, list[Judged]]](lambda: defaultdict(list))
+    for row in rows:
+        groups[row.family][row.query].append(row)
+    return {family: list(queries.values()) for family, queries in groups.items()}
+
+
+def read_catalogue() -> dict[str, list[Row]]:
+    """Return the things by language, and the "questions"."""
+    rows = defaultdict[str, list[Row]](list)
+    for row in json_lines(CATALOGUE):
+        rows["questions" if "question" in row else row["language"]].append(row)
+    return dict(rows)
 
 
 def mixed_groups(
@@ -84,13 +163,17 @@ def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]
         "numbers": lambda: _numbers(sources, rng),
         "titled": lambda: sources.titles[_family(sources, rng)].group(rng),
         "movies": lambda: _movies(sources, rng),
-        "strangers": lambda: [_stranger(sources, rng)],
-        "english": lambda: thing_group(catalogue, "en", rng),
-        "korean": lambda: thing_group(catalogue, "ko", rng),
-        "chinese": lambda: thing_group(catalogue, "zh", rng),
-        "unrelated": lambda: unrelated_group(catalogue, rng.choice(("en", "ko", "zh")), rng),
-        "questions": lambda: question_group(catalogue, rng),
+        "strangers": lambda: _stranger(sources, rng),
+        "english": lambda: _thing(catalogue["en"], rng),
+        "korean": lambda: _thing(catalogue["ko"], rng),
+        "chinese": lambda: _thing(catalogue["zh"], rng),
+        "unrelated": lambda: _unrelated(catalogue[rng.choice(LANGUAGES)], rng),
+        "questions": lambda: _question(catalogue["questions"], rng),
     }
+
+
+def _group(query: str, titles: Sequence[tuple[str, float]], smoothing: float = 0.06) -> Group:
+    return [Example(query, title, graded_target(grade, smoothing=smoothing)) for title, grade in titles]
 
 
 def _family(sources: Sources, rng: random.Random) -> str:
@@ -114,24 +197,19 @@ def _ranked(sources: Sources, rng: random.Random) -> Group:
         for index, grade in zip(range(len(picked)), rng.sample(grades, len(grades)), strict=False):
             picked[index] = rng.choice([row for row in rows if row.grade == grade])
     query = rows[0].query if rng.random() < 0.5 else typed(rows[0].query.split(), rng)
-    return [Example(query, row.title, graded_target(row.grade, smoothing=0.15)) for row in picked]
+    return _group(query, [(row.title, row.grade) for row in picked], smoothing=0.15)
 
 
 def _others(sources: Sources, rng: random.Random) -> Group:
     """Pair a judged query with a good title of its own, titles of another query, and now and then none."""
     queries, at = _queries(sources, rng)
     rows, strangers = queries[at], queries[(at + rng.randrange(1, len(queries))) % len(queries)]
-    own = {row.title for row in rows}
+    own, query = {row.title for row in rows}, rows[0].query
     best = max(rng.sample(rows, min(3, len(rows))), key=lambda row: row.grade)
-    group = [Example(rows[0].query, best.title, graded_target(best.grade, smoothing=0.15))]
-    group += [
-        Example(rows[0].query, row.title, graded_target(0.0))
-        for row in rng.sample(strangers, min(2, len(strangers)))
-        if row.title not in own
-    ]
-    if rng.random() < 0.25:
-        group.append(Example(rows[0].query, "", graded_target(0.0, smoothing=0.02)))
-    return group
+    others = [row.title for row in rng.sample(strangers, min(2, len(strangers))) if row.title not in own]
+    group = _group(query, [(best.title, best.grade)], smoothing=0.15)
+    group += _group(query, [(title, OTHER) for title in others])
+    return group + _group(query, [("", OTHER)], smoothing=0.02) if rng.random() < 0.25 else group
 
 
 def _numbers(sources: Sources, rng: random.Random) -> Group:
@@ -142,38 +220,113 @@ def _numbers(sources: Sources, rng: random.Random) -> Group:
         return _others(sources, rng)
     row = rng.choice(exact)
     found = rng.choice(list(re.finditer(r"\b\d+\b", row.title)))
-    after = row.title[found.end() :].split()
-    unit = after[0].strip(",.()") if after and after[0].strip(",.()").isalpha() else ""
+    before, after = row.title[: found.start()], row.title[found.end() :]
+    unit = "".join(after.split()[:1]).strip(",.()")
     query = row.query
     if not re.search(rf"\b{found[0]}\b", query):
-        query = f"{query} {found[0]} {unit}".lower().strip()
+        query = f"{query} {found[0]} {unit if unit.isalpha() else ''}".lower().strip()
     value = int(found[0])
     other = rng.choice([value + 1, value + 2, value + 5, 2 * value + 1, max(value - 1, 0) or value + 3])
-    changed = f"{row.title[: found.start()]}{other}{row.title[found.end() :]}"
-    return [
-        Example(query, row.title, graded_target(4.0)),
-        Example(query, changed, graded_target(OTHER_NUMBER)),
-    ]
+    return _group(query, [(row.title, EXACT), (f"{before}{other}{after}", OTHER_NUMBER)])
 
 
 def _movies(sources: Sources, rng: random.Random) -> Group:
     asked = rng.choice(sources.movies)
-    relevant = rng.sample(asked.relevant, min(2, len(asked.relevant)))
-    others = rng.sample(asked.others, min(3, len(asked.others)))
-    return [Example(asked.query, movie, RELEVANT) for movie in relevant] + [
-        Example(asked.query, movie, NOT_RELEVANT) for movie in others
+    return [
+        Example(asked.query, movie, target)
+        for movies, most, target in ((asked.relevant, 2, RELEVANT), (asked.others, 3, NOT_RELEVANT))
+        for movie in rng.sample(movies, min(most, len(movies)))
     ]
 
 
-def _stranger(sources: Sources, rng: random.Random) -> Example:
+def _stranger(sources: Sources, rng: random.Random) -> Group:
     """Pair a query that means nothing, or a thing's name in some language, with any title."""
     queries, at = _queries(sources, rng)
     title = rng.choice(queries[at]).title
-    if rng.random() < 0.5:
+    query = ""
+    if rng.random() >= 0.5:
+        query = rng.choice(rng.choice(sources.catalogue[rng.choice(LANGUAGES)])["names"])
+    if not query or set(query.lower().split()) & set(title.lower().split()):
         query = nonsense(rng)
+    return _group(query, [(title, OTHER)], smoothing=0.02)
+
+
+def _question(questions: Sequence[Row], rng: random.Random) -> Group:
+    """Return a question with its answer, a title that shares its words, and two unrelated titles.
+
+    Half of the time only the words that the answer has are asked, for the same grades.
+    """
+    asked = rng.choice(questions)
+    shared = shared_words(asked["question"], asked["exact"])
+    query = " ".join(shared) if len(shared) > 1 and rng.random() < 0.5 else asked["question"]
+    titles = [(asked["exact"], EXACT), (asked["same_words"], SAME_WORDS), (asked["unrelated"], OTHER)]
+    return _group(query, [*titles, (rng.choice(questions)["unrelated"], OTHER)])
+
+
+def shared_words(question: str, title: str) -> list[str]:
+    """Return the longest parts of the question's words, of two characters or more, that the title has."""
+    found, at = [], 0
+    while at < len(question):
+        end = at + 1
+        if not question[at].isspace():
+            while end < len(question) and not question[end].isspace() and question[at : end + 1] in title:
+                end += 1
+        if end - at > 1:
+            found.append(question[at:end])
+        at = end
+    return found
+
+
+def _thing(things: Sequence[Row], rng: random.Random) -> Group:
+    """Ask for a thing by a name, a narrower kind, with a trait, or in English.
+
+    The titles are the thing, what can stand in for it, what goes with it, and another thing.
+    """
+    thing, other = rng.sample(things, 2)
+    name, trait = rng.choice(thing["names"]), rng.choice(thing["traits"])
+    kind = rng.choice(thing["kinds"] or thing["names"])
+    rest = [
+        (_with_number(rng.choice(thing["instead"]), rng), INSTEAD),
+        (_with_number(rng.choice(thing["with"]), rng), GOES_WITH),
+        (rng.choice(other["titles"]), OTHER),
+    ]
+    way = rng.random()
+    if way < 0.2:
+        others = [sort for sort in thing["kinds"] if sort != kind] or [name]
+        query = kind
+        titles = [(f"{kind} {trait}", EXACT), (f"{rng.choice(others)} {trait}", NEAR), *rest]
+    elif way < 0.4:
+        others = [one for one in thing["traits"] if one != trait] or [""]
+        query = f"{trait} {name}" if rng.random() < 0.5 else f"{name} {trait}"
+        titles = [(f"{kind} {trait}", EXACT), (f"{name} {rng.choice(others)}".strip(), NEAR), *rest]
     else:
-        things = rng.choice(list(sources.catalogue.things.values()))
-        query = rng.choice(rng.choice(things).names)
-        if set(query.lower().split()) & set(title.lower().split()):
-            query = nonsense(rng)
-    return Example(query, title, graded_target(0.0, smoothing=0.02))
+        query = rng.choice(thing["english"]) if "english" in thing and way < 0.55 else name
+        titles = [(rng.choice(thing["titles"]), EXACT), (f"{kind} {trait}", EXACT), *rest]
+    if thing["language"] == "en":
+        query = typed(query.split(), rng)
+        titles = [(_capitalised(title, rng), grade) for title, grade in titles]
+    return _group(query, titles)
+
+
+def _unrelated(things: Sequence[Row], rng: random.Random) -> Group:
+    """Ask for a thing by a name; the titles are the thing, what goes with it, and three other things."""
+    thing, *others = rng.sample(things, 4)
+    titles = [(rng.choice(thing["titles"]), EXACT), (rng.choice(thing["with"]), GOES_WITH)]
+    for other in others:
+        title = rng.choice(other[rng.choice(("titles", "titles", "with", "instead", "names"))])
+        if rng.random() < 0.3:
+            title = f"{title} {rng.choice(other['traits'])}"
+        titles.append((_with_number(title, rng), OTHER))
+    return _group(rng.choice(thing["names"]), titles)
+
+
+def _with_number(name: str, rng: random.Random) -> str:
+    """Return a name as a title may have it, now and then with a number."""
+    return name if rng.random() < 0.6 else f"{name} {rng.choice((2, 3, 5, 10, 20, 30, 100, 500))}"
+
+
+def _capitalised(title: str, rng: random.Random) -> str:
+    """Return a title as shops write it, mostly with capitals."""
+    if rng.random() < 0.15:
+        return title
+    return " ".join(word[:1].upper() + word[1:] for word in title.split())

@@ -11,6 +11,7 @@ import argparse
 import json
 import logging
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,10 @@ from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from models.classifier import Classifier
 from models.commands.options import parse_mask
 from models.compress.prune import write_checkpoint
-from models.errors import ModelError
 from models.study.search.recovery import PAIRS, distilled
+from models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
 from models.training.shipped.judged import TRAINING_FOLDS
 from models.training.shipped.mixture import mixed_groups, read_sources
-from models.training.shipped.tune import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
-
-log = logging.getLogger(__name__)
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2
@@ -35,48 +33,13 @@ SEED = 2
 
 def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
     """Yield batches of pairs without end, drawn as the second phase draws them."""
-    sources = read_sources(data, TRAINING_FOLDS, JUDGED_SHARES)
-    rng, index = np.random.default_rng(SEED), 0
-    while True:
+    sources, rng = read_sources(data, TRAINING_FOLDS, JUDGED_SHARES), np.random.default_rng(SEED)
+    for index in count():
         groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
         rows = [(example.query, example.title) for group in groups for example in group]
         order = rng.permutation(len(rows))
         for start in range(0, len(rows) - PAIRS + 1, PAIRS):
             yield [rows[row] for row in order[start : start + PAIRS]]
-        index += 1
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m models.training.shipped.smaller",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--model", type=Path, default=Path("models/default"), help="default: %(default)s")
-    parser.add_argument("--mask", required=True, help="what a search kept: its mask.json")
-    parser.add_argument("--name", required=True, help="it is written to networks/NAME beside the weights")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    try:
-        teacher = Classifier.load(options.model, "cpu", "bfloat16")
-        mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
-    except ModelError as error:
-        parser.error(str(error))
-
-    def share_done(step: int) -> float:
-        if step % 50 == 0:
-            log.info("step %d of %d", step, options.steps)
-        return step / int(options.steps)
-
-    student = distilled(teacher, mask, pairs_of(options.data), share_done)
-    log.info("loss: %.4f, at last %.4f", *student.before_and_after)
-    tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
-    out = options.model / "networks" / options.name
-    write_checkpoint(options.model, out, tensors, student.config)
-    share_words(out)
 
 
 def share_words(directory: Path) -> None:
@@ -92,6 +55,32 @@ def share_words(directory: Path) -> None:
     (directory / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     whole.unlink()
     readable_as_usual(directory)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, default=Path("models/default"), help="default: %(default)s")
+    parser.add_argument("--mask", required=True, help="what a search kept: its mask.json")
+    parser.add_argument("--name", required=True, help="it is written to networks/NAME beside the weights")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+
+    def share_done(step: int) -> float:
+        if step % 50 == 0:
+            logging.info("step %d of %d", step, options.steps)
+        return step / int(options.steps)
+
+    teacher = Classifier.load(options.model, "cpu", "bfloat16")
+    mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
+    student = distilled(teacher, mask, pairs_of(options.data), share_done)
+    logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
+    out = options.model / "networks" / options.name
+    tensors = {name: tensor.half() for name, tensor in student.tensors.items()}
+    write_checkpoint(options.model, out, tensors, student.config)
+    share_words(out)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from models.checkpoint.config import read_config
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer
 from models.learner import Learner
-from models.training.data import Example, graded_target
-from models.training.loop import Batch, Schedule, ordinal_loss, ranking_loss, train
-from models.training.plan import grouped
-from models.training.shipped.tune import batches_of
+from models.training import loop
+from models.training.batches import Batch, graded_target, grouped
+from models.training.loop import Schedule, ordinal_loss, ranking_loss, train
+from models.training.shipped.build import batches_of
+from models.training.shipped.mixture import Example
 from tests.checkpoints import write_checkpoint
 from tests.models.reference import inputs_of, random_pair
 
@@ -73,7 +74,7 @@ def run(base: Path, work: Path, stop: Callable[[], None] | None = None) -> Learn
         return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
 
     schedule = Schedule(12, 1e-3, warmup=2)
-    train(model, loss_of, make_round, schedule, work / "run.pt", seed=5, checkpoint_seconds=0.0)
+    train(model, loss_of, make_round, schedule, work / "run.pt", seed=5)
     return model
 
 
@@ -90,7 +91,11 @@ def test_a_step_moves_the_weights_as_transformers_own_network_would(base: Path) 
         torch.testing.assert_close(ours.weight(name).grad, weight.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "REST", 0)
     steps = iter(range(100))
 
     def kill_at_seven() -> None:
@@ -154,6 +159,6 @@ def test_a_batch_numbers_the_titles_of_one_query_alike(tiny_checkpoint: Path) ->
     ]
     batches = batches_of(groups, tokenizer, batch_tokens=200, seed=0)
     assert sum(len(batch.weights) for batch in batches) == sum(map(len, groups))
-    numbers = [set(batch.groups.tolist()) for batch in batches if batch.groups is not None]
+    numbers = [set(batch.groups.tolist()) for batch in batches]
     assert len(numbers) == len(batches) > 1
     assert sum(map(len, numbers)) == len(set().union(*numbers)) == len(groups)

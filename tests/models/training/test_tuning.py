@@ -18,10 +18,10 @@ from models.checkpoint.tokenizer import PairTokenizer
 from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
-from models.quality.labelled import read_labelled
+from models.quality.labelled import LabelledPair, read_labelled
 from models.training import tuning
-from models.training.batches import grade_weights, logits_of
-from models.training.job import Options, mark_run, prepare, read_split
+from models.training.batches import logits_of, targets
+from models.training.job import Options, prepare, read_split
 from models.training.loop import read_saved
 from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
@@ -91,19 +91,6 @@ def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, 
     assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
 
 
-def test_an_unfinished_run_is_not_continued_with_other_options(options: Options) -> None:
-    job = prepare(options)
-    mark_run(job)
-    prepare(options)
-    for other, reason in (
-        (replace(options, epochs=3), "another --epochs; repeat that run, or remove .*training"),
-        (replace(options, rate=None), "another --rate;"),
-        (replace(options, labels=("0", "1", "2")), "another --labels;"),
-    ):
-        with pytest.raises(ModelError, match=reason):
-            prepare(other)
-
-
 def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +103,7 @@ def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
                 patch.setattr(tuning, name, mock)
             with pytest.raises(KeyboardInterrupt):
                 tune(options)
-        return int(read_saved(options.progress)["progress"]["step"])
+        return int(read_saved(options.work / "progress.pt")["progress"]["step"])
 
     in_epoch_2 = steps_kept(keep_if_best=Mock(side_effect=[None, KeyboardInterrupt]))
     while_finished = steps_kept(readable_as_usual=Mock(side_effect=KeyboardInterrupt))  # it is written
@@ -128,9 +115,8 @@ def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
     assert not options.work.exists()
 
 
-@pytest.mark.parametrize("changed", ["pairs.csv", "validation.csv", "base"])
-def test_an_unfinished_run_is_not_continued_with_changed_files(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
+def test_an_unfinished_run_is_not_continued_with_other_options_or_changed_files(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The pairs would be split otherwise, and what was trained on before might judge the model now."""
     base = shutil.copytree(str(options.base), tmp_path / "base")
@@ -142,11 +128,24 @@ def test_an_unfinished_run_is_not_continued_with_changed_files(
         patch.setattr(tuning, "train", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             tune(options)
-    file = tmp_path / changed
-    with (file / "config.json" if file.is_dir() else file).open("a") as stream:
-        stream.write(" \n" if file.is_dir() else "towel,red towel,0\n")
-    with pytest.raises(ModelError, match=f"unfinished run with another content of .*{changed}; repeat"):
-        tune(options)
+    prepare(options)
+    for other, reason in (
+        (replace(options, epochs=3), "another --epochs; repeat that run, or remove .*training"),
+        (replace(options, rate=None), "another --rate;"),
+        (replace(options, labels=("0", "1", "2")), "another --labels;"),
+    ):
+        with pytest.raises(ModelError, match=reason):
+            prepare(other)
+    for file, name, more in (
+        (Path(base) / "config.json", "base", " \n"),
+        (validation, "validation.csv", "towel,red towel,0\n"),
+        (data, "pairs.csv", "towel,red towel,0\n"),
+    ):
+        before = file.read_text()
+        file.write_text(before + more)
+        with pytest.raises(ModelError, match=f"unfinished run with another content of .*{name}; repeat"):
+            tune(options)
+        file.write_text(before)
     assert not options.out.exists()
 
 
@@ -181,7 +180,7 @@ def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
     monkeypatch.setattr(device, "cpu_flags", frozenset)  # no bfloat16
 
     job = prepare(replace(options, base=str(base)))
-    model = start(job)
+    model = start(job.base, job.options.labels, 0)
     tokenizer = PairTokenizer.load(base, max_tokens=64, vocab_size=model.config.vocab_size)
     logits = torch.from_numpy(logits_of(model, tokenizer, job.validation))
     served = Classifier.load(base, "cpu", "float32").score([(p.query, p.title) for p in job.validation])
@@ -208,11 +207,10 @@ def test_no_query_is_both_trained_on_and_validated_on_however_it_is_written(
 
 
 def test_rare_grades_weigh_more_and_the_mean_stays_one() -> None:
-    grades = [0] * 90 + [2] * 10
-    weights = grade_weights(grades, 3)
-    assert weights[2] == pytest.approx(3 * weights[0])
-    assert weights[1] == 0
-    assert np.mean([weights[grade] for grade in grades]) == pytest.approx(1)
+    pairs = [LabelledPair("a", "b", grade) for grade in [0] * 90 + [2] * 10]
+    weights = targets(pairs, 3)[1].tolist()
+    assert weights[-1] == pytest.approx(3 * weights[0])
+    assert np.mean(weights) == pytest.approx(1)
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(

@@ -1,22 +1,109 @@
-"""Fetching the training data: cut-off runs go on, and nothing wrong is ever trained on."""
+"""Fetching the training data: cut-off runs go on, and a stranger trains on the same pairs, one for one."""
 
+import csv
 import gzip
 import hashlib
+import json
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from models.errors import ModelError
-from models.training.shipped.fetch import fetch, read_public
-from models.training.shipped.judged import read_judged
-from models.training.shipped.sources import prepare
-from tests.models.training.shipped.test_sources import write_raw
+from models.training.shipped.fetch import PUBLIC, fetch, fold_of, judged_pairs
+from models.training.shipped.judged import MovieQuery, read_judged, read_movies
 
 COMMIT = "0123456789" * 4
+COLOURS = ("red", "blue", "green", "white")
+THINGS = ("lamp", "kettle", "towel", "drill")
+
+
+def write_raw(root: Path) -> Path:
+    """A few rows of every source, in the sources' own formats."""
+    _write_esci(root / "esci_us_150q")
+    _write_chorus(root / "chorus_icecat")
+    _write_dbpedia(root / "dbpedia_entity_v2")
+    (root / "socrata_arcs").mkdir(parents=True)
+    votes = [["sales tax", "Tax: 2015", "0\n2\n2"], ["sales tax", "Parks", "0\n0\n-1\n0"]]
+    _write_csv(root / "socrata_arcs" / "all.csv", ["query", "name", "relevance"], votes)
+    (root / "msrd_movies").mkdir()
+    films = [
+        {"id": str(number), "title": title, "genres": [], "actors": ["A B"], "year": 1995}
+        for number, title in enumerate(("Heat", "Cold"))
+    ]
+    _write_gzip(root / "msrd_movies" / "movies-corpus.jsonl.gz", [json.dumps(film) for film in films])
+    judgments = ["query_id\tquery\tdoc_id\tgrade", "q1\theat\t0\t1", "q1\theat\t1\t0", "q2\tice\t1\t1"]
+    _write_gzip(root / "msrd_movies" / "movies-judgments.tsv.gz", judgments)
+    return root
+
+
+def _write_esci(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    products = [
+        {
+            "asin": f"{colour} {thing}",
+            "title": f"{colour.title()} {thing.title()}\N{NO-BREAK SPACE}",
+        }
+        for thing in THINGS
+        for colour in COLOURS
+    ]
+    _write_gzip(folder / "ubi_ecommerce_products.json.gz", [json.dumps(product) for product in products])
+    gains = ("100.000", "10.000", "1.000", "0.000")
+    ratings = [
+        {
+            "query": f"A {thing}",
+            "ratings": [
+                {"docId": f"{colour} {thing}", "rating": gain}
+                for colour, gain in zip(COLOURS, gains, strict=True)
+            ],
+        }
+        for thing in THINGS
+    ]
+    (folder / "esci_us_judgments.json").write_text(json.dumps({"judgmentRatings": ratings}))
+    header = ["query", "product_title", "esci_label"]
+    _write_csv(
+        folder / "esci.csv", header, [["cup", "Mug, 2 pack", "Exact"], ["cup", "Saucer", "Complement"]]
+    )
+    _write_csv(folder / "sample_2c_full_data.csv", header, [["cup", "Bowl", "S"], ["cup", "Sock", "I"]])
+
+
+def _write_chorus(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for part in range(1, 5):
+        product = {"id": str(part), "title": f"Volta Kettle {part} l"}
+        with zipfile.ZipFile(folder / f"{part}.json.zip", "w") as archive:
+            archive.writestr(f"{part}.json", json.dumps([product]))
+    rated = [["kettle", "1", "3"], ["kettle", "2", "2"], ["tea", "3", "1"]]
+    _write_csv(folder / "Broad_Query_Set_rated.csv", ["query", "docid", "rating"], rated)
+    header = ["query", "docid", "agent_1_rating", "agent_2_rating", "agent_3_rating"]
+    _write_csv(folder / "Broad_Query_Set_individual_ratings.csv", header, [["kettle", "1", "3", "2", "3"]])
+
+
+def _write_dbpedia(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "queries-v2.txt").write_text("Q-1\tcoffee with milk\n")
+    (folder / "qrels-v2.txt").write_text(
+        "Q-1\tQ0\t<dbpedia:Caf%C3%A9_au_lait>\t2\nQ-1\tQ0\t<dbpedia:AC/DC>\t0\n"
+    )
+    (folder / "annotator_agreements.tsv").write_text(
+        "query\tentity\tcs_agr\texpert_agr\n"
+        "Q-1\t<dbpedia:Caf%C3%A9_au_lait>\t0.3\t-\nQ-1\t<dbpedia:AC/DC>\t1.0\t1.0\n"
+    )
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def _write_gzip(path: Path, lines: Sequence[str]) -> None:
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
 
 
 class Host(ThreadingHTTPServer):
@@ -65,9 +152,13 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 @pytest.fixture
-def public(host: Host, tmp_path: Path) -> dict[str, Any]:
+def raw(tmp_path: Path) -> Path:
+    return write_raw(tmp_path / "origin")
+
+
+@pytest.fixture
+def public(host: Host, raw: Path) -> dict[str, Any]:
     """A few rows of every source, on the host and listed as public.yaml does."""
-    raw, prepared = write_raw(tmp_path / "origin"), tmp_path / "expected"
     repositories = []
     for folder in sorted(raw.iterdir()):
         contents = {f"data/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
@@ -79,39 +170,46 @@ def public(host: Host, tmp_path: Path) -> dict[str, Any]:
         ]
         row = {"source": folder.name, "repository": f"someone/{folder.name}", "commit": COMMIT}
         repositories.append(row | {"licence": "MIT", "files": files})
-    prepare(raw, prepared)
-    hashes = {
-        path.relative_to(prepared).as_posix(): hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
-        for path in prepared.rglob("*.gz")
-    }
-    return {"repositories": repositories, "prepared": hashes}
+    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in judged_pairs(raw))
+    return {"repositories": repositories, "graded": hashlib.sha256(lines.encode()).hexdigest()}
 
 
 AGREEMENTS = f"/someone/dbpedia_entity_v2/{COMMIT}/data/annotator_agreements.tsv"
 
 
 def test_a_first_run_gets_the_data_and_a_later_one_only_what_is_damaged(
-    host: Host, public: dict[str, Any], tmp_path: Path
+    host: Host, public: dict[str, Any], raw: Path, tmp_path: Path
 ) -> None:
-    fetch(public, tmp_path / "data", server=host.url)
+    data = tmp_path / "data"
+    fetch(public, data, server=host.url)
     assert sorted(host.requests) == sorted(host.files)
-    assert read_judged(tmp_path / "data", range(10)) == read_judged(tmp_path / "expected", range(10))
+    judged = read_judged(data, range(10))
+    assert judged == judged_pairs(raw)
+    assert list(dict.fromkeys(pair.source for pair in judged)) == [
+        "esci_us_150q",
+        "esci_us_150q:random_neg",
+        "esci_extra",
+        "chorus_icecat",
+        "dbpedia_entity_v2",
+        "socrata_arcs",
+    ]
+    heat, cold = "Heat (1995) , A B", "Cold (1995) , A B"
+    assert read_movies(data) == [MovieQuery("heat", [heat], [cold])]
 
     host.requests.clear()
-    fetch(public, tmp_path / "data", server=host.url)
+    fetch(public, data, server=host.url)
     assert host.requests == []
 
-    (tmp_path / "data" / "raw" / "dbpedia_entity_v2" / "annotator_agreements.tsv").write_bytes(b"")
-    graded = tmp_path / "data" / "graded.jsonl.gz"
-    graded.write_bytes(graded.read_bytes()[:-20])
-    fetch(public, tmp_path / "data", server=host.url)
+    (data / "dbpedia_entity_v2" / "annotator_agreements.tsv").write_bytes(b"")
+    (data / "graded.jsonl.gz").write_bytes(b"")
+    fetch(public, data, server=host.url)
     assert host.requests == [AGREEMENTS]
-    assert read_judged(tmp_path / "data", range(10)) == read_judged(tmp_path / "expected", range(10))
+    assert read_judged(data, range(10)) == judged
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("missing", "HTTP Error 404"), ("cut short", "IncompleteRead"), ("changed", "expected SHA")],
+    [("missing", "HTTP Error 404"), ("cut short", "invalid hash"), ("changed", "invalid hash")],
 )
 def test_a_file_that_cannot_be_had_unchanged_is_named_and_the_next_run_goes_on_with_it(
     host: Host, public: dict[str, Any], tmp_path: Path, fault: str, reason: str
@@ -122,7 +220,7 @@ def test_a_file_that_cannot_be_had_unchanged_is_named_and_the_next_run_goes_on_w
     host.cut_short = {AGREEMENTS} if fault == "cut short" else set()
     with pytest.raises(ModelError, match=f"{AGREEMENTS}: {reason}"):
         fetch(public, tmp_path / "data", server=host.url)
-    assert not (tmp_path / "data" / "raw" / "dbpedia_entity_v2").exists()
+    assert not list((tmp_path / "data" / "dbpedia_entity_v2").iterdir())
 
     before = set(host.requests)
     host.files[AGREEMENTS], host.cut_short = content, set()
@@ -134,20 +232,19 @@ def test_a_file_that_cannot_be_had_unchanged_is_named_and_the_next_run_goes_on_w
 def test_data_that_differs_from_the_shipped_models_is_reported(
     host: Host, public: dict[str, Any], tmp_path: Path
 ) -> None:
-    public["prepared"]["graded.jsonl.gz"] = "0" * 64
-    with pytest.raises(ModelError, match=r"not what the shipped model was trained on: graded\.jsonl\.gz$"):
-        fetch(public, tmp_path / "data", server=host.url)
+    with pytest.raises(ModelError, match="not those that the shipped model was trained on"):
+        fetch(public | {"graded": "0" * 64}, tmp_path / "data", server=host.url)
 
 
-def test_the_committed_list_covers_every_file_the_pipeline_reads(tmp_path: Path) -> None:
-    public = read_public()
-    prepare(write_raw(tmp_path / "raw"), tmp_path / "data")
-    written = {path.relative_to(tmp_path / "data").as_posix() for path in (tmp_path / "data").rglob("*.gz")}
-    assert set(public["prepared"]) == written
+def test_the_committed_list_has_every_file_that_is_read(raw: Path) -> None:
     listed = [
         (repository["source"], Path(file["path"]).name)
-        for repository in public["repositories"]
+        for repository in yaml.safe_load(PUBLIC.read_text())["repositories"]
         for file in repository["files"]
     ]
-    read = [(path.parent.name, path.name) for path in (tmp_path / "raw").rglob("*.*") if path.is_file()]
-    assert sorted(listed) == sorted(read)
+    assert sorted(listed) == sorted((path.parent.name, path.name) for path in raw.rglob("*.*"))
+
+
+def test_a_test_query_stays_a_test_query() -> None:
+    assert [fold_of(query) for query in ("t towels kitchen", "sales tax", "mama koala")] == [7, 1, 2]
+    assert fold_of("Sales TAX") == fold_of("sales tax")

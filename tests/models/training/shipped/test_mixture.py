@@ -8,13 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from models.training.data import Example
-from models.training.shipped.catalogue import (
-    question_group,
-    read_catalogue,
-    thing_group,
-    unrelated_group,
-)
 from models.training.shipped.checks import read_quadruples
 from models.training.shipped.judged import (
     TEST_FOLDS,
@@ -22,13 +15,17 @@ from models.training.shipped.judged import (
     VALIDATION_FOLDS,
     Judged,
     MovieQuery,
-    by_query,
     read_judged,
 )
-from models.training.shipped.mixture import Sources, kinds, mixed_groups
-from models.training.shipped.titled import Titles
-
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+from models.training.shipped.mixture import (
+    Example,
+    Sources,
+    Titles,
+    by_query,
+    kinds,
+    mixed_groups,
+    read_catalogue,
+)
 
 ROWS = [
     Judged(f"{colour} {thing}", f"{other} {thing.title()} {number} inch", grade, source, 4)
@@ -43,7 +40,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def sources() -> Sources:
-    movies = [MovieQuery("heat", ("Heat (1995)",), ("Cold (1995)", "Warm (1996)"))]
+    movies = [MovieQuery("heat", ["Heat (1995)"], ["Cold (1995)", "Warm (1996)"])]
     shares = {"esci": 0.7, "chorus": 0.3}
     titles = dict.fromkeys(shares, Titles(row.title for row in ROWS))
     return Sources(by_query(ROWS), shares, titles, movies, read_catalogue())
@@ -68,29 +65,29 @@ def test_no_query_is_in_two_folds_and_test_folds_never_reach_training(tmp_path: 
     assert set(TRAINING_FOLDS) | set(VALIDATION_FOLDS) | set(TEST_FOLDS) == set(range(10))
 
 
-def test_the_thing_comes_before_what_stands_in_for_it_and_another_thing_comes_last() -> None:
-    catalogue, rng = read_catalogue(), random.Random(0)
-    counts = {language: len(things) for language, things in catalogue.things.items()}
-    assert counts == {"en": 2382, "ko": 260, "zh": 265}
+def test_the_thing_comes_before_what_stands_in_for_it_and_another_thing_comes_last(sources: Sources) -> None:
+    counts = {name: len(rows) for name, rows in sources.catalogue.items()}
+    assert counts == {"en": 2382, "ko": 260, "zh": 265, "questions": 245}
+    make = kinds(sources, random.Random(0))
     for _ in range(200):
-        groups = [thing_group(catalogue, language, rng) for language in counts]
-        groups += [unrelated_group(catalogue, language, rng) for language in counts]
-        for group in [*groups, question_group(catalogue, rng)]:
+        for kind in ("english", "korean", "chinese", "unrelated", "questions"):
+            group = make[kind]()
             assert len({example.query for example in group}) == 1
             assert expected(group[0]) > 3.5
             assert expected(group[-1]) < 0.5
 
 
-def test_no_query_of_the_tests_is_trained_on() -> None:
+def test_no_query_of_the_tests_is_trained_on(sources: Sources) -> None:
     exact = set()
     for language in ("korean", "chinese"):
         rows = read_quadruples(language)
         assert len(rows) == 60
         exact |= {row["exact"] for row in rows}
-    catalogue = read_catalogue()
-    titles = {title for things in catalogue.things.values() for thing in things for title in thing.titles}
-    assert not exact & (titles | {asked.exact for asked in catalogue.questions})
-    assert not any("오리" in asked.question for asked in catalogue.questions)
+    questions = sources.catalogue["questions"]
+    things = [thing for language in ("en", "ko", "zh") for thing in sources.catalogue[language]]
+    titles = {title for thing in things for title in thing["titles"]}
+    assert not exact & (titles | {asked["exact"] for asked in questions})
+    assert not any("오리" in asked["question"] for asked in questions)
 
 
 def test_a_round_has_the_shares_that_were_asked_for_and_is_the_same_each_time(sources: Sources) -> None:

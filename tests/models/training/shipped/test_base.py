@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.shipped.vocabulary import SPECIAL, kept_pieces, tokenizer_of
+from models.training.shipped.base import SPECIAL, kept_pieces, tokenizer_of
 
 LETTERS = "abc"
 PIECES = [
