@@ -95,23 +95,19 @@ def misspelled(word: str, rng: random.Random) -> str:
 
 def nonsense(rng: random.Random) -> str:
     """Return one to three words that nobody wrote: random letters, neighbouring keys, made-up syllables."""
-    return " ".join(
-        rng.choice((_random_letters, _keys, _syllables))(rng) for _ in range(rng.choice((1, 2, 2, 3)))
-    )
+    return " ".join(_nonsense_word(rng) for _ in range(rng.choice((1, 2, 2, 3))))
 
 
-def _random_letters(rng: random.Random) -> str:
-    return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 10)))
-
-
-def _keys(rng: random.Random) -> str:
-    """Return a run of one row of keys, there and back."""
+def _nonsense_word(rng: random.Random) -> str:
+    kind = rng.choice(("letters", "keys", "syllables"))
+    if kind == "letters":
+        return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 10)))
+    if kind == "syllables":
+        return "".join(
+            rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4))
+        )
     row = rng.choice(("qwertyuiop", "asdfghjkl", "zxcvbnm"))
     size = rng.randint(3, len(row) - 1)
     start = rng.randrange(len(row) - size + 1)
-    run = row[start : start + size]
+    run = row[start : start + size]  # there and back
     return rng.choice((run, run[::-1], run[:3] * 2, "".join(rng.choices(run, k=size))))
-
-
-def _syllables(rng: random.Random) -> str:
-    return "".join(rng.choice("bcdfghjklmnprstvwz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4)))
