@@ -89,17 +89,14 @@ def unrelated_answers(grade: Grade, judged: Sequence[Judged]) -> list[Answer]:
     """Report the mean grades of titles that answer nothing, and of empty titles."""
     rng = random.Random(0)
     titles = sorted({row.title for row in judged if row.family in ("esci", "chorus")})
-    pairs = {"a nonsense query": [(nonsense(rng), rng.choice(titles)) for _ in range(400)]}
-    pairs["an empty title"] = [(row.query, "") for row in rng.sample(judged, 200)]
+    cases = [("a nonsense query", 0.5, [(nonsense(rng), rng.choice(titles)) for _ in range(400)])]
+    cases.append(("an empty title", 0.6, [(row.query, "") for row in rng.sample(judged, 200)]))
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
         drawn = (rng.sample(rows, 2) for _ in range(600))
         crossed = [(one.query, other.title) for one, other in drawn if one.query != other.query]
-        pairs[f"another query's title, {name}"] = crossed
-    return [
-        Answer(name, float(grade(asked).mean()), 0.5 if "nonsense" in name else 0.6)
-        for name, asked in pairs.items()
-    ]
+        cases.append((f"another query's title, {name}", 0.6, crossed))
+    return [Answer(name, float(grade(pairs).mean()), bound) for name, bound, pairs in cases]
 
 
 def wording_answers(grade: Grade) -> list[Answer]:
