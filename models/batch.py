@@ -3,8 +3,8 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -46,13 +46,11 @@ class Beginning(NamedTuple):
 class LengthGroup:
     """Neighbouring sequences of similar length, padded for one attention call.
 
-    sequences: which sequences of the pack.
     tokens: (count, longest) int64; after a sequence's end its last token is repeated.
     exists: (count, longest) bool, False after a sequence's end; None if all lengths are equal.
     index: (tokens of the group,) int64, where `exists` is True in the flattened group; None like `exists`.
     """
 
-    sequences: slice
     tokens: Tensor
     exists: Tensor | None
     index: Tensor | None
@@ -70,10 +68,11 @@ class PackedBatch:
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     longest: the length of the longest sequence. lengths: (B,) numpy int64.
     order: (B,) numpy int64, the caller's index of each packed sequence; of one of a prefix's pairs.
-    prefixes: (B,) numpy int32, for a decoder: the sequence of the pack that each one goes on from, −1 for
-        none. None: no sequence has one.
+    answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
+    prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
+        −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
-    first_only, last_only: only first tokens leave the layer that computes this batch, or last ones.
+    read: the tokens of each sequence that leave the layer that computes this batch.
     any_lengths: a CUDA graph computes this batch, and others of its shapes: `longest` is the longest that
         they may have, `lengths` and `order` mean nothing.
     """
@@ -87,10 +86,10 @@ class PackedBatch:
     longest: int
     lengths: np.ndarray
     order: np.ndarray
+    answers: Tensor
     exact: bool
     prefixes: np.ndarray | None = None
-    first_only: bool = False
-    last_only: bool = False
+    read: Literal["all", "first", "last"] = "all"
     any_lengths: bool = False
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
 
@@ -100,20 +99,22 @@ class PackedBatch:
         return len(self.lengths)
 
     @property
-    def answers(self) -> np.ndarray:
-        """Return the packed sequence that ends each of the caller's pairs, numpy int64."""
-        if self.prefixes is None:
-            return self.order.argsort()
-        ends = np.setdiff1d(np.arange(len(self.lengths)), self.prefixes)
-        answers: np.ndarray = ends[self.order[ends].argsort()]
-        return answers
-
-    @property
     def groups(self) -> list[LengthGroup]:
         """Return the sequences in groups of similar length, in the order of the pack (cached)."""
         if not self._groups:
             step = 1 if self.exact else GROUP_STEP
-            self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
+            starts, classes = self.lengths.cumsum() - self.lengths, -(-self.lengths // step)
+            borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), self.rows]
+            for first, end in itertools.pairwise(borders):
+                chosen = self.lengths[first:end, None]
+                position = np.arange(chosen.max())
+                tokens = starts[first:end, None] + np.minimum(position, chosen - 1)
+                exists = position < chosen
+                parts = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
+                equal = bool(exists.all())
+                self._groups.append(
+                    LengthGroup(parts[0], None if equal else parts[1].bool(), None if equal else parts[2])
+                )
         return self._groups
 
     def by_length(self, tokens: int) -> tuple[range, range]:
@@ -125,15 +126,11 @@ class PackedBatch:
         border = int(self.lengths.searchsorted(tokens, side="right"))
         return range(border), range(border, self.rows)
 
-    def of_first_tokens(self) -> Self:
-        """Return the same batch for a layer that only first tokens leave."""
-        return replace(self, first_only=True)
-
     def leaving(self, x: Tensor) -> Tensor:
-        """Return the tokens of x that leave a layer: (T, D), or (B or more, D) of first or last tokens."""
-        if self.last_only:
+        """Return the tokens of x that leave the layer: (T, D), or (B or more, D) of first or last tokens."""
+        if self.read == "last":
             return x[(self.offsets[1:] - 1).clamp_(min=0)]
-        return x[self.first_token] if self.first_only else x
+        return x[self.first_token] if self.read == "first" else x
 
 
 def pack(
@@ -152,49 +149,57 @@ def pack(
     beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
         One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
-    ids, rows_of, prefixes = [pair.ids for pair in pairs], list(range(len(pairs))), None
-    starts = np.zeros(len(pairs), np.int64)
+    ids, of_pair, prefixes = [pair.ids for pair in pairs], list(range(len(pairs))), [-1] * len(pairs)
     if beginnings is not None:
-        ids, rows_of, prefixes = _cut(pairs, beginnings, every=deterministic)
-        starts = np.array([0 if prefix < 0 else len(ids[prefix]) for prefix in prefixes], np.int64)
+        ids, of_pair, prefixes = _cut(pairs, beginnings, every=deterministic)
     lengths = np.array([len(part) for part in ids], np.int64)
     order = lengths.argsort(kind="stable")
-    lengths, starts, row_of_pair = lengths[order], starts[order], np.array(rows_of, np.int64)[order]
-    first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
-    row_of_token = np.arange(len(lengths)).repeat(lengths)
-    tokens, rows = len(row_of_token), len(lengths)
+    prefix, row_of_pair = np.array(prefixes)[order], np.array(of_pair, np.int64)[order]
+    starts, rows, own = np.where(prefix < 0, 0, lengths[prefix]), len(ids), None
+    lengths, tokens = lengths[order], int(lengths.sum())
+    ends = row_numbers = np.arange(rows)
+    if beginnings is not None and (prefix >= 0).any():
+        own = np.where(prefix < 0, -1, order.argsort()[prefix])
+        ends = np.setdiff1d(row_numbers, own)
     filled_tokens, filled_rows = tokens, rows
     if fill:
         on_gpu = device.type == "cuda"
-        filled_tokens, filled_rows = (filled_size(size, on_gpu=on_gpu) for size in (tokens, rows))
+        filled_tokens, filled_rows = filled_size(tokens, on_gpu=on_gpu), filled_size(rows, on_gpu=on_gpu)
     offsets = np.full(filled_rows + 1, tokens, np.int64)  # where sequences begin and end; any more are empty
     offsets[0] = 0
     lengths.cumsum(out=offsets[1 : rows + 1])
+    row_of_token = row_numbers.repeat(lengths)
     positions = np.arange(tokens) + (starts - offsets[:rows])[row_of_token]
-    packed_ids, position, segment, row, first_token, ends = to_device(
+    first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
+    packed = to_device(
         [
             np.concatenate([ids[part] for part in order.tolist()]),
             positions,
             positions >= first_segments[row_of_token],
             row_of_token,
             offsets[:rows],
+            ends[row_of_pair[ends].argsort()],
             offsets,
         ],
         device,
-        sizes=[filled_tokens] * 4 + [filled_rows, filled_rows + 1],
+        sizes=[filled_tokens] * 4 + [filled_rows, len(pairs), filled_rows + 1],
     )
+    packed_ids, position, segment, row, first_token, answers, borders = packed
     return PackedBatch(
         ids=packed_ids,
         positions=position,
         segments=segment,
         row_of_token=row,
         first_token=first_token,
-        offsets=ends.int(),
+        offsets=borders.int(),
         longest=int(lengths[-1]),
         lengths=lengths,
         order=row_of_pair,
+        answers=answers,
         exact=deterministic,
-        prefixes=None if prefixes is None else _renumbered(np.array(prefixes), order),
+        prefixes=None
+        if own is None
+        else np.pad(own, (0, filled_rows - rows), constant_values=-1).astype(np.int32),
     )
 
 
@@ -221,14 +226,6 @@ def _cut(
     return ids, rows, prefixes
 
 
-def _renumbered(prefixes: np.ndarray, order: np.ndarray) -> np.ndarray | None:
-    """Return the prefixes of sequences that were sorted, int32; None if none has one."""
-    if (prefixes < 0).all():
-        return None
-    renumbered: np.ndarray = np.where(prefixes < 0, -1, order.argsort()[prefixes])[order].astype(np.int32)
-    return renumbered
-
-
 def filled_size(count: int, *, on_gpu: bool = False) -> int:
     """Return the size that a pack of `count` tokens (or rows) is filled up to.
 
@@ -240,27 +237,6 @@ def filled_size(count: int, *, on_gpu: bool = False) -> int:
     power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
     step = max(TOKEN_MULTIPLE, power_of_two)
     return -(-count // step) * step
-
-
-def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Iterator[LengthGroup]:
-    """Cut a pack into groups of neighbours whose lengths round up to the same multiple of `step`.
-
-    lengths: (B,) in the order of the pack.
-    """
-    starts = np.cumsum(lengths) - lengths
-    classes = -(-lengths // step)
-    borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(lengths)]
-    for first, end in itertools.pairwise(borders):
-        chosen = lengths[first:end]
-        position = np.arange(chosen.max())
-        tokens = starts[first:end, None] + np.minimum(position, chosen[:, None] - 1)
-        exists = position < chosen[:, None]
-        if exists.all():
-            (grouped,) = to_device([tokens], device)
-            yield LengthGroup(slice(first, end), grouped, None, None)
-        else:
-            grouped, real, index = to_device([tokens, exists, np.flatnonzero(exists)], device)
-            yield LengthGroup(slice(first, end), grouped, real.bool(), index)
 
 
 def to_device(
@@ -277,8 +253,7 @@ def to_device(
     lengths = [array.size for array in arrays] if sizes is None else sizes
     host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
     values, start = host.numpy(), 0
-    if sizes is not None:
-        values.fill(0)
+    values.fill(0)
     for array, length in zip(arrays, lengths, strict=True):
         np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
         start += length
@@ -289,14 +264,17 @@ def to_device(
 
 
 def batches_by_length(
-    lengths: Sequence[int], budget: int, beginnings: Sequence[Beginning] | None = None
+    lengths: Sequence[int],
+    budget: int,
+    beginnings: Sequence[Beginning] | None = None,
+    some: Sequence[int] | None = None,
 ) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
     beginnings: those that are equal count once per batch, and their sequences follow each other.
-    Yields the indices into `lengths` of each batch.
+    some: the indices of the sequences to cut; default: all. Yields the indices of each batch.
     """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    order = sorted(range(len(lengths)) if some is None else some, key=lengths.__getitem__)
     if beginnings is not None:
         rank: dict[Beginning, int] = {}
         order.sort(key=lambda index: rank.setdefault(beginnings[index], len(rank)))

@@ -80,37 +80,23 @@ class Scores:
         )
 
 
+@dataclass(eq=False, repr=False)
 class Classifier:
     """A query–title classifier on one device.
-
-    shares_beginnings: whether a pass computes equal beginnings of pairs once, as a decoder does.
 
     >>> clf = Classifier.load()
     >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")]).expected_grade
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: ModelConfig,
-        tokenizer: PairTokenizer,
-        network: Network,
-        stored_masks: dict[str, HeadMask],
-        quality: dict[str, float] | None = None,
-        origin: Origin | None = None,
-        head_study: dict[str, Any] | None = None,
-        directory: Path | None = None,
-    ) -> None:
-        self.name = name
-        self.origin = origin
-        self.config = config
-        self.shares_beginnings = config.decoder is not None
-        self.tokenizer = tokenizer
-        self.network = network
-        self.stored_masks = stored_masks
-        self.quality = quality
-        self.head_study = head_study
-        self.directory = directory
+    name: str
+    config: ModelConfig
+    tokenizer: PairTokenizer
+    network: Network
+    stored_masks: dict[str, HeadMask]
+    quality: dict[str, float] | None = None
+    origin: Origin | None = None
+    head_study: dict[str, Any] | None = None
+    directory: Path | None = None
 
     @classmethod
     def load(
@@ -135,13 +121,8 @@ class Classifier:
         number_format = resolve_dtype(dtype, where, deterministic=deterministic)
         config = read_config(directory, label_order)
         tokenizer = load_tokenizer(directory, config)
-        network = build(
-            config,
-            read_tensors(directory, config),
-            device=where,
-            dtype=number_format,
-            deterministic=deterministic,
-        )
+        tensors = read_tensors(directory, config)
+        network = build(config, tensors, device=where, dtype=number_format, deterministic=deterministic)
         return cls(
             name_of(path, directory),
             config,
@@ -169,15 +150,15 @@ class Classifier:
         """Return the number of heads per layer before pruning, as masks number them."""
         return self.config.num_heads
 
-    @cached_property
-    def widths(self) -> tuple[int, ...]:
-        """Return the number of feed-forward units of each layer."""
-        return tuple(layer.units.count for layer in self.network.layers)
-
     @property
     def grades(self) -> tuple[str, ...]:
         """Return the names of the grades, least relevant first; none for a one-label cross-encoder."""
         return self.config.labels if self.config.is_graded else ()
+
+    @cached_property
+    def shares_beginnings(self) -> bool:
+        """Return whether a pass computes equal beginnings of pairs once, as a decoder does."""
+        return self.config.decoder is not None
 
     @property
     def max_tokens(self) -> int:
@@ -206,7 +187,8 @@ class Classifier:
         instruction: of a model whose prompt has one, in place of its own.
         Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
         """
-        masks, tokenizer = self._masks(head_mask, len(pairs)), self.tokenizer.instructed(instruction)
+        masks = None if head_mask is None else self._masks(head_mask, len(pairs))
+        tokenizer = self.tokenizer.instructed(instruction) if instruction else self.tokenizer
         chunked: list[ChunkedPair] = []
         if overflow == "truncate":
             encoded = tokenizer.encode(pairs)
@@ -222,15 +204,12 @@ class Classifier:
             of_rows = None if chosen is None else RowMasks.of(chosen)
             return self.forward([encoded[i] for i in rows], of_rows)
 
-        lengths = [len(pair.ids) for pair in encoded]
-        beginnings = None
+        lengths, beginnings = [len(pair.ids) for pair in encoded], None
         if self.shares_beginnings:
             keys = [id(mask) for mask in masks] if isinstance(masks, list) else [None] * len(encoded)
             beginnings = self.beginnings(encoded, keys)
         for group in by_structure(masks) if isinstance(masks, list) else [range(len(encoded))]:
-            shared = None if beginnings is None else [beginnings[i] for i in group]
-            for batch in batches_by_length([lengths[i] for i in group], batch_tokens, shared):
-                rows = [group[i] for i in batch]
+            for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
                 logits[rows] = in_halves(run, rows, self.network.device)
         if not chunked:
             return self.scores(logits)
@@ -253,9 +232,8 @@ class Classifier:
             passes = batches_by_length(lengths, limit, beginnings)
         logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
         for rows in passes or [list(range(len(pairs)))]:
-            chosen = [pairs[row] for row in rows]
             batch = pack(
-                chosen,
+                [pairs[row] for row in rows],
                 device=network.device,
                 deterministic=network.deterministic,
                 beginnings=None if beginnings is None else [beginnings[row] for row in rows],
@@ -294,12 +272,11 @@ class Classifier:
         batch = pack([pair], device=network.device, deterministic=network.deterministic)
         return network.attention_maps(batch, heads, None if head_mask is None else RowMasks.of(head_mask))
 
-    def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:
+    def _masks(
+        self, head_mask: HeadMask | Sequence[HeadMask | None], count: int
+    ) -> HeadMask | list[HeadMask]:
         """Return one mask, or one per pair, that fit the model."""
-        if head_mask is None:
-            return None
-        config = self.config
-        shape = config.num_layers, config.num_heads, config.intermediate_size
+        shape = self.config.num_layers, self.config.num_heads, self.config.intermediate_size
         if isinstance(head_mask, HeadMask):
             check_fits(head_mask, *shape)
             return head_mask

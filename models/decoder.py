@@ -20,11 +20,10 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.shapes import PROJECTIONS, layer_prefix
-from models.layer import Layer, MultiHeadAttention, head_rows
+from models.layer import MultiHeadAttention, head_rows
 from models.network import Network
 from models.ops.causal import Causal
-from models.ops.torch import Norm, Tensors, attention_probabilities, normed
-from models.selection import Chosen
+from models.ops.torch import Norm, Tensors, TorchOps, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,17 @@ class GroupedAttention(MultiHeadAttention):
             *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
             causal=causal,
         )
+
+    def attend(self, ops: TorchOps, x: Tensor, batch: PackedBatch, weights: Tensor | None) -> Tensor:
+        """Attend over a pack as `MultiHeadAttention.attend` does."""
+        return ops.causal(self.query_key_value(x), batch, self.causal, weights)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
+        query, key, _ = self.causal.parts(self.query_key_value(x).float())
+        hidden = ~self.causal.visible(len(x), len(x), x.device)
+        bias = query.new_zeros(len(x), len(x)).masked_fill_(hidden, -torch.inf)
+        return attention_probabilities(query, self.causal.grouped(key), bias)
 
 
 class DecoderNetwork(Network):
@@ -98,32 +108,6 @@ class DecoderNetwork(Network):
         scale = self.how.embedding_scale
         return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
 
-    def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
-        """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""
-        heads = chosen.heads
-        if heads is None:
-            return None
-        assert isinstance(heads, GroupedAttention)
-        projected = heads.query_key_value(normed(x, layer.attention_input_norm))
-        return self.ops.causal(projected, batch, heads.causal, chosen.head_weights)
-
-    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:  # noqa: ARG002
-        """Return the normalised last tokens: (B, D)."""
-        return self.final_norm(x)
-
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply the classifier. (n, D) → (n, labels) float32."""
         return F.linear(pooled.float(), self.classifier)
-
-    @staticmethod
-    def _probabilities(layer: Layer, x: Tensor) -> Tensor:
-        """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
-        length, heads = len(x), layer.heads
-        if heads is None:
-            return x.new_zeros(0, length, length)
-        assert isinstance(heads, GroupedAttention)
-        projected = heads.query_key_value(normed(x, layer.attention_input_norm)).float()
-        query, key, _ = heads.causal.parts(projected)
-        hidden = ~heads.causal.visible(length, length, x.device)
-        bias = query.new_zeros(length, length).masked_fill_(hidden, -torch.inf)
-        return attention_probabilities(query, heads.causal.grouped(key), bias)

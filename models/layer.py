@@ -1,13 +1,10 @@
 """The parts of a layer: attention heads, feed-forward units, and the norms around them.
 
-Multi-head attention as in its equations, over padded sequences, in three kinds:
-
     MultiHead(Q, K, V) = Concat(head_1 … head_h)·W^O
     head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_head) · V W_i^V,   d_head = d_model / h
 
 (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, §3.2.2.) A head's weight multiplies its output before
 W^O, which equals multiplying its attention probabilities: weight 0 removes the head, the bias of W^O stays.
-The network computes the same over packed sequences (`models.network`).
 """
 
 from __future__ import annotations
@@ -19,7 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions
+from models.batch import PackedBatch
+from models.ops.torch import (
+    PLAIN_POSITIONS,
+    Linear,
+    Norm,
+    Positions,
+    TorchOps,
+    attention_probabilities,
+    rotated,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class MultiHeadAttention:
     """The weights of h heads of width d_head: all heads of a layer, or some.
 
     query_key_value: W^Q, W^K and W^V as one map, d_model → 3·h·d_head; output: W^O, h·d_head → d_model.
-    positions: how the network's attention over packs sees positions.
+    positions: how attention over packs sees positions.
     """
 
     count: int
@@ -35,21 +41,6 @@ class MultiHeadAttention:
     query_key_value: Linear
     output: Linear
     positions: Positions = PLAIN_POSITIONS
-
-    @classmethod
-    def from_weights(
-        cls,
-        count: int,
-        weights: tuple[Tensor, Tensor, Tensor, Tensor],
-        biases: tuple[Tensor, Tensor, Tensor, Tensor],
-    ) -> MultiHeadAttention:
-        """Build it from W^Q, W^K, W^V, each (h·d_head, d_model), W^O (d_model, h·d_head) and their biases."""
-        return cls(
-            count,
-            weights[0].shape[0] // count,
-            Linear(torch.cat(weights[:3]), torch.cat(biases[:3])),
-            Linear(weights[3], biases[3]),
-        )
 
     @property
     def nbytes(self) -> int:
@@ -66,6 +57,20 @@ class MultiHeadAttention:
             *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
             self.positions.only(heads),
         )
+
+    def attend(self, ops: TorchOps, x: Tensor, batch: PackedBatch, weights: Tensor | None) -> Tensor:
+        """Return Concat(head_1 … head_h) within each sequence of a pack: (T, h·d_head), or (B, h·d_head) of
+        the tokens that are read. x: (T, d_model); weights: of the heads, (B, h) or (1, h)."""
+        return ops.attention(self.query_key_value(x), batch, self.count, weights, self.positions)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
+        parts = self.query_key_value(x).float().view(len(x), 3, self.count, -1)
+        if self.positions.rotation is not None:
+            parts = rotated(parts, self.positions.rotation[: len(x)])
+        query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d_head) each
+        bias, scale = self.positions.bias(query, key), self.positions.scale(self.head_size)
+        return attention_probabilities(query, key, bias, scale)
 
     def __call__(
         self,
@@ -85,40 +90,26 @@ class MultiHeadAttention:
         key_lengths: (B,) the number of keys that are not padding; head_weights: (B, h) or (h,).
         Returns (B, n, d_model).
         """
-        rows, length, width = queries.shape
         memory = queries if memory is None else memory
-        query = self._split(self.query_key_value(queries.reshape(-1, width)), rows)[0]
-        _, key, value = self._split(self.query_key_value(memory.reshape(-1, width)), rows)
-        bias = _bias(length, memory.shape[1], causal, key_lengths, queries)
-        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)  # (B, h, n, d)
+        by_head = 3, self.count, self.head_size
+        query = self.query_key_value(queries).unflatten(-1, by_head)[:, :, 0]  # (B, n, h, d_head)
+        _, key, value = self.query_key_value(memory).unflatten(-1, by_head).unbind(2)
+        visible = queries.new_ones(queries.shape[1], memory.shape[1], dtype=torch.bool)
+        if causal:
+            visible = visible.tril()
+        if key_lengths is not None:
+            keys = torch.arange(memory.shape[1], device=queries.device)
+            visible = visible & (keys < key_lengths[:, None])[:, None, None]  # (B, 1, n, m)
+        by_row = (part.transpose(1, 2) for part in (query, key, value))
+        heads = F.scaled_dot_product_attention(*by_row, attn_mask=visible)  # (B, h, n, d_head)
         if head_weights is not None:
             heads = heads * head_weights.reshape(-1, self.count, 1, 1)
-        joined = heads.transpose(1, 2).reshape(rows * length, self.count * self.head_size)
-        return self.output(joined).view(rows, length, width)
-
-    def _split(self, projected: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Split (B·n, 3·h·d) into three of (B, h, n, d)."""
-        shape = (rows, projected.shape[0] // rows, 3, self.count, self.head_size)
-        query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
+        return self.output(heads.transpose(1, 2).flatten(2))
 
 
 def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
     """Return the heads' rows in W^Q, W^K, W^V (columns in W^O), (len(heads)·head_size,) int64."""
     return (torch.tensor(heads, dtype=torch.int64)[:, None] * head_size + torch.arange(head_size)).flatten()
-
-
-def _bias(queries: int, keys: int, causal: bool, key_lengths: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return −inf at each position that a query may not see, broadcastable to (B, h, queries, keys)."""
-    allowed = None
-    if causal:
-        allowed = torch.ones(queries, keys, dtype=torch.bool, device=like.device).tril()[None, None]
-    if key_lengths is not None:
-        exists = torch.arange(keys, device=like.device) < key_lengths[:, None]  # (B, m)
-        allowed = exists[:, None, None] if allowed is None else allowed & exists[:, None, None]
-    if allowed is None:
-        return None
-    return torch.zeros(allowed.shape, dtype=like.dtype, device=like.device).masked_fill_(~allowed, -torch.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +135,16 @@ class FeedForward:
         index = torch.tensor(units, dtype=torch.int64, device=self.up.bias.device)
         gate = None if self.gate is None else self.gate.rows(index)
         return FeedForward(self.up.rows(index), self.down.columns(index), gate)
+
+    def __call__(self, x: Tensor, residual: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return down(act(up(x)) · gate(x) · weights) + residual, normalised if the layer does: (T, d_model).
+
+        weights: of the units, (1, units) or (T, units). The residual's memory may become the result.
+        """
+        inner = self.up(x) if self.gate is None else self.gate.times(self.up, x)  # (T, units)
+        if weights is not None:
+            inner = self.down.weighted(inner, weights)
+        return self.down(inner, residual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.tokenizer import EncodedPair
 from models.network import Network
 from models.networks import build
-from models.ops.torch import Linear, Tensors, TorchOps, attention_probabilities
+from models.ops.torch import Linear, Tensors, TorchOps, attention_probabilities, normed
 
 
 class Learner(nn.Module):
@@ -58,8 +58,7 @@ class Learner(nn.Module):
         """Return the logits of pairs, (B, labels), in their order and on the CPU, where their targets are."""
         network, batch = self.network(), pack(pairs, device=self.device)
         pooled = network.pooled(batch, network.selector.select(None))[: len(pairs)]
-        logits = network.classify(F.dropout(pooled, self.rates[0], self.training))
-        return logits.cpu()[torch.from_numpy(batch.order.argsort())]
+        return network.classify(F.dropout(pooled, self.rates[0], self.training))[batch.answers].cpu()
 
 
 class _DropoutOps(TorchOps):
@@ -82,5 +81,7 @@ class _DropoutOps(TorchOps):
 class _DropoutLinear(Linear):
     dropout = 0.0
 
-    def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        return F.dropout(F.linear(x, self._weight, self.bias), self.dropout) + residual
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if residual is None:
+            return super().__call__(x)
+        return normed(F.dropout(F.linear(x, self._weight, self.bias), self.dropout) + residual, self.norm)

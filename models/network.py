@@ -17,7 +17,7 @@ The tests hold them to transformers' BertModel and ModernBertModel.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -26,31 +26,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import PackedBatch, to_device
+from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import expected_shapes, layer_prefix
 from models.graphs import Graphs
 from models.layer import Layer
 from models.masks.rows import Masks, RowMasks, rows_of
 from models.ops import choose
-from models.ops.torch import (
-    Linear,
-    Tensors,
-    TorchOps,
-    activate,
-    attention_probabilities,
-    normed,
-    rotated,
-)
+from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
 from models.selection import Chosen, Selector
-from models.weights import Weights
+from models.weights import Weights, parameters_of
 
 
 class Network(Weights):
     """A classifier's network, its weights laid out for one device.
 
-    A family says how tokens enter it (`embed`), what its layers are, and what its classifier reads (`pool`,
-    `classify`).
+    A family says how tokens enter it (`embed`), what its layers are, and what its classifier is (`classify`).
     tensors: what `models.checkpoint.tensors.read_tensors` returns.
     dtype: of weights and activations; the classifier and what it reads always compute in float32.
     deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
@@ -61,6 +52,9 @@ class Network(Weights):
 
     reads: Literal["first", "last", "all"] = "first"
     """The tokens of a sequence that the classifier reads; the last layer computes no others."""
+
+    final_norm: Norm | None = None
+    """Of what leaves the last layer."""
 
     def __init__(
         self,
@@ -79,7 +73,7 @@ class Network(Weights):
         self.lay_out(tensors)
         is_stored = replace(config, int8=False).is_stored
         names = [name for name, _ in expected_shapes(config) if is_stored(name)]
-        self.parameters = sum(tensors[name].numel() for name in names)
+        self.parameters = parameters_of(config)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         self.selector = Selector(
             self.layers, config.kept_heads, config.num_heads, self.ops, copies=not deterministic
@@ -118,10 +112,6 @@ class Network(Weights):
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return what enters the first layer: (T, D)."""
 
-    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:  # noqa: ARG002 - for networks that pool
-        """Return what `classify` reads, (B, D), of what leaves the last layer."""
-        return x
-
     @abstractmethod
     def classify(self, pooled: Tensor) -> Tensor:
         """Return logits. pooled: (n, D) → (n, labels) float32."""
@@ -137,11 +127,10 @@ class Network(Weights):
         with torch.inference_mode():
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
-            (answers,) = to_device([batch.answers], self.device)
             if self.graphs is None:
-                logits = self.logits(batch, selection)[answers]
+                logits = self.logits(batch, selection)[batch.answers]
             else:
-                logits = self.graphs.logits(batch, selection, sliced=sliced)[answers]
+                logits = self.graphs.logits(batch, selection, sliced=sliced)[batch.answers]
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return logits
 
@@ -152,61 +141,39 @@ class Network(Weights):
     def pooled(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""
         x = self.embed(batch)  # (T, D)
-        for layer, chosen, view in zip(self.layers, selection, self.views(batch), strict=True):
-            x = self.layer_output(layer, x, view, chosen)  # (T, D), at last (B, D)
+        for layer, chosen in zip(self.layers, selection, strict=True):
+            if layer is self.layers[-1]:
+                batch = replace(batch, read=self.reads)
+            x = self.layer_output(layer, x, batch, chosen)  # (T, D), at last (B, D)
         return self.pool(x, batch)
 
-    def views(self, batch: PackedBatch) -> list[PackedBatch]:
-        """Return the batch as each layer computes it: only the tokens that are read leave the last one."""
-        last = replace(batch, first_only=self.reads == "first", last_only=self.reads == "last")
-        return [batch] * (len(self.layers) - 1) + [last]
-
     def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
-        """Return what leaves a layer: (T, D), or (B, D) of first tokens.
+        """Return what leaves a layer: (T, D), or (B, D) of the tokens that are read.
 
         x: (T, D), what enters; its memory may be used. It leaves a layer that is skipped as it entered.
         """
+        residual = batch.leaving(x)
         if chosen is None:
-            return batch.leaving(x)
-        context = self.context(layer, x, batch, chosen)  # (T, h·d), or (B, h·d)
-        x = self.after_attention(layer, batch.leaving(x), context, chosen)  # (T, D), or (B, D)
-        return self.after_feed_forward(layer, x, chosen)
-
-    def context(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen) -> Tensor | None:
-        """Return concat(head_1 … head_h), the input of W^O, (T, h·d) or (B, h·d); None without a head."""
-        heads = chosen.heads
-        if heads is None:
-            return None
-        projected = heads.query_key_value(normed(x, layer.attention_input_norm))  # (T, 3·h·d)
-        return self.ops.attention(projected, batch, heads.count, chosen.head_weights, heads.positions)
-
-    def after_attention(
-        self, layer: Layer, residual: Tensor, context: Tensor | None, chosen: Chosen
-    ) -> Tensor:
-        """Return what enters the feed-forward half. residual: what entered the layer, (T, D), or (B, D); its
-        memory may be used."""
-        if context is None or chosen.heads is None:  # only the bias of W^O remains
-            return normed(residual + layer.attention_bias, layer.attention_norm)
-        return chosen.heads.output(context, residual)
-
-    def after_feed_forward(self, layer: Layer, x: Tensor, chosen: Chosen) -> Tensor:
-        """Return what leaves the layer. x: (T, D), or (B, D); its memory may be used."""
-        units, weights = chosen.units, chosen.unit_weights
+            return residual
+        heads, units = chosen.heads, chosen.units
+        if heads is None:  # only the bias of W^O remains
+            x = normed(residual + layer.attention_bias, layer.attention_norm)
+        else:
+            entering = normed(x, layer.attention_input_norm)
+            x = heads.output(heads.attend(self.ops, entering, batch, chosen.head_weights), residual)
         if units is None:  # only the bias of the down map remains
-            return layer.units.down.of_zeros(x)
-        y = normed(x, layer.feed_forward_input_norm)
-        inner = units.up(y) if units.gate is None else units.gate.times(units.up, y)  # (T, units)
-        if weights is not None:
-            inner = units.down.weighted(inner, weights)
-        return units.down(inner, x)
+            return normed(x + layer.units.down.bias.to(x.dtype), layer.units.down.norm)
+        return units(normed(x, layer.feed_forward_input_norm), x, chosen.unit_weights)
 
-    def layer_outputs(
-        self, x: Tensor, batch: PackedBatch, selection: Sequence[Chosen | None]
-    ) -> Iterator[Tensor]:
-        """Yield what leaves each layer, (T, D), also of the last; the next layer may use its memory."""
-        for layer, chosen in zip(self.layers, selection, strict=True):
-            x = self.layer_output(layer, x, batch, chosen)
-            yield x
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
+        """Return what `classify` reads, (B, D): the tokens that leave the last layer, or the mean of all."""
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if self.reads != "all":
+            return x
+        # The last bag ends with the list, whatever its offset: padding must not be in it.
+        tokens = torch.arange(int(batch.lengths.sum()), dtype=torch.int32, device=self.device)
+        return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
 
     def attention_maps(
         self, batch: PackedBatch, heads: Sequence[tuple[int, int]], masks: Masks = None
@@ -217,40 +184,23 @@ class Network(Weights):
         A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
         Returns (len(heads), n, n) float32; row i is what token i attends to.
         """
-        length = int(batch.lengths[0])
+        length, depth = int(batch.lengths[0]), 1 + max(layer for layer, _ in heads)
         maps = np.zeros((len(heads), length, length), np.float32)
         weights = masks.weights if isinstance(masks, RowMasks) else masks
-        wanted = {layer for layer, _ in heads}
-        probabilities: dict[int, Tensor] = {}
         with torch.inference_mode():
             x = self.embed(batch)
-            for number, chosen in enumerate(self.selector.select(masks)[: max(wanted) + 1]):
-                if number in wanted:
-                    probabilities[number] = self._probabilities(self.layers[number], x[:length])
-                x = self.layer_output(self.layers[number], x, batch, chosen)
+            for number, chosen in enumerate(self.selector.select(masks)[:depth]):
+                layer, kept = self.layers[number], self.config.kept_heads[number]
+                wanted = [(i, head) for i, (n, head) in enumerate(heads) if n == number and head in kept]
+                if layer.heads is not None and wanted:
+                    entering = normed(x[:length], layer.attention_input_norm)
+                    probabilities = layer.heads.probabilities(entering).numpy(force=True)
+                    for i, head in wanted:
+                        weight = 1.0 if weights is None else weights[number, head]
+                        maps[i] = probabilities[kept.index(head)] * weight
+                x = self.layer_output(layer, x, batch, chosen)
             self.ops.synchronize()  # as in `forward`
-        for i, (layer, head) in enumerate(heads):
-            kept = self.config.kept_heads[layer]
-            if head in kept:
-                weight = 1.0 if weights is None else weights[layer, head]
-                maps[i] = probabilities[layer][kept.index(head)].numpy(force=True) * weight
         return maps
-
-    @staticmethod
-    def _probabilities(layer: Layer, x: Tensor) -> Tensor:
-        """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
-        length = len(x)
-        if layer.heads is None:
-            return x.new_zeros(0, length, length)
-        positions = layer.heads.positions
-        projected = layer.heads.query_key_value(normed(x, layer.attention_input_norm)).float()
-        parts = projected.view(length, 3, layer.heads.count, -1)
-        if positions.rotation is not None:
-            parts = rotated(parts, positions.rotation[:length])
-        query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d) each
-        return attention_probabilities(
-            query, key, positions.bias(query, key), positions.scale(query.shape[-1])
-        )
 
     def in_plain_torch(self) -> Self:
         """Return the same network in float32 on `TorchOps`: slower, and differentiable."""
@@ -271,6 +221,9 @@ class Network(Weights):
 
 class Bert(Network):
     """BERT with a classifier on the first token, and the families whose network is the same."""
+
+    widens_first = False
+    """Whether embeddings of another width than the layers' are widened before they are normalised."""
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make embeddings, layers and classifier."""
@@ -302,22 +255,19 @@ class Bert(Network):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
-        x = self.embedding_norm(self.embeddings(batch))
-        return x if self.widen is None else self.widen(x)
-
-    def embeddings(self, batch: PackedBatch) -> Tensor:
-        """Return the sum of the embeddings that there are: (T, embedding_size)."""
         x = F.embedding(batch.ids, self.word_embeddings)
         if self.segment_embeddings is not None:
             one = self.config.type_vocab_size == 1
             x = x + (self.segment_embeddings if one else F.embedding(batch.segments, self.segment_embeddings))
         if self.position_embeddings is not None:
             x = x + F.embedding(batch.positions, self.position_embeddings)
-        return x
+        if self.widen is None:
+            return self.embedding_norm(x)
+        return self.embedding_norm(self.widen(x)) if self.widens_first else self.widen(self.embedding_norm(x))
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply pooler and classifier to first tokens. (n, D) → (n, labels) float32."""
-        return self.classifier(activate(self.pooler(pooled.float()), self.config.head_activation))
+        return self.classifier(FUNCTIONS[self.config.head_activation](self.pooler(pooled.float())))
 
 
 class ModernBert(Network):
@@ -343,18 +293,9 @@ class ModernBert(Network):
         """Return word embeddings, normalised: (T, D)."""
         return self.embedding_norm(F.embedding(batch.ids, self.word_embeddings))
 
-    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
-        """Return the normalised first tokens, or the mean of each sequence's: (B, D)."""
-        x = self.final_norm(x)
-        if self.reads == "first":
-            return x
-        # The last bag ends with the list, whatever its offset: padding must not be in it.
-        tokens = torch.arange(int(batch.lengths.sum()), dtype=torch.int32, device=self.device)
-        return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
-
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply the dense layer, its norm and the classifier. (n, D) → (n, labels) float32."""
-        dense = activate(self.dense(pooled.float()), self.config.head_activation)
+        dense = FUNCTIONS[self.config.head_activation](self.dense(pooled.float()))
         return self.classifier(self.dense_norm(dense))
 
 

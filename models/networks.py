@@ -1,20 +1,63 @@
-"""The networks by the names that the families give them, and how a checkpoint's is built."""
+"""The networks by the names that the families give them, and how a checkpoint's is built.
+
+Two are BERT with scores of distances: DeBERTa-v2's attention, and ALiBi's slopes (`models.ops.relative`).
+"""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
+from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
 from models.decoder import DecoderNetwork
 from models.network import Bert, ModernBert, Network
-from models.ops.torch import TorchOps
-from models.positions import AlibiBert, Deberta
+from models.ops.relative import Relative, alibi_slopes, log_buckets
+from models.ops.torch import Linear, Norm, Positions, Tensors, TorchOps
 
 log = logging.getLogger(__name__)
+
+
+class Deberta(Bert):
+    """DeBERTa-v2 with a classifier on the first token."""
+
+    widens_first = True
+
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make the embeddings of distances and of tokens, layers and classifier."""
+        assert self.config.distances is not None
+        buckets, largest = self.config.distances
+        norm, distances = self.norm(tensors, DISTANCES_NORM), self.table(tensors, DISTANCES).float()
+        distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
+        self.distances = distances.flip(0)  # the key furthest to the left first
+        order = log_buckets(buckets, buckets, largest, self.config.max_positions - 1)
+        self.order, self.straight = order.to(self.device), buckets // 2
+        super().lay_out(tensors)
+
+    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+        """Return a layer's keys and queries of distances, made by its maps as those of tokens are."""
+        weights, biases = projection.weight.float().chunk(3), projection.bias.float().chunk(3)
+        queries, keys = map(self._table, weights[:2], biases[:2])
+        return Positions(relative=Relative(keys, queries, self.order, self.straight, terms=3))
+
+    def _table(self, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return what a map makes of the embeddings of distances, head by head: (h, W, d)."""
+        rows = F.linear(self.distances, weight, bias)  # (W, h·d)
+        return rows.view(len(rows), -1, self.config.head_size).transpose(0, 1).to(self.dtype).contiguous()
+
+
+class AlibiBert(Bert):
+    """BERT whose heads lower their scores by distance, each by a slope of its own."""
+
+    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+        """Return the slopes of the heads that a layer has."""
+        kept = list(self.config.kept_heads[number])
+        slopes = torch.tensor(alibi_slopes(self.config.num_heads))[kept].to(self.device)
+        return Positions(relative=Relative(slopes=slopes))
+
 
 NETWORKS: dict[str, type[Network]] = {
     "bert": Bert,
@@ -28,7 +71,7 @@ NETWORKS: dict[str, type[Network]] = {
 
 def build(
     config: ModelConfig,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     *,
     device: torch.device,
     dtype: torch.dtype,

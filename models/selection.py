@@ -8,8 +8,8 @@ everything that is off in a deterministic network.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -65,6 +65,7 @@ class Selector:
         copies: bool,
     ) -> None:
         self._layers = layers
+        self._everything: Sequence[Chosen | None] = [Chosen(layer.heads, layer.units) for layer in layers]
         self._kept_heads = [np.array(kept, np.int64) for kept in kept_heads]
         self._device = ops.device
         self._copies = copies
@@ -81,7 +82,7 @@ class Selector:
         units = sum(layer.units.nbytes for layer in self._layers)
         self.cache.max_bytes = max(LEAST_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
-    def select(self, masks: Masks, *, sliced: bool = False) -> list[Chosen | None]:
+    def select(self, masks: Masks, *, sliced: bool = False) -> Sequence[Chosen | None]:
         """Return what each layer computes, None for a layer that is skipped.
 
         masks: weights as (rows, layers, heads) or (layers, heads) float32, numbered as in the unpruned model;
@@ -89,43 +90,33 @@ class Selector:
             weights are copied at once, and only what is on.
         """
         if masks is None:
-            return [Chosen(layer.heads, layer.units) for layer in self._layers]
+            return self._everything
         masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
         least, most = weights.min(0), weights.max(0)
         on, weighted = (least != 0) | (most != 0), (least != 1) | (most != 1)
-        chosen = list[Chosen | None]()
+        chosen = list[Chosen | None](self._everything)
         columns: dict[int, npt.NDArray[np.int64]] = {}
+        """The heads of each layer that have weights, counted through all layers."""
         for number in range(len(self._layers)):
             if number in masks.skipped:
-                chosen.append(None)
+                chosen[number] = None
                 continue
             heads, which = self._heads(number, on[number], sliced=sliced)
             if weighted[number, which].any():
                 columns[number] = number * weights.shape[2] + which
             units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
-            chosen.append(Chosen(heads, units, None, unit_weights))
-        for number, head_weights in self._head_weights(weights, columns):
-            one = chosen[number]
-            assert one is not None
-            chosen[number] = Chosen(one.heads, one.units, head_weights, one.unit_weights)
+            chosen[number] = Chosen(heads, units, None, unit_weights)
+        if columns:  # one copy brings all weights to the device
+            every, index = weights.reshape(len(weights), -1), np.concatenate(list(columns.values()))
+            some = every if len(index) == every.shape[1] else every[:, index]
+            (moved,) = to_device([some], self._device, torch.float32)
+            sizes = [len(each) for each in columns.values()]
+            for number, head_weights in zip(columns, moved.split_with_sizes(sizes, 1), strict=True):
+                one = chosen[number]
+                assert one is not None
+                chosen[number] = replace(one, head_weights=head_weights)
         return chosen
-
-    def _head_weights(
-        self, weights: npt.NDArray[np.float32], columns: dict[int, npt.NDArray[np.int64]]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield the weights of some layers' heads on the device; one copy brings all of them.
-
-        columns: for each of these layers, its heads, counted through all layers.
-        """
-        if not columns:
-            return
-        every = weights.reshape(len(weights), -1)
-        index = np.concatenate(list(columns.values()))
-        some = every if len(index) == every.shape[1] else every[:, index]
-        (moved,) = to_device([some], self._device, torch.float32)
-        sizes = [len(each) for each in columns.values()]
-        yield from zip(columns, moved.split_with_sizes(sizes, 1), strict=True)
 
     def _heads(
         self, number: int, on: Flags, *, sliced: bool
@@ -196,23 +187,25 @@ class WeightCache:
         None means that it does not pay to copy them yet, or that another thread is copying them: nobody waits
         for its copies and its device. at_once: it is known that the set will come again.
         """
-        key = layer, type(whole), on.tobytes()
+        key, size = (
+            (layer, type(whole), on.tobytes()),
+            whole.nbytes * int(np.count_nonzero(on)) // whole.count,
+        )
         with self._lock:
-            cached = self._copies.get(key)
-            if cached is not None:
+            if key in self._copies:
                 self._copies.move_to_end(key)
-                return cast(S, cached)
-            size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
-            if key in self._in_work or size > self.max_bytes:
-                return None
-            if not (at_once or self._came_lately(key, size)):
+                return cast(S, self._copies[key])
+            if key in self._in_work or size > self.max_bytes or not (at_once or self._came_lately(key, size)):
                 return None
             self._in_work.add(key)
         try:
             copy = whole.only(np.flatnonzero(on).tolist())
             self._finish()
             with self._lock:
-                self._add(key, copy)
+                self._copies[key] = copy
+                self.nbytes += copy.nbytes
+                while self.nbytes > self.max_bytes:
+                    self.nbytes -= self._copies.popitem(last=False)[1].nbytes
         finally:
             with self._lock:
                 self._in_work.discard(key)
@@ -227,9 +220,3 @@ class WeightCache:
         while self._seen_bytes > self.max_bytes:
             self._seen_bytes -= self._seen.popitem(last=False)[1]
         return False
-
-    def _add(self, key: Key, copy: MultiHeadAttention | FeedForward) -> None:
-        self._copies[key] = copy
-        self.nbytes += copy.nbytes
-        while self.nbytes > self.max_bytes:
-            self.nbytes -= self._copies.popitem(last=False)[1].nbytes

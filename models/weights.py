@@ -114,7 +114,7 @@ class Weights(ABC):
 
     def parameters_off(self, mask: HeadMask) -> int:
         """Return how many weights belong to the heads, units and layers that a mask switches off."""
-        whole, smaller = (_parameters(config) for config in (self.config, self.config.under(mask)))
+        whole, smaller = (parameters_of(config) for config in (self.config, self.config.under(mask)))
         return whole - smaller
 
     def tensors(self) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ class Weights(ABC):
         return empty | {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def _parameters(config: ModelConfig) -> int:
+def parameters_of(config: ModelConfig) -> int:
     """Return the number of weights of a float checkpoint of this shape."""
     is_stored = replace(config, int8=False).is_stored
     return sum(math.prod(shape) for name, shape in expected_shapes(config) if is_stored(name))

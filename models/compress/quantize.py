@@ -44,8 +44,7 @@ from models.compress.prune import write_checkpoint
 from models.errors import ModelError
 from models.networks import build
 from models.ops.int8 import ZERO_POINT, QuantizedMap
-from models.ops.torch import activate, normed
-from models.selection import Chosen
+from models.ops.torch import FUNCTIONS, normed
 
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
@@ -118,27 +117,22 @@ def calibrate(
     streams = [network.embed(batch) for batch in calibration]
     for number, layer in enumerate(network.layers):
         prefix, kept = layer_prefix(number), list(config.kept_heads[number])
-        chosen = [Chosen(layer.heads, layer.units, weights[:, number, kept]) for weights in rows]
-        contexts = [
-            network.context(layer, x, batch, heads)
-            for x, batch, heads in zip(streams, calibration, chosen, strict=True)
-        ]
-        middle = [
-            network.after_attention(layer, x, context, heads)
-            for x, context, heads in zip(streams, contexts, chosen, strict=True)
-        ]
-        present = [context for context in contexts if context is not None]
-        if present:
-            inputs = torch.cat([normed(x, layer.attention_input_norm) for x in streams])
-            shared = config.key_heads(kept)
-            quantized = _attention(tensors, prefix, inputs, torch.cat(present), shared)
-        else:
+        if layer.heads is None:
+            middle = [normed(x + layer.attention_bias, layer.attention_norm) for x in streams]
             quantized = _no_attention(tensors, prefix, config.hidden_size)
+        else:
+            inputs = [normed(x, layer.attention_input_norm) for x in streams]
+            contexts = [
+                layer.heads.attend(network.ops, x, batch, weights[:, number, kept])
+                for x, batch, weights in zip(inputs, calibration, rows, strict=True)
+            ]
+            middle = [layer.heads.output(context, x) for context, x in zip(contexts, streams, strict=True)]
+            shared = config.key_heads(kept)
+            quantized = _attention(tensors, prefix, torch.cat(inputs), torch.cat(contexts), shared)
         feed_forward = _gated if config.gated else _feed_forward
-        inputs = torch.cat([normed(x, layer.feed_forward_input_norm) for x in middle])
-        yield quantized | feed_forward(tensors, prefix, inputs, config.activation)
-        whole = Chosen(layer.heads, layer.units)
-        streams = [network.after_feed_forward(layer, x, whole) for x in middle]
+        inputs = [normed(x, layer.feed_forward_input_norm) for x in middle]
+        yield quantized | feed_forward(tensors, prefix, torch.cat(inputs), config.activation)
+        streams = [layer.units(x, residual) for x, residual in zip(inputs, middle, strict=True)]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
@@ -197,7 +191,7 @@ def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[
 def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
     up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
     weight, bias = _map(tensors, down)
-    scale, zero_point = tensor_scale(activate(F.linear(x, *_map(tensors, up)), activation), weight)
+    scale, zero_point = tensor_scale(FUNCTIONS[activation](F.linear(x, *_map(tensors, up))), weight)
     return {
         **_reading(tensors, up, [up], x),
         **_named(down, quantized_map(weight, bias)),
@@ -208,7 +202,7 @@ def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation
 
 def _gated(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
     up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
-    inner = activate(F.linear(x, *_map(tensors, up)), activation) * F.linear(x, *_map(tensors, gate))
+    inner = FUNCTIONS[activation](F.linear(x, *_map(tensors, up))) * F.linear(x, *_map(tensors, gate))
     return _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], inner)
 
 

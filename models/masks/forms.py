@@ -13,7 +13,8 @@ from models.masks.grammar import (
     check_length,
     from_spec,
     index_of,
-    named,
+    items,
+    listed,
     off_weights,
     shown,
 )
@@ -65,7 +66,7 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
     if units is None:
         raise InvalidMask("'units' is allowed in stored masks only; name one as @name")
     try:
-        return Parts(weights, skipped, named(form.units, (shape[0], units), "unit"))
+        return Parts(weights, skipped, listed(items(form.units), (shape[0], units), "unit"))
     except InvalidMask as error:
         raise InvalidMask(f"units: {error}") from None
 

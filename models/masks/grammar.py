@@ -1,4 +1,4 @@
-"""The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`. The JSON forms are in `mask_forms`."""
+"""The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`. The JSON forms are in `forms`."""
 
 import hashlib
 import re
@@ -61,27 +61,19 @@ def from_spec(spec: str, shape: tuple[int, int]) -> Parts:
     shape: (layers, heads) of the model. Raises InvalidMask: one sentence that says what is wrong, where, and
     the valid range.
     """
-    check_length(spec, "the spec", "characters")
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
     skipped = np.zeros(shape[0], dtype=np.bool_)
-    if spec == "none":
-        return Parts(np.ones(shape, dtype=np.float32), skipped)
-    for item in _items(spec):
-        if item.text.startswith("skip:"):
-            skipped[_skipped(item, shape)] = True
-    rest = (item for item in _items(spec) if not item.text.startswith("skip:"))
-    first = next(rest, None)
-    return Parts(_weights(first, rest, shape) if first else np.ones(shape, dtype=np.float32), skipped)
-
-
-def named(text: str, shape: tuple[int, int], axis: str) -> Heads:
-    """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
-
-    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `from_spec` does.
-    """
-    return _listed(_items(text), shape, axis)
+    off = np.zeros(shape, dtype=np.bool_)
+    if spec != "none":
+        for item in items(spec):
+            if item.text.startswith("skip:"):
+                skipped[_skipped(item, shape)] = True
+        rest = (item for item in items(spec) if not item.text.startswith("skip:"))
+        if first := next(rest, None):
+            off = _off(first, rest, shape)
+    return Parts(off_weights(off), skipped)
 
 
 class _Item(NamedTuple):
@@ -97,7 +89,7 @@ class _Item(NamedTuple):
         return "" if self.is_only else f" (item {self.number}, {shown(self.text)})"
 
 
-def _items(text: str) -> Iterator[_Item]:
+def items(text: str) -> Iterator[_Item]:
     """Yield the items of a list one by one.
 
     Thousands kept at once would make Python search the whole process for garbage while a request waits.
@@ -118,18 +110,21 @@ def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
     return _span(match[1], "layer", shape, item.where)
 
 
-def _weights(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Weights:
-    """Return the weights that the items of a spec say, those that skip layers left out."""
+def _off(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads:
+    """Return the heads that the items of a spec switch off; items that skip layers are not among them."""
     if first.text.startswith("keep:"):
         kept = first._replace(text=first.text.removeprefix("keep:").strip(_SPACES))
-        return off_weights(~_listed(chain([kept], others), shape))
+        return ~listed(chain([kept], others), shape)
     if first.text.startswith("random:"):
-        return off_weights(_random(first, others, shape))
-    return off_weights(_listed(chain([first], others), shape))
+        return _random(first, others, shape)
+    return listed(chain([first], others), shape)
 
 
-def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
-    """Return the heads (or units) of a list such as `2.3,4.0-5,7.*`."""
+def listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
+    """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
+
+    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `from_spec` does.
+    """
     heads = np.zeros(shape, dtype=np.bool_)
     for item in items:
         match = _ITEM.fullmatch(item.text)
@@ -195,11 +190,11 @@ def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> He
             )
         heads = np.ones(shape, dtype=np.bool_)
     else:
-        heads = _listed(chain([first._replace(text=candidates.strip(_SPACES))], others), shape)
-    listed = [(int(layer), int(head)) for layer, head in np.argwhere(heads)]
+        heads = listed(chain([first._replace(text=candidates.strip(_SPACES))], others), shape)
+    pairs = [(int(layer), int(head)) for layer, head in np.argwhere(heads)]
     # Decimal, because 0.145 of 100 heads is 14.5 and rounds up; in binary it is less and rounds down.
     exact = Context(prec=len(fraction) + 20)
-    count = int(exact.fma(Decimal(fraction), Decimal(len(listed)), Decimal("0.5")))
+    count = int(exact.fma(Decimal(fraction), Decimal(len(pairs)), Decimal("0.5")))
 
     seeded = hashlib.sha256(f"{seed.lstrip('0') or '0'}:".encode())
 
@@ -209,7 +204,7 @@ def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> He
         return hashed.digest()
 
     off = np.zeros(shape, dtype=np.bool_)
-    for drawn in sorted(listed, key=digest)[:count]:
+    for drawn in sorted(pairs, key=digest)[:count]:
         off[drawn] = True
     return off
 

@@ -217,8 +217,7 @@ class HeadMask:
             isinstance(other, HeadMask)
             and self.skipped == other.skipped
             and np.array_equal(self.matrix, other.matrix)
-            and (self.units_off is None) == (other.units_off is None)
-            and (self.units_off is None or np.array_equal(self.units_off, other.units_off))  # type: ignore[arg-type]
+            and np.array_equal(self.units_off, other.units_off)  # type: ignore[arg-type]
         )
 
     def __hash__(self) -> int:

@@ -39,20 +39,17 @@ class RowMasks:
         matrices = np.concatenate([mask.matrix for mask in masks]).reshape(len(masks), *first.matrix.shape)
         return cls(matrices, first.skipped, first.units_off)
 
-    def rows(self, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks:
-        """Return the masks of some rows, in their order."""
-        return self if self.weights.ndim == 2 else replace(self, weights=self.weights[index])
-
 
 Masks = npt.NDArray[np.float32] | RowMasks | None
 """What a network takes: weights of heads alone as in `RowMasks.weights`, or whole masks; None: all on."""
 
 
-def rows_of(masks: Masks, index: npt.NDArray[np.int64] | Sequence[int]) -> Masks:
+def rows_of(masks: Masks, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks | None:
     """Return the masks of some rows, in their order."""
-    if isinstance(masks, np.ndarray):
-        return masks[index] if masks.ndim == 3 else masks
-    return None if masks is None else masks.rows(index)
+    if masks is None:
+        return None
+    masks = RowMasks(masks) if isinstance(masks, np.ndarray) else masks
+    return masks if masks.weights.ndim == 2 else replace(masks, weights=masks.weights[index])
 
 
 def keys_of(masks: Masks, rows: int) -> Sequence[Hashable]:

@@ -9,13 +9,22 @@ from __future__ import annotations
 import functools
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
 from models.ops.causal import Causal
-from models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, RmsNorm, TorchOps, activate, nbytes
+from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
+from models.ops.torch import (
+    FUNCTIONS,
+    PLAIN_POSITIONS,
+    SIZE_MULTIPLE,
+    Linear,
+    Norm,
+    Positions,
+    TorchOps,
+    nbytes,
+    normed,
+)
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -49,10 +58,6 @@ class CpuOps(TorchOps):
         super().__init__(torch.device("cpu"), dtype)
         self.kernels = kernels
 
-    def _fitting(self, size: int) -> Kernels | None:
-        """Return the kernels, if they compute heads (or rows) of `size` numbers."""
-        return self.kernels if size % SIZE_MULTIPLE == 0 else None
-
     def linear(
         self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
     ) -> Linear:
@@ -61,30 +66,15 @@ class CpuOps(TorchOps):
             return TileLinear(weight, bias, activation, norm, self.kernels)
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation, norm)
 
-    def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
-        """Return a layer normalisation by our kernel, or by torch."""
-        return Norm(weight, bias, eps, self._fitting(len(weight)))
-
-    def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
-        """Return a normalisation by our kernel, or by torch."""
-        return RmsNorm(weight, eps, offset, self._fitting(len(weight)))
-
     def causal(
         self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
     ) -> Tensor:
         """Attend as `TorchOps.causal` does; the kernel reads the pack segment by segment."""
-        kernels = self._fitting(causal.rotation.shape[1])
-        if kernels is None:
+        if self.kernels is None or causal.rotation.shape[1] % SIZE_MULTIPLE:
             return super().causal(projected, batch, causal, head_weights)
-        prefixes = None
-        if batch.prefixes is not None:  # what fills the pack up goes on from nothing
-            more = len(batch.offsets) - 1 - batch.rows
-            prefixes = F.pad(torch.from_numpy(batch.prefixes), (0, more), value=-1)
-        return kernels.causal(
-            *(projected, batch.offsets, causal, head_weights),
-            prefixes=prefixes,
-            last_only=batch.last_only,
-        )
+        prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
+        how, last_only = (projected, batch.offsets, causal, head_weights), batch.read == "last"
+        return self.kernels.causal(*how, prefixes=prefixes, last_only=last_only)
 
     def attention(
         self,
@@ -95,11 +85,10 @@ class CpuOps(TorchOps):
         positions: Positions = PLAIN_POSITIONS,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
-        kernels = self._fitting(projected.shape[1] // (3 * heads))
-        if kernels is None:
+        if self.kernels is None or projected.shape[1] // (3 * heads) % SIZE_MULTIPLE:
             return super().attention(projected, batch, heads, head_weights, positions)
-        return kernels.attention(
-            projected, batch.offsets, heads, head_weights, positions, first_only=batch.first_only
+        return self.kernels.attention(
+            projected, batch.offsets, heads, head_weights, positions, first_only=batch.read == "first"
         )
 
 
@@ -117,24 +106,19 @@ class TileLinear(Linear):
         super().__init__(weight, bias, activation, norm)
         self._kernels = kernels
         self._inputs = weight.shape[1]
-        self._filled_bias = filled(self.bias.float())
+        self._factors = [filled(self.bias.float())]
         self._weight = to_tiles(self._weight)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map as `Linear` does."""
+        how = x, self._weight, self._factors, len(self.bias)
         if residual is None:
-            return self._computed(x, self.activation)
-        return self._computed(x, "add", residual, self.norm)
+            return self._kernels.affine(*how, self.activation)
+        return self._kernels.affine(*how, "add", residual, norm=self.norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
-        return self._computed(x, "multiply", other(x))
-
-    def _computed(
-        self, x: Tensor, finish: str, other: Tensor | None = None, norm: Norm | None = None
-    ) -> Tensor:
-        how = x, self._weight, [self._filled_bias], len(self.bias), finish, other
-        return self._kernels.affine(*how, norm=norm)
+        return self._kernels.affine(x, self._weight, self._factors, len(self.bias), "multiply", other(x))
 
     @property
     def weight(self) -> Tensor:
@@ -144,7 +128,7 @@ class TileLinear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight and bias."""
-        return nbytes(self._weight, self.bias, self._filled_bias)
+        return nbytes(self._weight, self.bias, *self._factors)
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
         return TileLinear(weight, bias, self.activation, self.norm, self._kernels)
@@ -159,19 +143,18 @@ class PrepackedLinear(Linear):
         super().__init__(weight, bias, activation, norm)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
-    def _activated(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute the map as `Linear` does."""
+        product = torch.ops.mkldnn._linear_pointwise
+        if residual is not None:
+            return normed(product.binary(x, residual, self._weight, self.bias, "add"), self.norm)
         name, algorithm = FUSED.get(self.activation, FUSED["none"])
-        y: Tensor = _operator()(x, self._weight, self.bias, name, [], algorithm)
-        return y if self.activation in FUSED else activate(y, self.activation)
-
-    def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return the map plus a residual, before the norm."""
-        y: Tensor = _operator().binary(x, residual, self._weight, self.bias, "add")
-        return y
+        y: Tensor = product(x, self._weight, self.bias, name, [], algorithm)
+        return y if self.activation in FUSED else FUNCTIONS[self.activation](y)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
-        y: Tensor = _operator().binary(x, other(x), self._weight, self.bias, "mul")
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other(x), self._weight, self.bias, "mul")
         return y
 
     @property
@@ -190,18 +173,12 @@ def can_prepack(dtype: torch.dtype) -> bool:
     plain, tolerance = Linear(weight, weight[0]), 1e-5 if dtype == torch.float32 else 5e-2
     try:
         packed = PrepackedLinear(weight, weight[0])
-        found, added = packed(x), packed(x, residual)
+        return all(
+            torch.allclose(packed(*inputs), plain(*inputs), rtol=tolerance, atol=tolerance * 10)
+            for inputs in ((x,), (x, residual))
+        )
     except (RuntimeError, AttributeError):
         return False
-    return all(
-        torch.allclose(ours, exact, rtol=tolerance, atol=tolerance * 10)
-        for ours, exact in ((found, plain(x)), (added, plain(x, residual)))
-    )
-
-
-@functools.cache
-def _operator() -> torch._ops.OpOverloadPacket:
-    return torch.ops.mkldnn._linear_pointwise
 
 
 def fits(kernels: Kernels | None, dtype: torch.dtype, activation: str) -> bool:

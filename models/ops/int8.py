@@ -28,8 +28,8 @@ from torch import Tensor
 
 from models.device import cpu_flags
 from models.ops.cpu import CHECKED_TORCH, FUSED, fits
-from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import Linear, Norm, Tensors, activate, nbytes, normed
+from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
+from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Tensors, nbytes, normed
 
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
@@ -93,43 +93,42 @@ class Int8Linear(Linear):
         kernels: Kernels | None = None,
     ) -> None:
         weight, scale, bias = integers
-        self.activation = activation
-        self.norm = norm
-        self.dtype = dtype
+        self.activation, self.norm, self.dtype = activation, norm, dtype
         self.source, self.target, self._kernels = source, target, kernels
+        self._shape, self._scale, self._bias = weight.shape, scale.contiguous(), bias.contiguous()
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
         whole = weight.shape[1] % SIZE_MULTIPLE == 0
         self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
-        self._scale, self._bias = scale.contiguous(), bias.contiguous()
-        self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
-        bits = input_bits() if weight.device.type == "cpu" else 0
-        writes = target is None or activation in ("gelu", "gelu_tanh")
-        tiled = bits == 8 and fits(kernels, dtype, activation) and writes
-        self._packed = bits > 0
-        self._merged = 2 ** (8 - bits) if self._packed else 1
+        bits = input_bits()
+        self._merged = 2 ** (8 - bits) if bits else 1
         """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
         self._largest = 256 // self._merged - 1
-        self._multiplier, self._shift = self._factors(weight.shape[1])
-        self._shape = weight.shape
+        own = source if isinstance(source, TensorScale) else TensorScale(1.0, ZERO_POINT)
+        self._input_scale, self._zero_point = self._of_products(own)
+        self._multiplier, self._shift = self._factors()
         self._of_tiles: tuple[Tensor, Tensor, Tensor] | None = None
         """Start, scale and bias of the sums on tiles."""
-        if tiled:
-            input_scale, zero_point = self._input
-            start = -zero_point * weight.sum(1, dtype=torch.int32)
-            self._of_tiles = filled(start), filled(scale * input_scale), filled(self._bias)
+        self._weight_zero_points: Tensor | None = None
+        """Of oneDNN's products."""
+        is_gelu = activation in ("gelu", "gelu_tanh")
+        if bits == 8 and fits(kernels, dtype, activation) and (target is None or is_gelu):
+            start = -self._zero_point * weight.sum(1, dtype=torch.int32)
+            self._of_tiles = filled(start), filled(scale * self._input_scale), filled(self._bias)
             self._weight = to_tiles(weight)
-        elif self._packed:
+        elif bits:
+            self._weight_zero_points = torch.zeros(len(weight), dtype=torch.int64)
             self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         else:
             self._weight = weight.float()
-        self._takes_input_as_it_is = isinstance(source, TensorScale) or (tiled and whole)
+        # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
+        self._rounds_gelu = self._merged > 1 and kernels is not None and target is not None and is_gelu
+        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._of_tiles is not None and whole)
         self.bias = self._bias
         if isinstance(source, ChannelScale):
             self.bias = self._bias - self.weight @ source.midpoint
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
-        assert residual is None or self.activation == "none"
         not_finite = None
         if not self._takes_input_as_it_is:
             x, not_finite = self.quantize(x)
@@ -150,7 +149,7 @@ class Int8Linear(Linear):
         if not isinstance(self.source, TensorScale):
             return super().weighted(x, weights)
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
-        return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * self._input[1])
+        return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * self._zero_point)
 
     def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
@@ -158,8 +157,8 @@ class Int8Linear(Linear):
         if self._kernels is None or self._of_tiles is None:
             y = self._product(x, residual)
             return y if residual is None else normed(y, self.norm)
-        source = AS_IT_IS if x.dtype == torch.uint8 else (self._multiplier, self._shift, MIDDLE)
         how = x, self._weight, self._of_tiles, self._shape[0]
+        source = self._multiplier, self._shift, MIDDLE
         if self.target is not None:
             scale, zero_point = self._of_products(self.target)
             target = 1 / scale, zero_point + 0.5
@@ -168,52 +167,33 @@ class Int8Linear(Linear):
             return self._kernels.affine(*how, self.activation, source=source)
         return self._kernels.affine(*how, "add", residual, source=source, norm=self.norm)
 
-    def _product(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
-        """Compute the map by oneDNN or torch."""
-        if self._packed and self.activation in FUSED:
-            if self.target is not None:
-                return self._quantized_output(quantized, self.target)
-            if residual is None:
-                return self._pointwise(quantized, self.activation, self.dtype)
-            sums: tuple[Any, ...] = "sum", 1.0, "none", [], ""  # written into the residual
-            y: Tensor = operator().binary(
-                *(*self._arguments(quantized), residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
-            )
+    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """Compute the map of 8-bit integers by oneDNN or torch."""
+        scale, zero_point = (1.0, 0) if self.target is None else self._of_products(self.target)
+        product, inputs = torch.ops.onednn.qlinear_pointwise, (x, self._input_scale, self._zero_point)
+        weight = self._weight, self._scale, self._weight_zero_points
+        y: Tensor
+        if self._weight_zero_points is None:
+            products = F.linear(x.float().sub_(self._zero_point), self._weight)
+            y = torch.addcmul(self._bias, products, self._scale * self._input_scale)
+        elif self._rounds_gelu or self.activation not in FUSED:
+            y = product(*inputs, *weight, self._bias, 1.0, 0, torch.float32, "none", [], "")
+        elif residual is not None:
+            sums = "sum", 1.0, "none", [], ""  # written into the residual
+            y = product.binary(*inputs, *weight, residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
             return y
-        if self._packed:
-            y = self._pointwise(quantized, "none", torch.float32)
         else:
-            scale, zero_point = self._input
-            products = F.linear(quantized.float().sub_(zero_point), self._weight)
-            y = torch.addcmul(self._bias, products, self._scale * scale)
-        y = activate(y, self.activation)
+            name, algorithm = FUSED[self.activation]
+            dtype = self.dtype if self.target is None else torch.uint8
+            y = product(*inputs, *weight, self._bias, scale, zero_point, dtype, name, [], algorithm)
+            return y if self.target is None or self._merged == 1 else y.clamp_(max=self._largest)
+        if self._rounds_gelu and self._kernels is not None:
+            how, by_tanh = (1 / scale, zero_point + 0.5, self._largest), self.activation == "gelu_tanh"
+            return self._kernels.quantize_gelu(y, *how, by_tanh=by_tanh)
+        y = FUNCTIONS[self.activation](y)
         if self.target is None:
             return (y if residual is None else y.add_(residual)).to(self.dtype)
-        scale, zero_point = self._of_products(self.target)
         return y.div_(scale).round_().add_(zero_point).clamp_(0, self._largest).to(torch.uint8)
-
-    def _quantized_output(self, quantized: Tensor, target: TensorScale) -> Tensor:
-        scale, zero_point = self._of_products(target)
-        if self._merged == 1 or self._kernels is None or self.activation not in ("gelu", "gelu_tanh"):
-            y = self._pointwise(quantized, self.activation, torch.uint8, scale, zero_point)
-            return y if self._merged == 1 else y.clamp_(max=self._largest)
-        # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
-        y = self._pointwise(quantized, "none", torch.float32)
-        by_tanh = self.activation == "gelu_tanh"
-        return self._kernels.quantize_gelu(y, 1 / scale, zero_point + 0.5, self._largest, by_tanh=by_tanh)
-
-    def _pointwise(
-        self, quantized: Tensor, activation: str, dtype: torch.dtype, scale: float = 1.0, zero_point: int = 0
-    ) -> Tensor:
-        name, algorithm = FUSED[activation]
-        y: Tensor = operator()(
-            *(*self._arguments(quantized), self._bias, scale, zero_point, dtype, name, [], algorithm)
-        )
-        return y
-
-    def _arguments(self, quantized: Tensor) -> tuple[Any, ...]:
-        scale, zero_point = self._input
-        return quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
@@ -222,7 +202,7 @@ class Int8Linear(Linear):
         """
         return self._quantize(x, self._multiplier, self._shift, MIDDLE, self._largest)
 
-    def _factors(self, width: int) -> tuple[Tensor | None, Tensor | None]:
+    def _factors(self) -> tuple[Tensor | None, Tensor | None]:
         """Return multiplier and shift of `quantize`, (in,) each; None if only ZERO_POINT is added."""
         middle = ZERO_POINT / self._merged + 0.5
         if isinstance(self.source, ChannelScale):
@@ -230,7 +210,7 @@ class Int8Linear(Linear):
             return multiplier, middle - self.source.midpoint * multiplier
         if self._merged == 1 or self.source is not None:
             return None, None
-        return torch.full((width,), 1 / self._merged), torch.full((width,), middle)
+        return torch.full(self._shape[1:], 1 / self._merged), torch.full(self._shape[1:], middle)
 
     @property
     def weight(self) -> Tensor:
@@ -263,13 +243,6 @@ class Int8Linear(Linear):
         same: dict[str, Any] = {"dtype": self.dtype, "target": self.target, "norm": self.norm}
         return Int8Linear(integers, self.activation, source=source, kernels=self._kernels, **same)
 
-    @property
-    def _input(self) -> tuple[float, int]:
-        """Return the scale (beyond `_scale`) and zero point of the quantized input."""
-        return self._of_products(
-            self.source if isinstance(self.source, TensorScale) else TensorScale(1.0, ZERO_POINT)
-        )
-
     def _of_products(self, tensor: TensorScale) -> tuple[float, int]:
         """Return scale and zero point of as many bits as the products take."""
         return tensor.scale * self._merged, round(tensor.zero_point / self._merged)
@@ -279,7 +252,9 @@ class Int8Linear(Linear):
         if self._of_tiles is not None:
             outputs, inputs = self._shape
             return from_tiles(self._weight)[:outputs, :inputs].contiguous()
-        return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
+        return (
+            self._weight.to(torch.int8) if self._weight_zero_points is None else self._weight.to_dense().t()
+        )
 
 
 @functools.cache
@@ -300,22 +275,16 @@ def is_exact(bits: int) -> bool:
     weight = (signs * torch.ones(48, 160, dtype=torch.int64)).to(torch.int8)
     scale, zeros = torch.ones(48), torch.zeros(48, dtype=torch.int64)
     plain: tuple[Any, ...] = 1.0, 0, torch.float32, "none", [], ""
-    for rows in ROWS:
-        x = torch.full((rows, 160), largest, dtype=torch.uint8)
-        try:
-            packed = torch.ops.onednn.qlinear_prepack(weight, None)
-            sums = operator()(x, 1.0, 0, packed, scale, zeros, None, *plain)
-        except (RuntimeError, AttributeError):
-            return False
-        if not torch.equal(sums, F.linear(x.float(), weight.float())):
-            return False
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(weight, None)
+        for rows in ROWS:
+            x = torch.full((rows, 160), largest, dtype=torch.uint8)
+            sums = torch.ops.onednn.qlinear_pointwise(x, 1.0, 0, packed, scale, zeros, None, *plain)
+            if not torch.equal(sums, F.linear(x.float(), weight.float())):
+                return False
+    except (RuntimeError, AttributeError):
+        return False
     return True
-
-
-@functools.cache
-def operator() -> torch._ops.OpOverloadPacket:
-    """Return the operator; looking it up takes longer than a call of this function."""
-    return torch.ops.onednn.qlinear_pointwise
 
 
 def quantize_by_torch(
@@ -326,13 +295,9 @@ def quantize_by_torch(
     x: (T, D); multiplier, shift: (D,) float32, both or neither.
     Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
     """
-    y = x.float()
-    not_finite = ~(y * 0).sum(1).isfinite()
-    if multiplier is None or shift is None:
-        y = torch.add(y, zero_point, out=None if y is x else y)
-    else:
-        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
-    return y.clamp_(0, largest).to(torch.uint8), not_finite
+    x = x.float()
+    y = x + zero_point if multiplier is None or shift is None else torch.addcmul(shift, x, multiplier)
+    return y.clamp_(0, largest).to(torch.uint8), ~(x * 0).sum(1).isfinite()
 
 
 def read_map(

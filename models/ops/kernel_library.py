@@ -14,7 +14,8 @@ from typing import NamedTuple
 from models.device import cpu_flags
 from models.ops.cpu import CpuOps
 from models.ops.kernel_build import Level, levels_of_machine, library_of
-from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
+from models.ops.kernels import DTYPES, Kernels
+from models.ops.torch import SIZE_MULTIPLE
 from models.ops.trial import disagreement
 
 logger = logging.getLogger(__name__)

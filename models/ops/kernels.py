@@ -7,7 +7,6 @@ interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkp
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ from torch import Tensor
 
 from models.ops.causal import Causal
 from models.ops.relative import laid_out
-from models.ops.torch import PLAIN_POSITIONS, Norm, Positions, normed
+from models.ops.torch import PLAIN_POSITIONS, SIZE_MULTIPLE, Norm, Positions, normed
 
 DTYPES = (torch.float32, torch.bfloat16)
-
-SIZE_MULTIPLE = 16
-"""The kernels compute heads and rows whose size is a multiple of this."""
 
 BLOCK, STEP = 32, 64
 """Outputs, and bytes of the inputs, that a map's kernel reads together; other sizes are filled with zeros."""
@@ -78,21 +74,19 @@ class Kernels:
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; heads have a multiple of SIZE_MULTIPLE numbers.
 
-        projected: (T, 3·h·d) float32 or bfloat16; offsets: (B + 1,) int32, where sequences begin and end;
-            head_weights: it may lack rows of empty sequences at the end.
-        first_only: only each sequence's first token attends. positions: they reach as far as the longest
-            sequence.
-        Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for tokens of no
-        sequence. A sequence's result has the same bits in any pack and for any thread count.
-        Raises MemoryError if there is not enough memory for the longest sequence, ValueError for tensors of
-        another form.
+        projected: float32 or bfloat16; offsets: (B + 1,) int32, where sequences begin and end.
+        first_only: only each sequence's first token attends. positions: as far as the longest sequence.
+        Returns projected's dtype. A sequence's result has the same bits in any pack and for any thread count.
+        Raises MemoryError if there is not enough for the longest sequence, ValueError for tensors of another
+        form.
         """
         (tokens, columns), sequences = projected.shape, len(offsets) - 1
         size, rotation, window = columns // (3 * heads), positions.rotation, positions.window
         turns, distances = 0 if rotation is None else len(rotation), None
         if positions.relative is not None:
             distances = laid_out(positions.relative, size, projected.dtype, tiles=self.multiplies)
-        weights, rows = _weights(head_weights)
+        weights = None if head_weights is None else head_weights.float().contiguous()
+        rows = 0 if weights is None else len(weights)
         out = projected.new_empty(sequences if first_only else tokens, heads * size)
         problem = self._attend[projected.dtype](
             *(_address(projected, projected.dtype, tokens * 3 * heads * size), tokens),
@@ -101,7 +95,8 @@ class Kernels:
             *(_address(rotation, torch.float32, turns * size), turns, -1 if window is None else window),
             *(distances, out.data_ptr(), torch.get_num_threads()),
         )
-        _check(problem, tokens)
+        if problem:
+            raise _error(problem, tokens)
         return out
 
     def causal(
@@ -121,7 +116,8 @@ class Kernels:
         """
         tokens, sequences, (positions, size) = len(projected), len(offsets) - 1, how.rotation.shape
         heads, borders = how.borders[-1], torch.tensor(how.borders, dtype=torch.int32)
-        weights, rows = _weights(head_weights)
+        weights = None if head_weights is None else head_weights.float().contiguous()
+        rows = 0 if weights is None else len(weights)
         out = projected.new_empty(sequences if last_only else tokens, heads * size)
         problem = self._causal[projected.dtype](
             *(_address(projected, projected.dtype, tokens * (heads + 2 * how.groups) * size), tokens),
@@ -132,7 +128,8 @@ class Kernels:
             *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
             *(how.eps, out.data_ptr(), torch.get_num_threads()),
         )
-        _check(problem, tokens)
+        if problem:
+            raise _error(problem, tokens)
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -143,8 +140,8 @@ class Kernels:
         x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
         out = torch.empty_like(x)
         self._root_normalise[dtype](
-            *(_rows(x), rows, width, _address(weight, torch.float32, width), eps),
-            *(out.data_ptr(), torch.get_num_threads()),
+            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
+            *(_address(weight, torch.float32, width), eps, out.data_ptr(), torch.get_num_threads()),
         )
         return out
 
@@ -157,8 +154,9 @@ class Kernels:
         x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
         out = torch.empty_like(x)
         self._normalise[dtype](
-            *(_rows(x), rows, width, _address(weight, dtype, width), _address(bias, dtype, width)),
-            *(eps, out.data_ptr(), torch.get_num_threads()),
+            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
+            *(_address(weight, dtype, width), _address(bias, dtype, width), eps),
+            *(out.data_ptr(), torch.get_num_threads()),
         )
         return out
 
@@ -171,13 +169,12 @@ class Kernels:
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
         Raises ValueError for tensors of another form.
         """
-        x, (rows, width) = x.contiguous(), x.shape
-        out = torch.empty(x.shape, dtype=torch.uint8)
-        broken = torch.empty(rows, dtype=torch.bool)
-        factors = (_address(factor, torch.float32, width) for factor in (multiplier, shift))
-        count = self._quantize[x.dtype](
-            *(_rows(x), rows, width, *factors, middle, largest),
-            *(out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
+        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
+        out, broken = torch.empty(x.shape, dtype=torch.uint8), torch.empty(rows, dtype=torch.bool)
+        count = self._quantize[dtype](
+            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
+            *(_address(multiplier, torch.float32, width), _address(shift, torch.float32, width)),
+            *(middle, largest, out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
 
@@ -226,31 +223,38 @@ class Kernels:
         Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
         x, other = x.contiguous(), None if other is None else other.contiguous()
-        (rows, inputs), size, step = x.shape, -(-outputs // BLOCK) * BLOCK, STEP // tiles.itemsize
-        is_int8, bf16, fp32 = tiles.dtype is torch.int8, torch.bfloat16, torch.float32
-        kinds = (torch.int32, fp32, fp32) if is_int8 else (fp32,)
-        is_quantized = is_int8 and x.dtype is torch.uint8
-        given = _address(x, torch.uint8 if is_quantized else bf16, rows * inputs)
-        weights = (
-            _address(tiles, torch.int8 if is_int8 else bf16, size * -(-inputs // step) * step),
-            *(_address(factor, kind, size) for factor, kind in zip(factors, kinds, strict=True)),
-        )
-        finishing = outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs)
-        if is_int8:
-            multiplier, shift, middle = AS_IT_IS if is_quantized else source
-            scales = (_address(factor, fp32, inputs) for factor in (multiplier, shift))
-            quantization = given, is_quantized, rows, inputs, *scales, middle
-            map_rows = partial(self._map_int8, *quantization, *weights, *finishing, *target)
-        else:
-            map_rows = partial(self._map_bfloat16, given, rows, inputs, *weights, *finishing)
+        (rows, inputs), bf16, fp32, step = x.shape, torch.bfloat16, torch.float32, STEP // tiles.itemsize
+        size, width = -(-outputs // BLOCK) * BLOCK, -(-inputs // step) * step
         weight, bias, eps = None, None, 0.0
         if norm is not None and norm.kernels is not None:
             weight, bias, eps, norm = norm.weight, norm.bias, norm.eps, None
         out = torch.empty(rows, outputs, dtype=torch.uint8 if finish.startswith("quantized") else bf16)
-        out_of_memory = map_rows(
+        finishing = outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs)
+        writing = (
             *(_address(weight, bf16, outputs), _address(bias, bf16, outputs), eps),
             *(out.data_ptr(), torch.get_num_threads()),
         )
+        if tiles.dtype is torch.int8:
+            is_quantized = x.dtype is torch.uint8
+            multiplier, shift, middle = AS_IT_IS if is_quantized else source
+            out_of_memory = self._map_int8(
+                *(
+                    _address(x, torch.uint8 if is_quantized else bf16, rows * inputs),
+                    is_quantized,
+                    rows,
+                    inputs,
+                ),
+                *(_address(multiplier, fp32, inputs), _address(shift, fp32, inputs), middle),
+                *(_address(tiles, torch.int8, size * width), _address(factors[0], torch.int32, size)),
+                *(_address(factors[1], fp32, size), _address(factors[2], fp32, size)),
+                *(*finishing, *target, *writing),
+            )
+        else:
+            out_of_memory = self._map_bfloat16(
+                *(_address(x, bf16, rows * inputs), rows, inputs),
+                *(_address(tiles, bf16, size * width), _address(factors[0], fp32, size)),
+                *(*finishing, *writing),
+            )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
         return normed(out, norm)
@@ -265,28 +269,15 @@ def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
     return function
 
 
-def _rows(x: Tensor) -> int | None:
-    """Return the address of rows whose width is a multiple of SIZE_MULTIPLE."""
-    return _address(x, x.dtype, len(x) * (x.shape[1] // SIZE_MULTIPLE * SIZE_MULTIPLE))
-
-
-def _weights(head_weights: Tensor | None) -> tuple[Tensor | None, int]:
-    """Return weights of heads as the attention kernels read them, and the number of their rows."""
-    if head_weights is None:
-        return None, 0
-    return head_weights.float().contiguous(), len(head_weights)
-
-
-def _check(problem: int, tokens: int) -> None:
-    """Raise the error that an attention kernel's answer stands for."""
+def _error(problem: int, tokens: int) -> Exception:
+    """Return the error that an attention kernel's answer stands for."""
     if problem == 1:
-        raise MemoryError("not enough memory for the attention of the longest sequence")
-    if problem:
-        raise ValueError(
-            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-            "sequence, a row of the rotation for each position and one of `order` for each distance; a "
-            "prefix must be a sequence without one"
-        )
+        return MemoryError("not enough memory for the attention of the longest sequence")
+    return ValueError(
+        f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+        "sequence, a row of the rotation for each position and one of `order` for each distance; a "
+        "prefix must be a sequence without one"
+    )
 
 
 def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # they call what this module computes
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
 
+SIZE_MULTIPLE = 16
+"""Our compiled kernels compute heads and rows whose size is a multiple of this."""
+
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
     "gelu": F.gelu,
@@ -64,21 +67,8 @@ class Linear:
 
         residual: (T, out), for a map that has no activation; its memory may become the result.
         """
-        if residual is None:
-            return self._activated(x)
-        return normed(self.added(x, residual), self.norm)
-
-    def added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Return the map plus a residual, before the norm."""
-        return F.linear(x, self._weight, self.bias) + residual
-
-    def of_zeros(self, residual: Tensor) -> Tensor:
-        """Return the map of an input of zeros, with a residual: only the bias is added."""
-        return normed(residual + self.bias.to(residual.dtype), self.norm)
-
-    def _activated(self, x: Tensor) -> Tensor:
-        """Compute the map and its activation."""
-        return activate(F.linear(x, self._weight, self.bias), self.activation)
+        y = F.linear(x, self._weight, self.bias)
+        return FUNCTIONS[self.activation](y) if residual is None else normed(y + residual, self.norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -118,14 +108,14 @@ class Linear:
 class Norm:
     """Layer normalisation over the last dimension.
 
-    weight, bias: (D,). kernels: those that compute it; None: torch does.
+    weight, bias: (D,). kernels: those that compute it, if they compute rows of D numbers; else torch does.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, eps: float, kernels: Kernels | None = None) -> None:
         self.weight = weight
         self.bias = bias
         self.eps = eps
-        self.kernels = kernels
+        self.kernels = None if len(weight) % SIZE_MULTIPLE else kernels
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
@@ -225,11 +215,11 @@ class TorchOps:
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation for this device. weight, bias: (D,)."""
-        return Norm(weight, bias, eps)
+        return Norm(weight, bias, eps, self.kernels)
 
     def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
         """Return a normalisation by the root mean square for this device, as `RmsNorm` takes it."""
-        return RmsNorm(weight, eps, offset)
+        return RmsNorm(weight, eps, offset, self.kernels)
 
     def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
@@ -247,7 +237,7 @@ class TorchOps:
 
         projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
         sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
-        Returns (T, h·d), 0 for tokens of no sequence; (B, h·d) if only first tokens leave the batch.
+        Returns (T, h·d), 0 for tokens of no sequence; (B, h·d) if only first tokens are read.
         """
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
         if positions.rotation is not None:
@@ -273,15 +263,14 @@ class TorchOps:
     ) -> Tensor:
         """Attend as decoders do (`models.ops.causal.attend`).
 
-        Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens leave the batch.
+        Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens are read.
         """
-        prefixes = None if batch.prefixes is None else batch.prefixes.tolist()
+        prefixes = None if batch.prefixes is None else batch.prefixes[: batch.rows].tolist()
+        last_only = batch.read == "last"
         context = attend(
-            *(projected, batch.lengths.tolist(), causal, head_weights),
-            prefixes=prefixes,
-            last_only=batch.last_only,
+            *(projected, batch.lengths.tolist(), causal, head_weights), prefixes=prefixes, last_only=last_only
         )
-        rows = len(batch.first_token) if batch.last_only else len(projected)
+        rows = len(batch.first_token) if last_only else len(projected)
         return F.pad(context, (0, 0, 0, rows - len(context)))
 
     def synchronize(self) -> None:
@@ -327,11 +316,6 @@ def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
     parts: (T, 3, h, d), queries, keys and values; rotation: (T, d), rows of `rotations`.
     """
     return torch.cat([turned(parts[:, :2], rotation[:, None, None]), parts[:, 2:]], 1)
-
-
-def activate(x: Tensor, activation: str) -> Tensor:
-    """Apply an activation, by its name in FUNCTIONS."""
-    return FUNCTIONS[activation](x)
 
 
 def nbytes(*tensors: Tensor | None) -> int:

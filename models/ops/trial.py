@@ -59,15 +59,16 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         (None, Positions(relative=relative)),
     ):
         yield "attention", ops.attention(projected, batch, HEADS, some, positions)[:tokens]
-        first = ops.attention(projected, batch.of_first_tokens(), HEADS, some, positions)
+        first = ops.attention(projected, replace(batch, read="first"), HEADS, some, positions)
         yield "attention of first tokens", first[: batch.rows]
 
     projected, norms = random(len(batch.ids), (HEADS + 4) * size), random(2, size).float()
-    shared = replace(batch, prefixes=np.array([2, -1, -1, 2], np.int32))
+    fill = [-1] * (len(batch.first_token) - batch.rows)
+    shared = replace(batch, prefixes=np.array([2, -1, -1, 2, *fill], np.int32))
     for view, (query_norm, key_norm) in ((batch, (None, None)), (shared, norms)):
         how = Causal((0, 1, HEADS), angles, query_norm, key_norm, 1e-6)
         yield "causal attention", ops.causal(projected, view, how, weights)[:tokens]
-        last = ops.causal(projected, replace(view, last_only=True), how, weights)
+        last = ops.causal(projected, replace(view, read="last"), how, weights)
         yield "causal attention of last tokens", last[: batch.rows]
 
     x, other = random(2, tokens, width)

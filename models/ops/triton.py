@@ -153,7 +153,8 @@ class SumNormLinear(Linear):
 class GeluLinear(Linear):
     """An affine map with GELU, by tanh, computed before the product is rounded."""
 
-    def _activated(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: ARG002 - it adds none
+        """Compute the map as `Linear` does."""
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
 
@@ -197,7 +198,8 @@ class TritonOps(CudaOps):
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
         size, window = projected.shape[1] // (3 * heads), positions.window
-        rows = (batch.first_token if batch.first_only else projected).shape[0]
+        first_only = batch.read == "first"
+        rows = (batch.first_token if first_only else projected).shape[0]
         out = projected.new_empty(rows, heads * size)
         row_stride = 0 if head_weights is None or head_weights.shape[0] == 1 else head_weights.stride(0)
         scale = math.log2(math.e) / math.sqrt(size)
@@ -205,17 +207,17 @@ class TritonOps(CudaOps):
             if not sequences:
                 continue
             block = BLOCK if long else SHORT
-            blocks = -(-batch.longest // block) if long and not batch.first_only else 1
+            blocks = -(-batch.longest // block) if long and not first_only else 1
             with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
                 attention_kernel[(len(sequences) * heads, blocks)](
                     *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),
                     *(NO_WINDOW if window is None else window, scale),
                     size=size,
-                    tile=FEWEST_QUERIES if batch.first_only else block,
+                    tile=FEWEST_QUERIES if first_only else block,
                     block=block,
                     limit=SHORT,
                     long=long,
-                    first_only=batch.first_only,
+                    first_only=first_only,
                     num_warps=4 if long else 2,
                     num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
                 )

@@ -102,8 +102,10 @@ def _likeness(study: Study) -> Floats:
         selection, states = network.selector.select(mask), list[Floats32]()
         with torch.inference_mode():
             for batch, tokens in batches:
-                *_, last = network.layer_outputs(network.embed(batch), batch, selection)
-                states.append(last[tokens].float().numpy(force=True))
+                x = network.embed(batch)
+                for layer, chosen in zip(network.layers, selection, strict=True):
+                    x = network.layer_output(layer, x, batch, chosen)
+                states.append(x[tokens].float().numpy(force=True))
         study.progress.advance()
         return np.concatenate(states)
 

@@ -14,7 +14,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -157,7 +157,7 @@ def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32
     logits = np.empty((len(masks), batch.rows, len(network.config.labels)), np.float32)
     layers = len(network.layers)
     with torch.inference_mode():
-        views = network.views(batch)
+        views = [batch] * (layers - 1) + [replace(batch, read=network.reads)]
         states = [network.embed(batch)]  # states[n] enters layer n; the last one enters the classifier
         before = np.full_like(masks[0], np.nan)  # differs from every mask
         for index in np.lexsort(masks.reshape(len(masks), -1).T[::-1]):

@@ -150,7 +150,7 @@ class Catalog:
 
 def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
     """Return how answers name a mask of a model."""
-    widths = classifier.widths
+    widths = classifier.config.widths
     return HeadMaskInfo(
         id=mask.id,
         spec=mask.spec,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.layer import MultiHeadAttention
-from models.ops.torch import attention_probabilities
+from models.ops.torch import Linear, attention_probabilities
 
 
 def torch_reference(
@@ -20,14 +20,9 @@ def torch_reference(
     torch.nn.init.normal_(theirs.in_proj_weight, std=0.2)
     torch.nn.init.normal_(theirs.in_proj_bias)
     torch.nn.init.normal_(theirs.out_proj.bias)
-    query, key, value = theirs.in_proj_weight.detach().chunk(3)
-    biases = theirs.in_proj_bias.detach().chunk(3)
-    ours = MultiHeadAttention.from_weights(
-        heads,
-        (query, key, value, theirs.out_proj.weight.detach()),
-        (*biases, theirs.out_proj.bias.detach()),
-    )
-    return theirs, ours
+    projection = Linear(theirs.in_proj_weight.detach(), theirs.in_proj_bias.detach())
+    output = Linear(theirs.out_proj.weight.detach(), theirs.out_proj.bias.detach())
+    return theirs, MultiHeadAttention(heads, width // heads, projection, output)
 
 
 def padding(lengths: Tensor, width: int) -> Tensor:

@@ -6,17 +6,15 @@ import numpy as np
 import torch
 
 from models.layer import MultiHeadAttention
+from models.ops.torch import Linear
 from models.selection import WeightCache
 
 
 def module(heads: int = 4, size: int = 8) -> MultiHeadAttention:
     torch.manual_seed(0)
     width = heads * size
-    return MultiHeadAttention.from_weights(
-        heads,
-        (*torch.randn(3, width, width).unbind(0), torch.randn(width, width)),
-        (*torch.randn(3, width).unbind(0), torch.randn(width)),
-    )
+    maps = (Linear(torch.randn(rows, width), torch.randn(rows)) for rows in (3 * width, width))
+    return MultiHeadAttention(heads, size, *maps)
 
 
 def some(*heads: int) -> np.ndarray:

@@ -12,7 +12,7 @@ autograd cannot follow; gradients are of the same network on plain float32 torch
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,15 +60,17 @@ def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Ten
     Returns (rows of the pack, labels), least relevant first.
     """
     config, x = network.config, network.embed(batch)
-    for number, (layer, view) in enumerate(zip(network.layers, network.views(batch), strict=True)):
+    for number, layer in enumerate(network.layers):
+        if layer is network.layers[-1]:
+            batch = replace(batch, read=network.reads)
         of_units = units[:, number, : config.widths[number]]
         chosen = Chosen(
             layer.heads,
             layer.units,
             heads[:, number, list(config.kept_heads[number])],
-            unit_weights=F.embedding(view.leaving(view.row_of_token), of_units),
+            unit_weights=F.embedding(batch.leaving(batch.row_of_token), of_units),
         )
-        x = network.layer_output(layer, x, view, chosen)
+        x = network.layer_output(layer, x, batch, chosen)
     return network.classify(network.pool(x, batch))[:, list(config.label_order)]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from models.ops import cpu, kernel_library
 from models.ops.cpu import CpuOps, TileLinear, can_prepack
-from models.ops.torch import activate
+from models.ops.torch import FUNCTIONS
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_every_activation_and_an_added_residual(activation: str, dtype: torch.dt
     x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
     ours = CpuOps(dtype, kernel_library.best()).linear(weight.to(dtype), bias.to(dtype), activation)
 
-    exact = activate(x.double() @ weight.to(dtype).double().T + bias.to(dtype).double(), activation)
+    exact = FUNCTIONS[activation](x.double() @ weight.to(dtype).double().T + bias.to(dtype).double())
 
     tolerance = 1e-4 if dtype == torch.float32 else 6e-2
     torch.testing.assert_close(ours(x).double(), exact, atol=tolerance, rtol=tolerance)
@@ -56,5 +56,5 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
         def binary(self, _: torch.Tensor, residual: torch.Tensor, *__: object) -> torch.Tensor:
             return residual
 
-    monkeypatch.setattr(cpu, "_operator", Wrong)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Wrong())
     assert not can_prepack(torch.float32)

@@ -231,7 +231,7 @@ def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> Non
     class Spoiling(CudaOps):
         def attention(self, projected: Tensor, batch: PackedBatch, *arguments: Any) -> Tensor:
             context = super().attention(projected, batch, *arguments)
-            context[batch.rows if batch.first_only else int(batch.lengths.sum()) :] = torch.nan
+            context[batch.rows if batch.read == "first" else int(batch.lengths.sum()) :] = torch.nan
             return context
 
     if family == "bert" and pooling == "mean":

@@ -1,6 +1,7 @@
 """The network on a real GPU. `make gpu` runs these tests; they are skipped on machines without one."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,13 +100,13 @@ def test_attention_has_the_same_bits_in_any_pack() -> None:
     whole = pack(pairs, device=network.device)
     projected = torch.randn(len(whole.ids), 3 * 64, device=network.device, dtype=torch.float16)
     for first_only in (False, True):
-        view = whole.of_first_tokens() if first_only else whole
+        view = replace(whole, read="first") if first_only else whole
         found = network.ops.attention(projected, view, 4)
         for row, start in enumerate(whole.first_token[: whole.rows].tolist()):
             alone = pack([pairs[whole.order[row]]], device=network.device, fill=False)
             end = start + int(whole.lengths[row])
             ours = network.ops.attention(
-                projected[start:end], alone.of_first_tokens() if first_only else alone, 4
+                projected[start:end], replace(alone, read="first") if first_only else alone, 4
             )
             assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
 
@@ -121,8 +122,8 @@ def test_attention_is_that_of_plain_torch(size: int, dtype: torch.dtype) -> None
         batch = pack([random_pair(rng, length, 90) for length in lengths], device=DEVICE)
         projected = torch.randn(len(batch.ids), 3 * heads * size, device=DEVICE).to(dtype)
         rows = torch.rand(batch.rows, heads, device=DEVICE)
-        for view in (batch, batch.of_first_tokens()):
-            count = batch.rows if view.first_only else sum(lengths)
+        for view in (batch, replace(batch, read="first")):
+            count = batch.rows if view.read == "first" else sum(lengths)
             for weights in (None, rows, rows[:1]):
                 for window in (None, 0, 5, 64, 70):
                     positions = Positions(window=window)

@@ -11,7 +11,7 @@ import torch
 from models.device import cpu_flags
 from models.ops import int8, kernel_library
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
-from models.ops.torch import activate
+from models.ops.torch import FUNCTIONS
 
 
 @pytest.fixture(params=["8 bits", "7 bits", "plain torch"])
@@ -81,7 +81,7 @@ def test_quantized_values_pass_from_one_product_to_the_next(activation: str, com
     inner = up(x)
 
     zero = round(9 / merged())
-    exact = activate(as_floats(first, up.quantize(x)[0], 128), activation) / 0.02 / merged() + zero
+    exact = FUNCTIONS[activation](as_floats(first, up.quantize(x)[0], 128)) / 0.02 / merged() + zero
     assert inner.dtype == torch.uint8
     assert (inner.double() - exact.clamp(0, 255 // merged())).abs().max() <= 0.5 + 4e-3
     torch.testing.assert_close(down(inner).double(), as_floats(second, inner, 9, 0.02), atol=1e-4, rtol=1e-4)

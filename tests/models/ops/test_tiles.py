@@ -13,7 +13,7 @@ from models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
 from models.ops.kernel_build import levels_of_machine
 from models.ops.kernels import Kernels
-from models.ops.torch import Norm, activate
+from models.ops.torch import FUNCTIONS, Norm
 
 needs_tiles = pytest.mark.skipif(
     not any(level.name == "amx" and not level.lacking(cpu_flags()) for level in levels_of_machine()),
@@ -54,7 +54,7 @@ def test_maps_are_rounded_once(ours: Kernels, inputs: int, outputs: int, rows: i
     exact = x.double() @ weight.double().T + bias.double()
     for activation in ("none", "gelu", "gelu_tanh"):
         linear = TileLinear(weight, bias, activation, None, ours)
-        assert_rounded(linear(x), activate(exact, activation))
+        assert_rounded(linear(x), FUNCTIONS[activation](exact))
     plain, gelu = (TileLinear(weight, bias, name, None, ours) for name in ("none", "gelu"))
     assert_rounded(plain(x, other), exact + other.double())
     assert_rounded(plain.times(gelu, x), exact * gelu(x).double())
@@ -128,7 +128,7 @@ def test_rows_and_columns_of_a_map(ours: Kernels) -> None:
     assert torch.equal(linear.weight, weight)
     assert torch.equal(linear.rows(some)(x), linear(x)[:, some])
     exact = x[:, some].double() @ weight[:, some].double().T + bias.double()
-    assert_rounded(linear.columns(some)(x[:, some]), activate(exact, "gelu"))
+    assert_rounded(linear.columns(some)(x[:, some]), FUNCTIONS["gelu"](exact))
 
 
 def an_integer_map(inputs: int, outputs: int) -> QuantizedMap:
@@ -149,7 +149,7 @@ def test_integer_maps_are_exact_until_they_are_rounded(
     x[:1] = 255
     residual = torch.randn(rows, outputs).bfloat16()
     steps = (x.double() - 100) @ integers.weight.double().T
-    exact = activate(steps * 0.5 * integers.weight_scale.double() + integers.bias.double(), activation)
+    exact = FUNCTIONS[activation](steps * 0.5 * integers.weight_scale.double() + integers.bias.double())
 
     to_floats = Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, kernels=ours)
     assert_rounded(to_floats(x), exact)

@@ -242,7 +242,7 @@ def test_a_pruned_checkpoint_keeps_its_shape_in_training(
     prune(tiny_checkpoint, tmp_path / "pruned", mask)
     metrics = tune(replace(options, base=str(tmp_path / "pruned")))
     trained = Classifier.load(options.out, "cpu", "float32")
-    assert (trained.config.kept_heads[0], trained.widths) == ((), (48, 64, 64))
+    assert (trained.config.kept_heads[0], trained.config.widths) == ((), (48, 64, 64))
     assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
 
 
