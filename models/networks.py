@@ -33,7 +33,7 @@ class Deberta(Bert):
         norm, distances = self.norm(tensors, DISTANCES_NORM), self.table(tensors, DISTANCES).float()
         distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
         self.distances = distances.flip(0)  # the key furthest to the left first
-        order = log_buckets(buckets, buckets, largest, self.config.max_positions - 1)
+        order = log_buckets(buckets, largest, self.config.max_positions - 1)
         self.order, self.straight = order.to(self.device), buckets // 2
         super().lay_out(tensors)
 
@@ -41,7 +41,7 @@ class Deberta(Bert):
         """Return a layer's keys and queries of distances, made by its maps as those of tokens are."""
         weights, biases = projection.weight.float().chunk(3), projection.bias.float().chunk(3)
         queries, keys = map(self._table, weights[:2], biases[:2])
-        return Positions(relative=Relative(keys, queries, self.order, self.straight, terms=3))
+        return Positions(relative=Relative((keys, queries, self.order), self.straight))
 
     def _table(self, weight: Tensor, bias: Tensor) -> Tensor:
         """Return what a map makes of the embeddings of distances, head by head: (h, W, d)."""

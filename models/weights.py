@@ -119,28 +119,23 @@ class Weights(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return float32 weights under our names; int8 weights as the floats they stand for."""
-        parts: dict[str, Linear | Norm | Tensor] = dict(self._parts)
-        tensors: dict[str, Tensor] = {}
+        parts = dict(self._parts)
+        tensors = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # pruned away
         for number, layer in enumerate(self.layers):
             prefix = layer_prefix(number)
             parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
             if layer.heads is not None:
                 parts[f"{prefix}attention.output.dense"] = layer.heads.output
-                projection = layer.heads.query_key_value
-                widths = self.config.projected(number)
-                weights, biases = (
-                    part.split_with_sizes(widths) for part in (projection.weight, projection.bias)
-                )
-                for i, name in enumerate(("query", "key", "value")):
-                    tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
-                    tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]
+                whole, widths = layer.heads.query_key_value, self.config.projected(number)
+                three = whole.weight.split_with_sizes(widths), whole.bias.split_with_sizes(widths)
+                for name, weight, bias in zip(PROJECTIONS, *three, strict=True):
+                    parts |= {f"{prefix}{name}.weight": weight, f"{prefix}{name}.bias": bias}
         for name, part in parts.items():
             if isinstance(part, Tensor):
-                tensors[name] = part
+                tensors[name] = part.float()
             else:
-                tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
-        empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
-        return empty | {name: tensor.float() for name, tensor in tensors.items()}
+                tensors |= {f"{name}.weight": part.weight.float(), f"{name}.bias": part.bias.float()}
+        return tensors
 
 
 def parameters_of(config: ModelConfig) -> int:

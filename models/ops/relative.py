@@ -22,74 +22,70 @@ _ROWS, _SPARE = 16, 32
 
 @dataclass(frozen=True, eq=False)
 class Relative:
-    """Additions of one layer's h heads to their scores.
+    """Additions of one layer's h heads to their scores: those of tables, of slopes, or both.
 
-    keys: (h, W, d), K of queries (content to position); queries: (h, W, d), Q of keys (position to content).
-    order: (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.
+    tables: K of queries (content to position), (h, W, d); Q of keys (position to content), (h, W, d); and
+        order, (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.
     straight: up to this distance, neighbouring distances have neighbouring rows.
-    terms: how many kinds of scores are summed up.
     slopes: (h,) float32. laid_out: what the function of this name made, with and without tiles.
     """
 
-    keys: Tensor | None = None
-    queries: Tensor | None = None
-    order: Tensor | None = None
+    tables: tuple[Tensor, Tensor, Tensor] | None = None
     straight: int = 0
-    terms: int = 1
     slopes: Tensor | None = None
     laid_out: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
 
     def only(self, heads: Sequence[int]) -> Self:
         """Return what some heads add. heads: their positions."""
-        index = torch.tensor(heads, dtype=torch.int64)
-        keys, queries, slopes = (
-            None if part is None else part[index.to(part.device)]
-            for part in (self.keys, self.queries, self.slopes)
-        )
-        return replace(self, keys=keys, queries=queries, slopes=slopes)
+        slopes, tables = self.slopes, self.tables
+        if slopes is not None:
+            slopes = slopes[torch.tensor(heads, device=slopes.device)]
+        if tables is not None:
+            index = torch.tensor(heads, device=tables[0].device)
+            tables = tables[0][index], tables[1][index], tables[2]
+        return replace(self, tables=tables, slopes=slopes)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of the tables."""
-        tables = [table for table in (self.keys, self.queries) if table is not None]
-        return sum(table.numel() * table.element_size() for table in tables)
+        """Return the bytes of the heads' tables."""
+        return 0 if self.tables is None else self.tables[0].nbytes + self.tables[1].nbytes
+
+    @property
+    def terms(self) -> int:
+        """Return how many kinds of scores are summed up before they are scaled."""
+        return 1 if self.tables is None else 3
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor | None:
         """Return what is added to q·kᵀ/√(d·terms), (…, h, n, n); None: nothing. query, key: (…, h, n, d)."""
         position = torch.arange(key.shape[-2], device=key.device)
         distance = position - position[:, None]
         found: Tensor | None = None
-        if self.order is not None:
-            row = self.order[distance + len(self.order) // 2].long()  # (n, n)
+        if self.tables is not None:
+            keys, queries, order = self.tables
+            row = order[distance + len(order) // 2].long()  # (n, n)
             scale = (query.shape[-1] * self.terms) ** -0.5
-            if self.keys is not None:
-                to_position = query @ self.keys.to(query.dtype).mT  # (…, h, n, W)
-                found = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
-            if self.queries is not None:
-                to_content = key @ self.queries.to(key.dtype).mT  # (…, h, n, W)
-                of_keys = to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
-                found = of_keys if found is None else found + of_keys
+            to_position = query @ keys.to(query.dtype).mT  # (…, h, n, W)
+            to_content = key @ queries.to(key.dtype).mT
+            found = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
+            found = found + to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
         if self.slopes is not None:
             slope = -self.slopes[:, None, None] * distance.abs()
             found = slope.to(query.dtype) if found is None else found + slope
         return found
 
 
-def log_buckets(span: int, buckets: int, largest: int, reach: int) -> Tensor:
-    """Return `Relative.order` for tables of 2·span rows: (2·reach + 1,) int32.
+def log_buckets(buckets: int, largest: int, reach: int) -> Tensor:
+    """Return the `order` of tables of 2·buckets rows: (2·reach + 1,) int32.
 
-    Without buckets (≤ 0) each distance has a row, and those beyond the span share the last one. With them,
-    the nearer half of the rows are single distances; the others grow by a factor, up to `largest`.
+    The nearer half of the rows are single distances; the others grow by a factor, up to `largest`.
     """
     distance = torch.arange(-reach, reach + 1)
-    bucket = distance
-    if buckets > 0 and largest > 0:
-        middle = buckets // 2
-        far = distance.abs().clamp(min=middle)
-        growth = torch.log(far / middle) / torch.log(torch.tensor((largest - 1) / middle))
-        beyond = torch.ceil(growth * (middle - 1)) + middle
-        bucket = torch.where(distance.abs() <= middle, distance, (beyond * distance.sign()).long())
-    return (bucket + span - 1).clamp(0, 2 * span - 1).int()
+    middle = buckets // 2
+    far = distance.abs().clamp(min=middle)
+    growth = torch.log(far / middle) / torch.log(torch.tensor((largest - 1) / middle))
+    beyond = torch.ceil(growth * (middle - 1)) + middle
+    bucket = torch.where(distance.abs() <= middle, distance, (beyond * distance.sign()).long())
+    return (bucket + buckets - 1).clamp(0, 2 * buckets - 1).int()
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -115,25 +111,19 @@ def laid_out(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) 
     """
     if (found := relative.laid_out.get(tiles)) is not None:
         return ctypes.addressof(found[0])
-    table = relative.queries if relative.keys is None else relative.keys
-    rows, slopes, per_unit = 0 if table is None else table.shape[1], relative.slopes, 4 // dtype.itemsize
-    steps = size // per_unit
+    per_unit = 4 // dtype.itemsize  # numbers in a unit of 32 bits
+    steps, width, reach = size // per_unit, 0, 0
     steps += -steps % 16 if tiles and per_unit == 2 else 0
-    width = rows + -rows % _ROWS + _SPARE
-    keys, queries = (_units(table, width, steps * per_unit) for table in (relative.keys, relative.queries))
-    keys = None if keys is None else keys.mT.contiguous()
-    parts = keys, queries, relative.order, None if slopes is None else slopes.contiguous()
+    parts: list[Tensor | None] = [None, None, None]
+    if relative.tables is not None:
+        *tables, order = relative.tables
+        rows, reach = tables[0].shape[1], len(order) // 2
+        width = rows + -rows % _ROWS + _SPARE
+        fill = 0, steps * per_unit - tables[0].shape[2], 0, width - rows
+        keys, queries = (F.pad(table, fill).contiguous().view(torch.int32) for table in tables)
+        parts = [keys.mT.contiguous(), queries, order]  # (h, steps, width), (h, width, steps)
+    parts.append(None if relative.slopes is None else relative.slopes.contiguous())
     addresses = (None if part is None else part.data_ptr() for part in parts)
-    reach = 0 if relative.order is None else len(relative.order) // 2
     found = _Relative(*addresses, width, steps, reach, relative.straight, relative.terms), parts
     relative.laid_out[tiles] = found
     return ctypes.addressof(found[0])
-
-
-def _units(table: Tensor | None, width: int, columns: int) -> Tensor | None:
-    """Return a table of heads, filled up with zeros, as numbers of 32 bits: (h, width, steps)."""
-    if table is None:
-        return None
-    return (
-        F.pad(table, (0, columns - table.shape[2], 0, width - table.shape[1])).contiguous().view(torch.int32)
-    )

@@ -47,10 +47,10 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
     pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in LENGTHS]
     batch, tokens, width = pack(pairs, device=ops.device), sum(LENGTHS), HEADS * size
     angles = rotations(100.0, 2 * max(LENGTHS), size, ops.device)
-    order = log_buckets(SPAN, SPAN, 60, max(LENGTHS) - 1).to(ops.device)
+    order = log_buckets(SPAN, 60, max(LENGTHS) - 1).to(ops.device)
     slopes = torch.tensor(alibi_slopes(HEADS), device=ops.device)
     tables = random(2, HEADS, 2 * SPAN, size)
-    relative = Relative(tables[0], tables[1], order, SPAN // 2, 3, slopes)
+    relative = Relative((tables[0], tables[1], order), SPAN // 2, slopes)
     projected, weights = random(len(batch.ids), 3 * width), random(batch.rows, HEADS).float()
     for some, positions in (
         (None, PLAIN_POSITIONS),

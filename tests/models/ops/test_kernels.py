@@ -145,21 +145,16 @@ def test_attention_of_rotated_neighbours_is_torchs(
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize(("heads", "size"), [(3, 16), (2, 48), (2, 64)])
-@pytest.mark.parametrize("kinds", ["keys", "queries", "both", "single", "slopes"])
+@pytest.mark.parametrize("kind", ["tables", "slopes"])
 def test_attention_to_distances_is_torchs(
-    ours: Kernels, dtype: torch.dtype, heads: int, size: int, kinds: str
+    ours: Kernels, dtype: torch.dtype, heads: int, size: int, kind: str
 ) -> None:
     projected, offsets = packed(LENGTHS, heads, size, dtype)
     span, reach = 20, max(LENGTHS) - 1
     tables = torch.randn(2, heads, 2 * span, size, generator=torch.Generator().manual_seed(2)).to(dtype)
-    relative = Relative(
-        keys=None if kinds in ("queries", "slopes") else tables[0],
-        queries=None if kinds in ("keys", "slopes") else tables[1],
-        order=None if kinds == "slopes" else log_buckets(span, -1 if kinds == "single" else span, 300, reach),
-        straight=span - 1 if kinds == "single" else span // 2,
-        terms=3,
-        slopes=torch.tensor(alibi_slopes(heads)) if kinds == "slopes" else None,
-    )
+    relative = Relative(slopes=torch.tensor(alibi_slopes(heads)))
+    if kind == "tables":
+        relative = Relative((tables[0], tables[1], log_buckets(span, 300, reach)), span // 2)
     positions = Positions(relative=relative)
     exact = torch.zeros(len(projected), heads * size)
     for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
