@@ -59,7 +59,7 @@ def read_form(value: str) -> str | dict[str, Any]:
 
     from models.errors import ModelError, reading_problem
     from models.files import read_text
-    from models.masks.forms import KEYS
+    from models.masks.grammar import KEYS
 
     text = value.strip()
     if text.startswith("{"):

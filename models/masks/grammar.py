@@ -1,14 +1,16 @@
-"""The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`. The JSON forms are in `forms`."""
+"""The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`, and the JSON forms `off`, `keep` and
+`weights`, beside which `skip` and, if the mask is stored, `units` may stand."""
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from decimal import Context, Decimal
 from itertools import chain, groupby
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, Strict, StrictInt, ValidationError
 
 from models.errors import InvalidMask
 
@@ -33,20 +35,30 @@ _RANDOM = re.compile(r"([^@/]*)@([^/]*)(?:/(.*))?", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
-class Parts(NamedTuple):
-    """The content of a mask: the weights of the heads, the layers it skips, and the units it switches off.
+Parts = tuple[Weights, npt.NDArray[np.bool_], Heads | None]
+"""The content of a mask: weights of its heads; the layers that it skips, (layers,) bool; and the units that it
+switches off, None if it says nothing about units."""
 
-    skipped: (layers,) bool. units_off: (layers, units) bool; None if the mask says nothing about units.
-    """
+HOLDS = {
+    "off": "pairs of integers [layer, head]",
+    "keep": "pairs of integers [layer, head]",
+    "weights": "a list for each layer, of a number from 0 to 1 for each head",
+    "skip": "the numbers of layers",
+    "units": "the units that are off, such as '0.0-15,3.*'",
+}
+_HEADS = ("off", "keep", "weights")
+KEYS = tuple(HOLDS)
+"""The keys of a JSON form."""
 
-    weights: Weights
-    skipped: npt.NDArray[np.bool_]
-    units_off: npt.NDArray[np.bool_] | None = None
 
+class _Form(BaseModel):
+    """A JSON form whose numbers may be wrong for the model."""
 
-def off_weights(heads: Heads) -> Weights:
-    """Return the weights that switch these heads off and keep all others."""
-    return np.where(heads, np.float32(0), np.float32(1))
+    off: list[tuple[StrictInt, StrictInt]] = []
+    keep: list[tuple[StrictInt, StrictInt]] = []
+    weights: list[list[Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]]] = []
+    skip: list[StrictInt] = []
+    units: str = ""
 
 
 def stored_name(form: object) -> str | None:
@@ -55,25 +67,83 @@ def stored_name(form: object) -> str | None:
     return spec[1:] if spec.startswith("@") else None
 
 
-def from_spec(spec: str, shape: tuple[int, int]) -> Parts:
-    """Return what a spec such as `2.3,4.*,skip:6-11` says.
+def parts_of(value: object, shape: tuple[int, int], units: int | None = None) -> Parts:
+    """Return what a spec such as `2.3,4.*` or a JSON form says.
 
-    shape: (layers, heads) of the model. Raises InvalidMask: one sentence that says what is wrong, where, and
-    the valid range.
+    shape: (layers, heads) of the model. units: how many units each layer's feed-forward network has, for a
+    stored mask, which may switch some off; None: the mask may not. Raises InvalidMask: one sentence that says
+    what is wrong, where, and the valid range.
     """
+    if isinstance(value, str):
+        return _from_spec(value, shape)
+    if not isinstance(value, Mapping):
+        raise InvalidMask(
+            f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
+        )
+    form, heads = _read(value), [key for key in value if key in _HEADS]
+    skipped = np.zeros(shape[0], dtype=np.bool_)
+    for number, layer in enumerate(form.skip):
+        skipped[index_of(layer, "layer", shape, f" (skip[{number}])")] = True
+    weights = _weights(heads[0], form, shape) if heads else np.ones(shape, dtype=np.float32)
+    if "units" not in value:
+        return weights, skipped, None
+    if units is None:
+        raise InvalidMask("'units' is allowed in stored masks only; name one as @name")
+    try:
+        return weights, skipped, _listed(_items(form.units), (shape[0], units), "unit")
+    except InvalidMask as error:
+        raise InvalidMask(f"units: {error}") from None
+
+
+def _read(value: Mapping[str, object]) -> _Form:
+    if not value or sum(key in _HEADS for key in value) > 1 or not all(key in KEYS for key in value):
+        keys = ", ".join(shown(key) for key in list(value)[:4]) or "no key"
+        raise InvalidMask(
+            f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"
+        )
+    for key, part in value.items():
+        if isinstance(part, Sized):
+            check_length(part, repr(key), "entries")
+    try:
+        return _Form.model_validate(value)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name, *indices = map(str, wrong["loc"])
+        where = "".join([name, *(f"[{index}]" for index in indices)])
+        raise InvalidMask(f"{where} is {shown(wrong['input'])}; {name!r} holds {HOLDS[name]}") from None
+
+
+def _weights(key: str, form: _Form, shape: tuple[int, int]) -> Weights:
+    """Return the heads' weights, (layers, heads), that one of the keys gives."""
+    if key == "weights":
+        sizes: Sequence[int] = [len(row) for row in form.weights]
+        if sizes != [shape[1]] * shape[0]:
+            raise InvalidMask(
+                f"'weights' holds {HOLDS[key]}: this model has {shape[0]} layers of {shape[1]} heads, not "
+                f"{len(sizes)} of {' or '.join(map(str, sorted(set(sizes))[:3])) or 'none'}"
+            )
+        return np.array(form.weights, dtype=np.float32)
+    heads = np.zeros(shape, dtype=np.bool_)
+    for number, (layer, head) in enumerate(form.off or form.keep):
+        where = f" ({key}[{number}])"
+        heads[index_of(layer, "layer", shape, where), index_of(head, "head", shape, where)] = True
+    return (heads if key == "keep" else ~heads).astype(np.float32)
+
+
+def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
+    """Return what a spec such as `2.3,4.*,skip:6-11` says."""
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
-    skipped = np.zeros(shape[0], dtype=np.bool_)
-    off = np.zeros(shape, dtype=np.bool_)
+    off, skipped = np.zeros(shape, dtype=np.bool_), np.zeros(shape[0], dtype=np.bool_)
     if spec != "none":
-        for item in items(spec):
+        for item in _items(spec):
             if item.text.startswith("skip:"):
                 skipped[_skipped(item, shape)] = True
-        rest = (item for item in items(spec) if not item.text.startswith("skip:"))
+        rest = (item for item in _items(spec) if not item.text.startswith("skip:"))
         if first := next(rest, None):
             off = _off(first, rest, shape)
-    return Parts(off_weights(off), skipped)
+    return (~off).astype(np.float32), skipped, None
 
 
 class _Item(NamedTuple):
@@ -89,7 +159,7 @@ class _Item(NamedTuple):
         return "" if self.is_only else f" (item {self.number}, {shown(self.text)})"
 
 
-def items(text: str) -> Iterator[_Item]:
+def _items(text: str) -> Iterator[_Item]:
     """Yield the items of a list one by one.
 
     Thousands kept at once would make Python search the whole process for garbage while a request waits.
@@ -114,16 +184,16 @@ def _off(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads
     """Return the heads that the items of a spec switch off; items that skip layers are not among them."""
     if first.text.startswith("keep:"):
         kept = first._replace(text=first.text.removeprefix("keep:").strip(_SPACES))
-        return ~listed(chain([kept], others), shape)
+        return ~_listed(chain([kept], others), shape)
     if first.text.startswith("random:"):
         return _random(first, others, shape)
-    return listed(chain([first], others), shape)
+    return _listed(chain([first], others), shape)
 
 
-def listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
+def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
     """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
 
-    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `from_spec` does.
+    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `parts_of` does.
     """
     heads = np.zeros(shape, dtype=np.bool_)
     for item in items:
@@ -190,7 +260,7 @@ def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> He
             )
         heads = np.ones(shape, dtype=np.bool_)
     else:
-        heads = listed(chain([first._replace(text=candidates.strip(_SPACES))], others), shape)
+        heads = _listed(chain([first._replace(text=candidates.strip(_SPACES))], others), shape)
     pairs = [(int(layer), int(head)) for layer, head in np.argwhere(heads)]
     # Decimal, because 0.145 of 100 heads is 14.5 and rounds up; in binary it is less and rounds down.
     exact = Context(prec=len(fraction) + 20)

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidMask
-from models.masks.forms import parts_of
-from models.masks.grammar import canonical, canonical_skip, check_length, shown, stored_name
+from models.masks.grammar import canonical, canonical_skip, check_length, parts_of, shown, stored_name
 
 _NO_MASKS: Mapping[str, HeadMask] = MappingProxyType({})
 
@@ -78,8 +77,8 @@ class HeadMask:
                 names = ", ".join(sorted(stored)[:20]) or "none"
                 raise InvalidMask(f"no mask is stored as {shown(name)}; this model's stored masks: {names}")
             return stored[name]
-        parts = parts_of(value, (layers, heads), units)
-        return cls(parts.weights, tuple(np.flatnonzero(parts.skipped).tolist()), parts.units_off)
+        weights, skipped, units_off = parts_of(value, (layers, heads), units)
+        return cls(weights, tuple(np.flatnonzero(skipped).tolist()), units_off)
 
     @classmethod
     def none(cls, layers: int, heads: int) -> HeadMask:

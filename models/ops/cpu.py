@@ -22,7 +22,6 @@ from models.ops.torch import (
     Norm,
     Positions,
     TorchOps,
-    nbytes,
     normed,
 )
 
@@ -128,7 +127,7 @@ class TileLinear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight and bias."""
-        return nbytes(self._weight, self.bias, *self._factors)
+        return self._weight.nbytes + self.bias.nbytes + self._factors[0].nbytes
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
         return TileLinear(weight, bias, self.activation, self.norm, self._kernels)

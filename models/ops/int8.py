@@ -29,7 +29,7 @@ from torch import Tensor
 from models.device import cpu_flags
 from models.ops.cpu import CHECKED_TORCH, FUSED, fits
 from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Tensors, nbytes, normed
+from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Tensors, normed
 
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
@@ -223,7 +223,7 @@ class Int8Linear(Linear):
     def nbytes(self) -> int:
         """Return the bytes of weight, scales and bias."""
         parts = self._weight, self._scale, self._bias, self._multiplier, self._shift, *(self._of_tiles or ())
-        return nbytes(*parts)
+        return sum(part.nbytes for part in parts if part is not None)
 
     def rows(self, index: Tensor) -> Int8Linear:
         """Return the map with only the outputs `index`, (n,) int64."""

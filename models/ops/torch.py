@@ -90,7 +90,7 @@ class Linear:
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight and bias."""
-        return nbytes(self._weight, self.bias)
+        return self._weight.nbytes + self.bias.nbytes
 
     def rows(self, index: Tensor) -> Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
@@ -316,8 +316,3 @@ def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
     parts: (T, 3, h, d), queries, keys and values; rotation: (T, d), rows of `rotations`.
     """
     return torch.cat([turned(parts[:, :2], rotation[:, None, None]), parts[:, 2:]], 1)
-
-
-def nbytes(*tensors: Tensor | None) -> int:
-    """Return the bytes that these tensors take up."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
