@@ -75,9 +75,7 @@ class Network(Weights):
         names = [name for name, _ in expected_shapes(config) if is_stored(name)]
         self.parameters = parameters_of(config)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
-        self.selector = Selector(
-            self.layers, config.kept_heads, config.num_heads, self.ops, copies=not deterministic
-        )
+        self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
         self.max_pack_tokens: int | None = None
         if self.ops.max_pack_bytes is not None:
             inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)

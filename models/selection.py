@@ -9,7 +9,7 @@ everything that is off in a deterministic network.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from models.batch import to_device
+from models.checkpoint.config import ModelConfig
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.rows import Masks, RowMasks
 from models.ops.torch import TorchOps
@@ -51,25 +52,23 @@ class Chosen:
 class Selector:
     """Chooses what each layer computes. Threads may share it.
 
-    kept_heads: for each layer the heads that pruning left, numbered as masks number them.
     copies: whether weights may be copied without what is off.
     """
 
     def __init__(
         self,
         layers: Sequence[Layer],
-        kept_heads: Sequence[tuple[int, ...]],
-        num_heads: int,
+        config: ModelConfig,
         ops: TorchOps,
         *,
         copies: bool,
     ) -> None:
         self._layers = layers
         self._everything: Sequence[Chosen | None] = [Chosen(layer.heads, layer.units) for layer in layers]
-        self._kept_heads = [np.array(kept, np.int64) for kept in kept_heads]
+        self._kept_heads = [np.array(kept, np.int64) for kept in config.kept_heads]
         self._device = ops.device
         self._copies = copies
-        self._step = max(1, num_heads // HEAD_COUNTS) if ops.device.type == "cpu" else 1
+        self._step = max(1, config.num_heads // HEAD_COUNTS) if ops.device.type == "cpu" else 1
         self.cache = WeightCache(max_bytes=0, finish=ops.synchronize)
         self.make_room(sliced=1)
 
@@ -95,27 +94,25 @@ class Selector:
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
         least, most = weights.min(0), weights.max(0)
         on, weighted = (least != 0) | (most != 0), (least != 1) | (most != 1)
-        chosen = list[Chosen | None](self._everything)
+        heads: dict[int, MultiHeadAttention | None] = {}
         columns: dict[int, npt.NDArray[np.int64]] = {}
         """The heads of each layer that have weights, counted through all layers."""
         for number in range(len(self._layers)):
-            if number in masks.skipped:
-                chosen[number] = None
-                continue
-            heads, which = self._heads(number, on[number], sliced=sliced)
-            if weighted[number, which].any():
-                columns[number] = number * weights.shape[2] + which
-            units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
-            chosen[number] = Chosen(heads, units, None, unit_weights)
+            if number not in masks.skipped:
+                heads[number], which = self._heads(number, on[number], sliced=sliced)
+                if weighted[number, which].any():
+                    columns[number] = number * weights.shape[2] + which
+        head_weights: dict[int, Tensor] = {}
         if columns:  # one copy brings all weights to the device
             every, index = weights.reshape(len(weights), -1), np.concatenate(list(columns.values()))
             some = every if len(index) == every.shape[1] else every[:, index]
             (moved,) = to_device([some], self._device, torch.float32)
             sizes = [len(each) for each in columns.values()]
-            for number, head_weights in zip(columns, moved.split_with_sizes(sizes, 1), strict=True):
-                one = chosen[number]
-                assert one is not None
-                chosen[number] = replace(one, head_weights=head_weights)
+            head_weights = dict(zip(columns, moved.split_with_sizes(sizes, 1), strict=True))
+        chosen = list[Chosen | None]([None] * len(self._layers))
+        for number, some_heads in heads.items():
+            units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
+            chosen[number] = Chosen(some_heads, units, head_weights.get(number), unit_weights)
         return chosen
 
     def _heads(

@@ -36,8 +36,8 @@ _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 Parts = tuple[Weights, npt.NDArray[np.bool_], Heads | None]
-"""The content of a mask: weights of its heads; the layers that it skips, (layers,) bool; and the units that it
-switches off, None if it says nothing about units."""
+"""The content of a mask: weights of its heads; the layers that it skips, (layers,) bool; and the units that
+it switches off, None if it says nothing about units."""
 
 HOLDS = {
     "off": "pairs of integers [layer, head]",
