@@ -69,7 +69,7 @@ class DecoderNetwork(Network):
         assert how is not None
         self.how = how
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
-        self.layers = [self.pre_norm_layer(tensors, number) for number in range(self.config.num_layers)]
+        self.layers = [self.layer(tensors, number) for number in range(self.config.num_layers)]
         self.final_norm = self.norm(tensors, "bert.final_norm")
         name = "classifier.weight"
         self.classifier = self.part(name, self.ops.get(tensors, name, torch.float32))

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.shapes import expected_shapes, layer_prefix
+from models.checkpoint.shapes import expected_shapes
 from models.graphs import Graphs
 from models.layer import Layer
 from models.masks.rows import Masks, RowMasks, rows_of
@@ -91,20 +91,6 @@ class Network(Weights):
     @abstractmethod
     def lay_out(self, tensors: Tensors) -> None:
         """Make `layers` and everything else that holds weights."""
-
-    def pre_norm_layer(self, tensors: Tensors, number: int, *, norms_input: bool = True) -> Layer:
-        """Lay out a layer whose halves normalise what they read, not what they add to.
-
-        norms_input: whether what enters the layer is normalised for its attention.
-        """
-        prefix = layer_prefix(number)
-        return Layer(
-            heads=self.heads(tensors, number),
-            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            units=self.units(tensors, number),
-            attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if norms_input else None,
-            feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
-        )
 
     @abstractmethod
     def embed(self, batch: PackedBatch) -> Tensor:
@@ -218,10 +204,8 @@ class Network(Weights):
 
 
 class Bert(Network):
-    """BERT with a classifier on the first token, and the families whose network is the same."""
-
-    widens_first = False
-    """Whether embeddings of another width than the layers' are widened before they are normalised."""
+    """BERT and ModernBERT with a classifier on the first token or on the mean of all, and the families whose
+    network is the same."""
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make embeddings, layers and classifier."""
@@ -237,19 +221,14 @@ class Bert(Network):
         self.widen: Linear | None = None
         if config.embedding_size != config.hidden_size:
             self.widen = self.linear(tensors, "bert.embeddings_project")
-        self.layers = [self._layer(tensors, number) for number in range(config.num_layers)]
+        self.layers = [self.layer(tensors, number) for number in range(config.num_layers)]
         self.pooler = self.linear(tensors, "bert.pooler.dense", torch.float32)
+        self.pooler_norm: Norm | None = None
+        if config.pre_norm:
+            self.reads = "all" if config.pools_mean else "first"
+            self.final_norm = self.norm(tensors, "bert.final_norm")
+            self.pooler_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
         self.classifier = self.linear(tensors, "classifier", torch.float32)
-
-    def _layer(self, tensors: Tensors, number: int) -> Layer:
-        prefix = layer_prefix(number)
-        norm = self.norm(tensors, f"{prefix}attention.output.LayerNorm")
-        return Layer(
-            heads=self.heads(tensors, number, norm),
-            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            attention_norm=norm,
-            units=self.units(tensors, number, self.norm(tensors, f"{prefix}output.LayerNorm")),
-        )
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
@@ -261,40 +240,13 @@ class Bert(Network):
             x = x + F.embedding(batch.positions, self.position_embeddings)
         if self.widen is None:
             return self.embedding_norm(x)
-        return self.embedding_norm(self.widen(x)) if self.widens_first else self.widen(self.embedding_norm(x))
+        is_deberta = self.config.distances is not None
+        return self.embedding_norm(self.widen(x)) if is_deberta else self.widen(self.embedding_norm(x))
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """Apply pooler and classifier to first tokens. (n, D) → (n, labels) float32."""
-        return self.classifier(FUNCTIONS[self.config.head_activation](self.pooler(pooled.float())))
-
-
-class ModernBert(Network):
-    """ModernBERT with a classifier on the first token or on the mean of all tokens."""
-
-    def lay_out(self, tensors: Tensors) -> None:
-        """Make the layers, embeddings and classifier."""
-        config = self.config
-        self.reads = "all" if config.pools_mean else "first"
-        self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
-        self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
-        # What enters the first layer is normalised already.
-        self.layers = [
-            self.pre_norm_layer(tensors, number, norms_input=number > 0)
-            for number in range(config.num_layers)
-        ]
-        self.final_norm = self.norm(tensors, "bert.final_norm")
-        self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
-        self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
-        self.classifier = self.linear(tensors, "classifier", torch.float32)
-
-    def embed(self, batch: PackedBatch) -> Tensor:
-        """Return word embeddings, normalised: (T, D)."""
-        return self.embedding_norm(F.embedding(batch.ids, self.word_embeddings))
-
-    def classify(self, pooled: Tensor) -> Tensor:
-        """Apply the dense layer, its norm and the classifier. (n, D) → (n, labels) float32."""
-        dense = FUNCTIONS[self.config.head_activation](self.dense(pooled.float()))
-        return self.classifier(self.dense_norm(dense))
+        """Apply pooler, its norm if it has one, and classifier. (n, D) → (n, labels) float32."""
+        x = FUNCTIONS[self.config.head_activation](self.pooler(pooled.float()))
+        return self.classifier(x if self.pooler_norm is None else self.pooler_norm(x))
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

@@ -14,7 +14,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
 from models.decoder import DecoderNetwork
-from models.network import Bert, ModernBert, Network
+from models.network import Bert, Network
 from models.ops.relative import Relative, alibi_slopes, log_buckets
 from models.ops.torch import Linear, Norm, Positions, Tensors, TorchOps
 
@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 class Deberta(Bert):
     """DeBERTa-v2 with a classifier on the first token."""
-
-    widens_first = True
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings of distances and of tokens, layers and classifier."""
@@ -61,7 +59,7 @@ class AlibiBert(Bert):
 
 NETWORKS: dict[str, type[Network]] = {
     "bert": Bert,
-    "modernbert": ModernBert,
+    "modernbert": Bert,
     "deberta": Deberta,
     "alibi": AlibiBert,
     "decoder": DecoderNetwork,

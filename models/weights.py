@@ -112,6 +112,25 @@ class Weights(ABC):
             gate=self.part(gate, self.map(tensors, gate, reads=up)) if gated else None,
         )
 
+    def layer(self, tensors: Tensors, number: int) -> Layer:
+        """Lay out a layer, whose norms stand before its halves or after them."""
+        config, prefix = self.config, layer_prefix(number)
+
+        def norm(name: str, *, exists: bool) -> Norm | None:
+            return self.norm(tensors, f"{prefix}{name}.LayerNorm") if exists else None
+
+        # What enters ModernBERT's first layer is normalised already.
+        reads_normed = config.pre_norm and (number > 0 or config.decoder is not None)
+        attention_norm = norm("attention.output", exists=not config.pre_norm)
+        return Layer(
+            heads=self.heads(tensors, number, attention_norm),
+            attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+            units=self.units(tensors, number, norm("output", exists=not config.pre_norm)),
+            attention_input_norm=norm("attention", exists=reads_normed),
+            attention_norm=attention_norm,
+            feed_forward_input_norm=norm("intermediate", exists=config.pre_norm),
+        )
+
     def parameters_off(self, mask: HeadMask) -> int:
         """Return how many weights belong to the heads, units and layers that a mask switches off."""
         whole, smaller = (parameters_of(config) for config in (self.config, self.config.under(mask)))
