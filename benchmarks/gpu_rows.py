@@ -24,8 +24,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.network import Network
 from models.networks import build
-from models.ops.cuda import CudaOps
-from models.ops.torch import Linear, Norm, TorchOps
+from models.ops.torch import CudaOps, Linear, Norm, TorchOps
 from models.quality.labelled import read_pairs
 
 PRODUCTS = 20

@@ -66,15 +66,15 @@ class PackedBatch:
     ids, positions, segments: (T or more,) int64. row_of_token: the sequence of each token, same shape.
     first_token: (B or more,) int64, the index of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
-    longest: the length of the longest sequence. lengths: (B,) numpy int64.
+    lengths: (B,) numpy int64, ascending.
     order: (B,) numpy int64, the caller's index of each packed sequence; of one of a prefix's pairs.
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
     prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
         −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
-    any_lengths: a CUDA graph computes this batch, and others of its shapes: `longest` is the longest that
-        they may have, `lengths` and `order` mean nothing.
+    any_lengths: a CUDA graph computes this batch, and others of its shapes: `lengths`, `order` and `answers`
+        mean nothing.
     """
 
     ids: Tensor
@@ -83,7 +83,6 @@ class PackedBatch:
     row_of_token: Tensor
     first_token: Tensor
     offsets: Tensor
-    longest: int
     lengths: np.ndarray
     order: np.ndarray
     answers: Tensor
@@ -122,7 +121,7 @@ class PackedBatch:
         batch has `any_lengths`."""
         if self.any_lengths:
             rows = len(self.first_token)
-            return range(rows), range(rows if self.longest > tokens else 0)
+            return range(rows), range(rows if len(self.ids) > tokens else 0)
         border = int(self.lengths.searchsorted(tokens, side="right"))
         return range(border), range(border, self.rows)
 
@@ -192,7 +191,6 @@ def pack(
         row_of_token=row,
         first_token=first_token,
         offsets=borders.int(),
-        longest=int(lengths[-1]),
         lengths=lengths,
         order=row_of_pair,
         answers=answers,

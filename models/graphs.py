@@ -124,7 +124,7 @@ class Graphs:
             # The stream's context also brings the thread back to its stream if a capture fails.
             with _capturing, torch.cuda.device(self._device), torch.cuda.stream(stream):
                 inputs = {name: getattr(batch, name).clone() for name in INPUTS}
-                static = replace(batch, **inputs, longest=len(batch.ids), any_lengths=True)
+                static = replace(batch, **inputs, any_lengths=True)
                 chosen = [_with_own_weights(one, len(batch.first_token)) for one in selection]
                 self._compute(static, chosen)  # kernels are compiled and loaded outside the capture
                 with torch.cuda.graph(

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from models.checkpoint.config import ModelConfig
 from models.ops import kernel_library
 from models.ops.cpu import CpuOps
 from models.ops.kernels import DTYPES
-from models.ops.torch import TorchOps
+from models.ops.torch import CudaOps, TorchOps
+from models.ops.trial import disagreement
 
 __all__ = ["TorchOps", "choose"]
+
+HEAD_SIZES = (16, 32, 64, 128)
+"""Sizes of the heads that our Triton kernel computes."""
+
+log = logging.getLogger(__name__)
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
     if device.type == "cpu":
         return CpuOps(dtype, kernel_library.best() if dtype in DTYPES else None)
-    if device.type == "cuda":
-        from models.ops import cuda  # its kernel takes as long to import as torch itself
+    return (
+        choose_on_gpu(config.head_size, device, dtype) if device.type == "cuda" else TorchOps(device, dtype)
+    )
 
-        return cuda.choose(config.head_size, device, dtype)
-    return TorchOps(device, dtype)
+
+def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> CudaOps:
+    """Return the fastest operators that work on this GPU for heads of this size."""
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    if not is_half or head_size not in HEAD_SIZES or torch.cuda.get_device_capability(device) < (8, 0):
+        return CudaOps(device, dtype)
+    try:
+        # Triton takes as long to import as torch, and not every build of torch comes with it.
+        from models.ops.triton import TritonOps
+
+        ops = TritonOps(device, dtype)
+        problem = disagreement(ops, head_size)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a compiler or a driver raises
+        problem, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    if problem is None:
+        return ops
+    log.warning("the GPU is not as fast as it could be: our Triton kernels are not used: %s", problem[:200])
+    return CudaOps(device, dtype)

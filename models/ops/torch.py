@@ -286,6 +286,17 @@ class TorchOps:
         return attention_probabilities(query, key, bias, scale) @ value
 
 
+class CudaOps(TorchOps):
+    """One GPU, any number format: torch's fused attention over padded groups of sequences.
+
+    No operators for a GPU wait for it: no value is read on the host, and every copy to the GPU starts in
+    pinned memory. So a pass can be captured as a CUDA graph (`models.graphs`).
+    """
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
+
+
 def attention_probabilities(
     query: Tensor, key: Tensor, bias: Tensor | None = None, scale: float | None = None
 ) -> Tensor:

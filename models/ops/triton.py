@@ -1,7 +1,7 @@
 """Kernels for half precision on a GPU: attention over packs, layer normalisation of a sum, and GELU.
 
 They are written in Triton (https://triton-lang.org), which compiles them for the GPU at hand and needs a C
-compiler. `models.ops.cuda.choose` compares them with torch's plain operators before they are used.
+compiler. `models.ops.choose_on_gpu` compares them with torch's plain operators before they are used.
 Attention follows Milakov & Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention-2 (Dao
 2023, https://arxiv.org/abs/2307.08691): scores never leave the chip.
 """
@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.cuda import CudaOps
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, rotated
+from models.ops.torch import PLAIN_POSITIONS, CudaOps, Linear, Norm, Positions, rotated
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -207,7 +206,8 @@ class TritonOps(CudaOps):
             if not sequences:
                 continue
             block = BLOCK if long else SHORT
-            blocks = -(-batch.longest // block) if long and not first_only else 1
+            longest = len(batch.ids) if batch.any_lengths else int(batch.lengths[-1])
+            blocks = -(-longest // block) if long and not first_only else 1
             with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
                 attention_kernel[(len(sequences) * heads, blocks)](
                     *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),

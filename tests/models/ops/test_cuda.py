@@ -17,9 +17,8 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
 from models.network import Bert, Network
-from models.ops import cuda
-from models.ops.cuda import CudaOps
-from models.ops.torch import TorchOps
+from models.ops import choose_on_gpu
+from models.ops.torch import CudaOps, TorchOps
 from models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
@@ -206,7 +205,7 @@ def test_a_gpu_on_which_our_kernels_do_not_work_computes_in_padded_groups(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setitem(sys.modules, "models.ops.triton", None)  # torch came without Triton
-    assert type(cuda.choose(16, CPU, torch.bfloat16)) is CudaOps
+    assert type(choose_on_gpu(16, CPU, torch.bfloat16)) is CudaOps
     assert [record.getMessage() for record in caplog.records] == [
         "the GPU is not as fast as it could be: our Triton kernels are not used: "
         "import of models.ops.triton halted; None in sys.modules",

@@ -13,7 +13,7 @@ from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.network import Bert, Network
 from models.networks import build
-from models.ops.cuda import choose
+from models.ops import choose_on_gpu as choose
 from models.ops.torch import FUNCTIONS, Positions, TorchOps
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
