@@ -1,6 +1,6 @@
 """The classifier: a checkpoint that scores query–title pairs under head masks."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -165,7 +165,7 @@ class Classifier:
         """Return the window. Longer pairs are truncated, the longer text first."""
         return self.tokenizer.max_tokens
 
-    @property
+    @cached_property
     def all_heads(self) -> HeadMask:
         """Return the mask that keeps every head of this model."""
         return HeadMask.none(self.num_layers, self.num_heads)
@@ -195,20 +195,18 @@ class Classifier:
         else:
             chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
             encoded = [row for pair in chunked for row in pair.rows]
-            if isinstance(masks, list):
+            if masks is not None:
                 masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
         logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
 
         def run(rows: Sequence[int]) -> np.ndarray:
-            chosen = [masks[i] for i in rows] if isinstance(masks, list) else masks
-            of_rows = None if chosen is None else RowMasks.of(chosen)
+            of_rows = None if masks is None else RowMasks.of([masks[i] for i in rows])
             return self.forward([encoded[i] for i in rows], of_rows)
 
         lengths, beginnings = [len(pair.ids) for pair in encoded], None
         if self.shares_beginnings:
-            keys = [id(mask) for mask in masks] if isinstance(masks, list) else [None] * len(encoded)
-            beginnings = self.beginnings(encoded, keys)
-        for group in by_structure(masks) if isinstance(masks, list) else [range(len(encoded))]:
+            beginnings = self.beginnings(encoded, [None] * len(encoded) if masks is None else map(id, masks))
+        for group in [range(len(encoded))] if masks is None else by_structure(masks):
             for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
                 logits[rows] = in_halves(run, rows, self.network.device)
         if not chunked:
@@ -243,7 +241,7 @@ class Classifier:
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def beginnings(self, pairs: Sequence[EncodedPair], masks: Sequence[Hashable]) -> list[Beginning]:
+    def beginnings(self, pairs: Sequence[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning]:
         """Return what a decoder's pairs begin with under masks, of which these are keys.
 
         A pass computes equal beginnings once.
@@ -272,20 +270,15 @@ class Classifier:
         batch = pack([pair], device=network.device, deterministic=network.deterministic)
         return network.attention_maps(batch, heads, None if head_mask is None else RowMasks.of(head_mask))
 
-    def _masks(
-        self, head_mask: HeadMask | Sequence[HeadMask | None], count: int
-    ) -> HeadMask | list[HeadMask]:
-        """Return one mask, or one per pair, that fit the model."""
-        shape = self.config.num_layers, self.config.num_heads, self.config.intermediate_size
-        if isinstance(head_mask, HeadMask):
-            check_fits(head_mask, *shape)
-            return head_mask
+    def _masks(self, head_mask: HeadMask | Sequence[HeadMask | None], count: int) -> list[HeadMask]:
+        """Return the mask of each pair; they fit the model."""
         all_heads = self.all_heads
-        masks = [all_heads if mask is None else mask for mask in head_mask]
+        given = [head_mask] * count if isinstance(head_mask, HeadMask) else head_mask
+        masks = [all_heads if mask is None else mask for mask in given]
         if len(masks) != count:
             raise ModelError(f"head_mask: {len(masks)} masks for {count} pairs; give one, or one per pair")
         for mask in masks:
-            check_fits(mask, *shape)
+            check_fits(mask, self.num_layers, self.num_heads, self.config.intermediate_size)
         return masks
 
 

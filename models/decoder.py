@@ -71,8 +71,7 @@ class DecoderNetwork(Network):
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
         self.layers = [self.layer(tensors, number) for number in range(self.config.num_layers)]
         self.final_norm = self.norm(tensors, "bert.final_norm")
-        name = "classifier.weight"
-        self.classifier = self.part(name, self.ops.get(tensors, name, torch.float32))
+        self.classifier = self.table(tensors, "classifier.weight", torch.float32)
 
     def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:  # noqa: ARG002
         """Lay out a normalisation by the root mean square."""

@@ -35,9 +35,9 @@ class Weights(ABC):
         self._parts[name] = part
         return part
 
-    def table(self, tensors: Tensors, name: str) -> Tensor:
-        """Lay out a tensor."""
-        return self.part(name, self.ops.get(tensors, name))
+    def table(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Lay out a tensor. dtype: default: the layers'."""
+        return self.part(name, self.ops.get(tensors, name, dtype))
 
     def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:
         """Lay out a layer normalisation. dtype: of its input; default: the layers'."""
@@ -65,15 +65,13 @@ class Weights(ABC):
         how the map's input is quantized (default: its own name), and its output (default: it is not).
         """
         if self.config.int8:
-            return int8.read_map(
-                *(tensors, names),
-                reads=reads or names[0],
-                feeds=feeds,
-                activation=activation,
-                norm=norm,
-                dtype=self.ops.dtype,
-                kernels=self.ops.kernels,
-            )
+            how = {
+                "activation": activation,
+                "norm": norm,
+                "dtype": self.ops.dtype,
+                "kernels": self.ops.kernels,
+            }
+            return int8.read_map(tensors, names, reads=reads or names[0], feeds=feeds, **how)
         weight, bias = (
             torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])
             for part in ("weight", "bias")
