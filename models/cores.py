@@ -22,37 +22,22 @@ def cpu_limit() -> float | None:
     (https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files) the process's own group and all
     visible groups above it count; with version 1, the container's group.
     """
-    limits = [_share(_words(group / "cpu.max")) for group in _own_groups()]
-    limits.append(
-        _share([*_words(CGROUPS / "cpu/cpu.cfs_quota_us"), *_words(CGROUPS / "cpu/cpu.cfs_period_us")])
-    )
-    return min((limit for limit in limits if limit is not None), default=None)
+    lines = [line for line in _text(OWN_CGROUP).splitlines() if line.startswith("0::")]
+    own = Path(lines[0].removeprefix("0::").lstrip("/") if lines else "")
+    limits = [_text(CGROUPS / group / "cpu.max") for group in (own, *own.parents)]
+    limits.append(" ".join(_text(CGROUPS / f"cpu/cpu.cfs_{part}_us") for part in ("quota", "period")))
+    shares = []
+    for limit in limits:
+        quota, _, period = limit.partition(" ")
+        try:
+            shares.append(int(quota) / int(period))
+        except (ValueError, ZeroDivisionError):  # `max`, or nothing that can be read
+            continue
+    return min((share for share in shares if share > 0), default=None)
 
 
-def _own_groups() -> list[Path]:
-    """Return this process's control group (version 2) and all above it."""
-    for line in _lines(OWN_CGROUP):
-        if line.startswith("0::"):
-            own = Path(line.removeprefix("0::").lstrip("/"))
-            return [CGROUPS / group for group in (own, *own.parents)]
-    return [CGROUPS]
-
-
-def _share(quota_and_period: list[str]) -> float | None:
-    """Return quota / period, both in microseconds; None for `max`, -1 or anything unreadable."""
+def _text(path: Path) -> str:
     try:
-        quota, period = map(int, quota_and_period)
-    except ValueError:
-        return None
-    return quota / period if quota > 0 and period > 0 else None
-
-
-def _words(path: Path) -> list[str]:
-    return " ".join(_lines(path)).split()
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("ascii").splitlines()
+        return path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
-        return []
+        return ""
