@@ -43,20 +43,6 @@ class Beginning(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LengthGroup:
-    """Neighbouring sequences of similar length, padded for one attention call.
-
-    tokens: (count, longest) int64; after a sequence's end its last token is repeated.
-    exists: (count, longest) bool, False after a sequence's end; None if all lengths are equal.
-    index: (tokens of the group,) int64, where `exists` is True in the flattened group; None like `exists`.
-    """
-
-    tokens: Tensor
-    exists: Tensor | None
-    index: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """T tokens of B sequences, shortest first, on the device of the network.
 
@@ -90,7 +76,7 @@ class PackedBatch:
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
     any_lengths: bool = False
-    _groups: list[LengthGroup] = field(default_factory=list, repr=False)
+    _groups: list[tuple[Tensor, Tensor | None, Tensor | None]] = field(default_factory=list, repr=False)
 
     @property
     def rows(self) -> int:
@@ -98,8 +84,12 @@ class PackedBatch:
         return len(self.lengths)
 
     @property
-    def groups(self) -> list[LengthGroup]:
-        """Return the sequences in groups of similar length, in the order of the pack (cached)."""
+    def groups(self) -> list[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """Return the sequences in groups of similar length, each padded for one attention call (cached).
+
+        A group is its tokens, (count, longest) int64, where a sequence's last token fills it up; which of
+        them exist, bool; and the indices of those in the flattened group. None twice if all exist.
+        """
         if not self._groups:
             step = 1 if self.exact else GROUP_STEP
             starts, classes = self.lengths.cumsum() - self.lengths, -(-self.lengths // step)
@@ -110,10 +100,8 @@ class PackedBatch:
                 tokens = starts[first:end, None] + np.minimum(position, chosen - 1)
                 exists = position < chosen
                 parts = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
-                equal = bool(exists.all())
-                self._groups.append(
-                    LengthGroup(parts[0], None if equal else parts[1].bool(), None if equal else parts[2])
-                )
+                full = (None, None) if exists.all() else (parts[1].bool(), parts[2])
+                self._groups.append((parts[0], *full))
         return self._groups
 
     def by_length(self, tokens: int) -> tuple[range, range]:

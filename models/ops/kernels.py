@@ -23,12 +23,6 @@ DTYPES = (torch.float32, torch.bfloat16)
 BLOCK, STEP = 32, 64
 """Outputs, and bytes of the inputs, that a map's kernel reads together; other sizes are filled with zeros."""
 
-Quantization = tuple[Tensor | None, Tensor | None, float]
-"""Multiplier, shift and middle, as `Kernels.quantize` takes them."""
-
-AS_IT_IS: Quantization = (None, None, 0.0)
-"""Source of an already quantized input."""
-
 FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` does with its sums; the order is that of `Finish` in native/affine.h."""
 
@@ -205,7 +199,7 @@ class Kernels:
         other: Tensor | None = None,
         target: tuple[float, float] = (0.0, 0.0),
         *,
-        source: Quantization = AS_IT_IS,
+        source: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0),
         norm: Norm | None = None,
     ) -> Tensor:
         """Return x·Wᵀ + b; or, for a W of int8, (start + x·Wᵀ)·scale + b. Then comes what `finish` says: GELU
@@ -236,7 +230,7 @@ class Kernels:
         )
         if tiles.dtype is torch.int8:
             is_quantized = x.dtype is torch.uint8
-            multiplier, shift, middle = AS_IT_IS if is_quantized else source
+            multiplier, shift, middle = (None, None, 0.0) if is_quantized else source
             out_of_memory = self._map_int8(
                 *(
                     _address(x, torch.uint8 if is_quantized else bf16, rows * inputs),

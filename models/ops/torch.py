@@ -243,14 +243,14 @@ class TorchOps:
         if positions.rotation is not None:
             parts = rotated(parts, positions.rotation[batch.positions])
         contexts = []
-        for group in batch.groups:
-            query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
+        for tokens, exists, index in batch.groups:
+            query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-            bias = positions.bias(query, key, group.exists)
+            bias = positions.bias(query, key, exists)
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if group.index is None else context[group.index])
+            contexts.append(context if index is None else context[index])
         context = torch.cat(contexts)  # (tokens, h, d)
         if head_weights is not None:
             rows = batch.row_of_token[: len(context)] if len(head_weights) > 1 else slice(None)
