@@ -126,32 +126,22 @@ class Kernels:
             raise _error(problem, tokens)
         return out
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Return x / √(mean(x²) + ε)·weight of each row, computed in float32.
+    def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        """Return (x − mean) / √(variance + ε)·weight + bias of each row, computed in float32; without a bias,
+        x / √(mean(x²) + ε)·weight.
 
-        x: (T, D) float32 or bfloat16; weight: (D,) float32. The result is like x.
+        x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype; a weight without a bias is float32.
+        The result is like x. Raises ValueError for tensors of another form.
         """
         x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
+        given = _address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width
         out = torch.empty_like(x)
-        self._root_normalise[dtype](
-            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
-            *(_address(weight, torch.float32, width), eps, out.data_ptr(), torch.get_num_threads()),
-        )
-        return out
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """Return (x − mean) / √(variance + eps) · weight + bias of each row, computed in float32.
-
-        x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. The result is like x.
-        Raises ValueError for tensors of another form.
-        """
-        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
-        out = torch.empty_like(x)
-        self._normalise[dtype](
-            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
-            *(_address(weight, dtype, width), _address(bias, dtype, width), eps),
-            *(out.data_ptr(), torch.get_num_threads()),
-        )
+        writing = eps, out.data_ptr(), torch.get_num_threads()
+        if bias is None:
+            self._root_normalise[dtype](*given, _address(weight, torch.float32, width), *writing)
+        else:
+            factors = _address(weight, dtype, width), _address(bias, dtype, width)
+            self._normalise[dtype](*given, *factors, *writing)
         return out
 
     def quantize(

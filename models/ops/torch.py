@@ -120,7 +120,7 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
         if self.kernels is not None:
-            return self.kernels.layer_norm(x, self.weight, self.bias, self.eps)
+            return self.kernels.normalise(x, self.weight, self.bias, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
@@ -134,7 +134,7 @@ class RmsNorm(Norm):
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
         if self.kernels is not None:
-            return self.kernels.rms_norm(x, self.factor, self.eps)
+            return self.kernels.normalise(x, self.factor, None, self.eps)
         return rms_normed(x, self.factor, self.eps)
 
 

@@ -72,11 +72,11 @@ ROWS, COLUMN = torch.zeros(3, 32), torch.zeros(32)
 
 
 def test_rows_take_no_other_form(ours: Kernels) -> None:
-    ours.layer_norm(ROWS, COLUMN, COLUMN, 1e-5)
+    ours.normalise(ROWS, COLUMN, COLUMN, 1e-5)
     ours.quantize(ROWS, COLUMN, COLUMN, 0.5)
     for call in (
-        lambda: ours.layer_norm(ROWS, COLUMN.double(), COLUMN, 1e-5),
-        lambda: ours.layer_norm(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
+        lambda: ours.normalise(ROWS, COLUMN.double(), COLUMN, 1e-5),
+        lambda: ours.normalise(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
         lambda: ours.quantize(ROWS, COLUMN, torch.zeros(64), 0.5),
         lambda: ours.quantize_gelu(ROWS.to(HALF), 1.0, 0.5, 255, by_tanh=False),
     ):
