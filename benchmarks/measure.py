@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from models.device import processor_features
+from models.cores import processor_features
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from benchmarks.report import Report, Row, at_least, at_most, kind_of
 from benchmarks.serving import CONFIG, TITLES, Server, Start, add_variant, headroom, memory_of
 from loadtest import running
 from models.checkpoint.hub import DEFAULT
-from models.device import processor_features
+from models.cores import processor_features
 
 ROUNDS = 5
 MANY_TITLES = 1000

@@ -1,35 +1,13 @@
 """Chooses the device and the number format to compute with."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
-import functools
-import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from models.cores import cores
+import torch
+
+from models.cores import DTYPES, check_device_name, check_dtype_name, cores, cpu_flags
 from models.errors import ModelError
-
-if TYPE_CHECKING:  # torch is imported only when a device is asked for; names are checked without it
-    import torch
-
-CPUINFO = Path("/proc/cpuinfo")
-"""Where Linux lists the features that the processor has and the kernel has switched on."""
-
-DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
-DTYPES = {
-    "float32": "float32",
-    "fp32": "float32",
-    "bfloat16": "bfloat16",
-    "bf16": "bfloat16",
-    "float16": "float16",
-    "fp16": "float16",
-}
-"""The names that a user may give, and torch's."""
 
 FULL_MEMORY = (
     "out of memory",
@@ -50,26 +28,12 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def check_device_name(name: str) -> None:
-    """Raise ModelError unless the name is `auto`, `cpu`, `cuda` or `cuda:N`. Does not need torch."""
-    if not DEVICES.fullmatch(name):
-        raise ModelError(f"device {name!r} is not supported; give auto, cpu, cuda or cuda:N")
-
-
-def check_dtype_name(name: str) -> None:
-    """Raise ModelError unless the name is `auto` or one of DTYPES. Does not need torch."""
-    if name != "auto" and name not in DTYPES:
-        raise ModelError(f"dtype {name!r} is not known; give auto, {', '.join(DTYPES)}")
-
-
 def resolve_device(name: str) -> torch.device:
     """Return the device `cpu`, `cuda`, `cuda:N` or `auto` (CUDA if there is one, else the CPU).
 
     A CUDA device has its number. Raises ModelError for another name or if the device is missing.
     """
     check_device_name(name)
-    import torch
-
     if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -91,8 +55,6 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
     deterministic: only float32 on a CPU is allowed, and `auto` means float32. Raises ModelError.
     """
     check_dtype_name(name)
-    import torch
-
     if deterministic and device.type == "cuda":
         raise ModelError(
             "deterministic scores need device cpu: on a GPU, a score depends on the rest of its batch"
@@ -114,8 +76,6 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
 
 def has_native_bfloat16(device: torch.device) -> bool:
     """Return whether the device has avx512_bf16 or amx (a CPU), or compute capability 8 or newer (CUDA)."""
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     return not cpu_flags().isdisjoint({"avx512_bf16", "amx_tile"})
@@ -123,8 +83,6 @@ def has_native_bfloat16(device: torch.device) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory is full, so that a smaller batch may fit."""
-    import torch
-
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in FULL_MEMORY)
@@ -136,8 +94,6 @@ def is_device_failure(error: BaseException, device: torch.device) -> bool:
     Some errors, such as an illegal memory access, are returned by every later call until the process ends;
     others, such as a launch with wrong arguments, by one call only. So the device is asked for a sum.
     """
-    import torch
-
     if is_out_of_memory(error) or not isinstance(error, RuntimeError):
         return False
     if not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
@@ -154,8 +110,6 @@ def limit_memory(device: torch.device, share: float) -> None:
     What does not fit raises an error for which `is_out_of_memory` is true. With a share of 1 or more, or on a
     CPU, nothing is limited.
     """
-    import torch
-
     if device.type == "cuda" and share < 1:
         torch.cuda.set_per_process_memory_fraction(share, device)
 
@@ -165,16 +119,12 @@ def autocast(device: torch.device) -> torch.autocast:
 
     Elsewhere bfloat16 is emulated, and training takes several times as long.
     """
-    import torch
-
     return torch.autocast(device.type, torch.bfloat16, enabled=has_native_bfloat16(device))
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Let torch compute on one thread on a CPU inside the `with` block."""
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -185,31 +135,6 @@ def one_thread() -> Iterator[None]:
 
 def describe(device: torch.device) -> str:
     """Return the device's name, for logs and GET /v1/models."""
-    import torch
-
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu ({cores()} cores)"
-
-
-@functools.cache
-def cpu_flags() -> frozenset[str]:
-    """Return the features that CPUINFO lists for every core; none if it cannot be read.
-
-    ATEN_CPU_CAPABILITY=avx2 hides AVX-512 and AMX, as it does from torch's own kernels.
-    """
-    try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    listed = [{*line.partition(":")[2].split()} for line in lines if line.startswith(("flags", "Features"))]
-    flags = set.intersection(*listed) if listed else set()
-    limited = os.environ.get("ATEN_CPU_CAPABILITY", "").lower() in ("default", "avx2")
-    return frozenset(flag for flag in flags if not (limited and flag.startswith(("avx512", "amx"))))
-
-
-def processor_features() -> list[str]:
-    """Return the vector features of this CPU that decide which code paths compute."""
-    names = {"avx512f": "avx512", "amx_tile": "amx"}
-    flags = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
-    return [names.get(flag, flag) for flag in flags if flag in cpu_flags()]

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.device import cpu_flags
+from models.cores import cpu_flags
 from models.ops.cpu import CHECKED_TORCH, FUSED, fits
 from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
 from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Tensors, normed

@@ -11,7 +11,7 @@ import logging
 import sys
 from typing import NamedTuple
 
-from models.device import cpu_flags
+from models.cores import cpu_flags
 from models.ops.cpu import CpuOps
 from models.ops.kernel_build import Level, levels_of_machine, library_of
 from models.ops.kernels import DTYPES, Kernels

@@ -12,7 +12,7 @@ from models.checkpoint.config import read_config
 from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import load_tokenizer
-from models.device import check_device_name
+from models.cores import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
 

@@ -62,7 +62,7 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
 
     Without a file, the default one counts, which belongs to the default model only.
     """
-    from models.device import check_device_name, check_dtype_name
+    from models.cores import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
     from service.config import file as config_file
     from service.config.settings import LiveConfig

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from itertools import zip_longest
 
 from models.classifier import Classifier
-from models.device import describe, processor_features
+from models.cores import processor_features
+from models.device import describe
 from models.ops.int8 import input_bits
 from models.ops.kernel_library import Choice, choice
 from service.schemas.listings import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.device import cpu_flags
+from models.cores import cpu_flags
 from models.ops import int8, kernel_library
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
 from models.ops.torch import FUNCTIONS
@@ -144,7 +144,7 @@ import torch
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
 from models.ops.int8 import input_bits
 from models.ops.kernel_library import choice
-from models.device import processor_features
+from models.cores import processor_features
 
 product = QuantizedMap(torch.full((48, 160), 127, dtype=torch.int8), torch.ones(48), torch.zeros(48))
 ones = torch.ones(160)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from models import device
-from models.device import cpu_flags
+from models import cores
+from models.cores import cpu_flags
 from models.ops import kernel_build, kernel_library
 from models.ops.__main__ import main
 from models.ops.kernel_build import FLAGS, LEVELS, Level, levels_of_machine
@@ -91,12 +91,12 @@ def test_a_level_names_every_feature_that_its_compiler_may_use(level: Level) -> 
 def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
     hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cpuinfo = device.CPUINFO.read_text()
+    cpuinfo = cores.CPUINFO.read_text()
     if hidden not in cpuinfo:
         pytest.skip(f"this processor has no {hidden}")
     masked = tmp_path / "cpuinfo"
     masked.write_text(cpuinfo.replace(f" {hidden} ", " "))
-    monkeypatch.setattr(device, "CPUINFO", masked)
+    monkeypatch.setattr(cores, "CPUINFO", masked)
     cpu_flags.cache_clear()
     able = [level for level in HERE if hidden not in level.features]
     with caplog.at_level(logging.WARNING):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.device import cpu_flags
+from models.cores import cpu_flags
 from models.ops import kernel_library, kernels
 from models.ops.causal import Causal, attend
 from models.ops.cpu import CpuOps

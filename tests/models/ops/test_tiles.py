@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.device import cpu_flags
+from models.cores import cpu_flags
 from models.ops import kernel_library
 from models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
