@@ -76,16 +76,12 @@ class Network(Weights):
         self.parameters = parameters_of(config)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
-        self.max_pack_tokens: int | None = None
-        if self.ops.max_pack_bytes is not None:
-            inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
-            self.max_pack_tokens = self.ops.max_pack_bytes // max(
-                inner, 3 * config.hidden_size * dtype.itemsize
-            )
+        inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
+        widest, limit = max(inner, 3 * config.hidden_size * dtype.itemsize), self.ops.max_pack_bytes
+        self.max_pack_tokens = None if limit is None else limit // widest
         plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
-        self.graphs: Graphs | None = None
-        if self.ops.takes_any_lengths and plain and self.reads == "first":
-            self.graphs = Graphs(self.logits, self.layers, device)
+        captures = self.ops.takes_any_lengths and plain and self.reads == "first"
+        self.graphs = Graphs(self.logits, self.layers, device) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -112,9 +108,10 @@ class Network(Weights):
             in_order = None if masks is None else rows_of(masks, batch.order)
             selection = self.selector.select(in_order, sliced=sliced)
             if self.graphs is None:
-                logits = self.logits(batch, selection)[batch.answers]
+                logits = self.logits(batch, selection)
             else:
-                logits = self.graphs.logits(batch, selection, sliced=sliced)[batch.answers]
+                logits = self.graphs.logits(batch, selection, sliced=sliced)
+            logits = logits[batch.answers]
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return logits
 
