@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-import torch
+import torch  # for annotations alone: `models.ops.torch` takes its name when it is imported
+from torch import OutOfMemoryError, bfloat16, cuda, float16
 
 from models.checkpoint.config import ModelConfig
 from models.ops import kernel_library
@@ -32,8 +33,8 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Tor
 
 def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> CudaOps:
     """Return the fastest operators that work on this GPU for heads of this size."""
-    is_half = dtype in (torch.float16, torch.bfloat16)
-    if not is_half or head_size not in HEAD_SIZES or torch.cuda.get_device_capability(device) < (8, 0):
+    is_half = dtype in (float16, bfloat16)
+    if not is_half or head_size not in HEAD_SIZES or cuda.get_device_capability(device) < (8, 0):
         return CudaOps(device, dtype)
     try:
         # Triton takes as long to import as torch, and not every build of torch comes with it.
@@ -41,7 +42,7 @@ def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> C
 
         ops = TritonOps(device, dtype)
         problem = disagreement(ops, head_size)
-    except torch.OutOfMemoryError:
+    except OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler or a driver raises
         problem, *_ = str(error).strip().splitlines() or [type(error).__name__]
