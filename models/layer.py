@@ -92,16 +92,16 @@ class MultiHeadAttention:
         """
         memory = queries if memory is None else memory
         by_head = 3, self.count, self.head_size
-        query = self.query_key_value(queries).unflatten(-1, by_head)[:, :, 0]  # (B, n, h, d_head)
-        _, key, value = self.query_key_value(memory).unflatten(-1, by_head).unbind(2)
+        asked = self.query_key_value(queries).view(*queries.shape[:2], *by_head)
+        read = self.query_key_value(memory).view(*memory.shape[:2], *by_head)
+        query, key, value = (part.transpose(1, 2) for part in (asked[:, :, 0], read[:, :, 1], read[:, :, 2]))
         visible = queries.new_ones(queries.shape[1], memory.shape[1], dtype=torch.bool)
         if causal:
             visible = visible.tril()
         if key_lengths is not None:
             keys = torch.arange(memory.shape[1], device=queries.device)
             visible = visible & (keys < key_lengths[:, None])[:, None, None]  # (B, 1, n, m)
-        by_row = (part.transpose(1, 2) for part in (query, key, value))
-        heads = F.scaled_dot_product_attention(*by_row, attn_mask=visible)  # (B, h, n, d_head)
+        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)  # (B, h, n, d_head)
         if head_weights is not None:
             heads = heads * head_weights.reshape(-1, self.count, 1, 1)
         return self.output(heads.transpose(1, 2).flatten(2))

@@ -179,7 +179,7 @@ class Int8Linear(Linear):
         elif self._rounds_gelu or self.activation not in FUSED:
             y = product(*inputs, *weight, self._bias, 1.0, 0, torch.float32, "none", [], "")
         elif residual is not None:
-            sums = "sum", 1.0, "none", [], ""  # written into the residual
+            sums: tuple[Any, ...] = "sum", 1.0, "none", [], ""  # written into the residual
             y = product.binary(*inputs, *weight, residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
             return y
         else:

@@ -102,7 +102,7 @@ def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
     if rows:
         x[-1, 3] = torch.nan
     expected = norm(linear(x, other))
-    with unittest.mock.patch.object(Kernels, "layer_norm", side_effect=ZeroDivisionError):
+    with unittest.mock.patch.object(Kernels, "normalise", side_effect=ZeroDivisionError):
         found = with_norm(x, other)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
