@@ -126,7 +126,7 @@ class Network(Weights):
             if layer is self.layers[-1]:
                 batch = replace(batch, read=self.reads)
             x = self.layer_output(layer, x, batch, chosen)  # (T, D), at last (B, D)
-        return self.pool(x, batch)
+        return x if self.final_norm is None else self.pool(x, batch)
 
     def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
         """Return what leaves a layer: (T, D), or (B, D) of the tokens that are read.
@@ -140,16 +140,16 @@ class Network(Weights):
         if heads is None:  # only the bias of W^O remains
             x = normed(residual + layer.attention_bias, layer.attention_norm)
         else:
-            entering = normed(x, layer.attention_input_norm)
+            entering = x if layer.attention_input_norm is None else layer.attention_input_norm(x)
             x = heads.output(heads.attend(self.ops, entering, batch, chosen.head_weights), residual)
         if units is None:  # only the bias of the down map remains
             return normed(x + layer.units.down.bias.to(x.dtype), layer.units.down.norm)
-        return units(normed(x, layer.feed_forward_input_norm), x, chosen.unit_weights)
+        entering = x if layer.feed_forward_input_norm is None else layer.feed_forward_input_norm(x)
+        return units(entering, x, chosen.unit_weights)
 
     def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """Return what `classify` reads, (B, D): the tokens that leave the last layer, or the mean of all."""
-        if self.final_norm is not None:
-            x = self.final_norm(x)
+        x = normed(x, self.final_norm)
         if self.reads != "all":
             return x
         # The last bag ends with the list, whatever its offset: padding must not be in it.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.ops.causal import Causal
 from models.ops.relative import laid_out
-from models.ops.torch import PLAIN_POSITIONS, SIZE_MULTIPLE, Norm, Positions, normed
+from models.ops.torch import PLAIN_POSITIONS, SIZE_MULTIPLE, Norm, Positions
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -241,7 +241,7 @@ class Kernels:
             )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
-        return normed(out, norm)
+        return out if norm is None else norm(out)
 
 
 def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
