@@ -23,7 +23,7 @@ from models.checkpoint.shapes import PROJECTIONS, layer_prefix
 from models.layer import MultiHeadAttention, head_rows
 from models.network import Network
 from models.ops.causal import Causal
-from models.ops.torch import Norm, Tensors, TorchOps, attention_probabilities
+from models.ops.torch import Norm, Tensors, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,6 @@ class GroupedAttention(MultiHeadAttention):
             *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
             causal=causal,
         )
-
-    def attend(self, ops: TorchOps, x: Tensor, batch: PackedBatch, weights: Tensor | None) -> Tensor:
-        """Attend over a pack as `MultiHeadAttention.attend` does."""
-        return ops.causal(self.query_key_value(x), batch, self.causal, weights)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
@@ -106,6 +102,13 @@ class DecoderNetwork(Network):
         x = F.embedding(batch.ids, self.word_embeddings)
         scale = self.how.embedding_scale
         return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
+
+    def attend(
+        self, heads: MultiHeadAttention, x: Tensor, batch: PackedBatch, weights: Tensor | None
+    ) -> Tensor:
+        """Return concat(head_1 … head_h), the input of W^O, as `Network.attend` does."""
+        assert isinstance(heads, GroupedAttention)
+        return self.ops.causal(heads.query_key_value(x), batch, heads.causal, weights)
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply the classifier. (n, D) → (n, labels) float32."""

@@ -16,16 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.ops.torch import (
-    PLAIN_POSITIONS,
-    Linear,
-    Norm,
-    Positions,
-    TorchOps,
-    attention_probabilities,
-    rotated,
-)
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, attention_probabilities, rotated
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +48,6 @@ class MultiHeadAttention:
             *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
             self.positions.only(heads),
         )
-
-    def attend(self, ops: TorchOps, x: Tensor, batch: PackedBatch, weights: Tensor | None) -> Tensor:
-        """Return Concat(head_1 … head_h) within each sequence of a pack: (T, h·d_head), or (B, h·d_head) of
-        the tokens that are read. x: (T, d_model); weights: of the heads, (B, h) or (1, h)."""
-        return ops.attention(self.query_key_value(x), batch, self.count, weights, self.positions)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
@@ -135,16 +121,6 @@ class FeedForward:
         index = torch.tensor(units, dtype=torch.int64, device=self.up.bias.device)
         gate = None if self.gate is None else self.gate.rows(index)
         return FeedForward(self.up.rows(index), self.down.columns(index), gate)
-
-    def __call__(self, x: Tensor, residual: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return down(act(up(x)) · gate(x) · weights) + residual, normalised if the layer does: (T, d_model).
-
-        weights: of the units, (1, units) or (T, units). The residual's memory may become the result.
-        """
-        inner = self.up(x) if self.gate is None else self.gate.times(self.up, x)  # (T, units)
-        if weights is not None:
-            inner = self.down.weighted(inner, weights)
-        return self.down(inner, residual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import expected_shapes
 from models.graphs import Graphs
-from models.layer import Layer
+from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.rows import Masks, RowMasks, rows_of
 from models.ops import choose
 from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
@@ -141,11 +141,32 @@ class Network(Weights):
             x = normed(residual + layer.attention_bias, layer.attention_norm)
         else:
             entering = x if layer.attention_input_norm is None else layer.attention_input_norm(x)
-            x = heads.output(heads.attend(self.ops, entering, batch, chosen.head_weights), residual)
+            x = heads.output(self.attend(heads, entering, batch, chosen.head_weights), residual)
         if units is None:  # only the bias of the down map remains
             return normed(x + layer.units.down.bias.to(x.dtype), layer.units.down.norm)
         entering = x if layer.feed_forward_input_norm is None else layer.feed_forward_input_norm(x)
-        return units(entering, x, chosen.unit_weights)
+        return self.feed_forward(units, entering, x, chosen.unit_weights)
+
+    def attend(
+        self, heads: MultiHeadAttention, x: Tensor, batch: PackedBatch, weights: Tensor | None
+    ) -> Tensor:
+        """Return concat(head_1 … head_h), the input of W^O: (T, h·d), or (B, h·d) of tokens that are read.
+
+        x: (T, D). weights: of the heads, (B, h) or (1, h); None: all 1.
+        """
+        return self.ops.attention(heads.query_key_value(x), batch, heads.count, weights, heads.positions)
+
+    def feed_forward(
+        self, units: FeedForward, x: Tensor, residual: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Return down(act(up(x)) · gate(x) · weights) + residual, normalised if the layer does: (T, D).
+
+        weights: of the units, (1, units) or (T, units). The residual's memory may become the result.
+        """
+        inner = units.up(x) if units.gate is None else units.gate.times(units.up, x)  # (T, units)
+        if weights is not None:
+            inner = units.down.weighted(inner, weights)
+        return units.down(inner, residual)
 
     def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """Return what `classify` reads, (B, D): the tokens that leave the last layer, or the mean of all."""

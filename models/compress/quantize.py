@@ -123,7 +123,7 @@ def calibrate(
         else:
             inputs = [normed(x, layer.attention_input_norm) for x in streams]
             contexts = [
-                layer.heads.attend(network.ops, x, batch, weights[:, number, kept])
+                network.attend(layer.heads, x, batch, weights[:, number, kept])
                 for x, batch, weights in zip(inputs, calibration, rows, strict=True)
             ]
             middle = [layer.heads.output(context, x) for context, x in zip(contexts, streams, strict=True)]
@@ -132,7 +132,9 @@ def calibrate(
         feed_forward = _gated if config.gated else _feed_forward
         inputs = [normed(x, layer.feed_forward_input_norm) for x in middle]
         yield quantized | feed_forward(tensors, prefix, torch.cat(inputs), config.activation)
-        streams = [layer.units(x, residual) for x, residual in zip(inputs, middle, strict=True)]
+        streams = [
+            network.feed_forward(layer.units, x, residual) for x, residual in zip(inputs, middle, strict=True)
+        ]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
