@@ -128,10 +128,10 @@ def accuracy(report: Report, classifiers: dict[str, Classifier], test: list[Labe
             if name == FP32:
                 continue
             found = agreement(expected, classifier.score(texts, mask), test)
-            qwk, ndcg = found.change["qwk"], found.change["ndcg10"]
+            qwk, ndcg = found["change"]["qwk"], found["change"]["ndcg10"]
             value = (
                 f"QWK {qwk.value:+.4f} ({qwk.low:+.4f} to {qwk.high:+.4f}), NDCG@10 {ndcg.value:+.4f}; "
-                f"{found.same_grade:.1%} have the same grade"
+                f"{found['same_grade']:.1%} have the same grade"
             )
             row = Row(f"shipped, {name} against fp32, head mask `{spec}`, {len(test)} pairs", value)
             if name == INT8:

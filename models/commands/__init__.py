@@ -1,4 +1,4 @@
 """The commands that work on models: train, evaluate, study, prune, quantize and condense.
 
-`service.cli` registers them in the `headroom` program, and adds to `host` what `models` cannot know.
+`service.cli` registers them in the `headroom` program, and sets in `options` what `models` cannot know.
 """

@@ -1,16 +1,29 @@
-"""Options that several commands share, with their help texts."""
+"""Options that several commands share, with their help texts, and the networks and masks that they name.
+
+Variants belong to the service's config, which `models` does not know: the program that registers the commands
+sets `resolve` and `sides`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models import HeadMask, ModelError
+from models.errors import reading_problem
+from models.files import read_text
+from models.masks.grammar import KEYS
+
 if TYPE_CHECKING:
+    from models import Classifier
     from models.checkpoint.config import ModelConfig
-    from models.masks.head_mask import HeadMask
+    from models.quality.comparison import Side
+    from models.quality.labelled import Columns, LabelledPair
 
 
 def one_character(value: str) -> str:
@@ -43,10 +56,40 @@ Config = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 FORMS = "a spec such as 6-11.* or @pruned30, a JSON form, or a .json file such as a study's mask.json"
-"""What the help texts say of a mask."""
+"""How the help texts describe a mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The options that name a network: those of the command line with these names."""
+
+    model: str | None
+    config: Path | None
+    variant: str | None
+    mask: str | None
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A variant beside its baseline on labelled pairs. stages: how many pairs ended at each, of a cascade."""
+
+    sides: list[Side]
+    pairs: list[LabelledPair]
+    labels: tuple[str, ...]
+    stages: dict[str, int]
+
+
+resolve: Callable[[Network], tuple[Classifier, HeadMask]]
+"""Returns the classifier and the mask that the options name."""
+
+sides: Callable[[Network, Path, Columns], Sides]
+"""Grades the labelled pairs of a file by a variant and by what it is measured beside."""
 
 
 def read_form(value: str) -> str | dict[str, Any]:
@@ -55,27 +98,17 @@ def read_form(value: str) -> str | dict[str, Any]:
     A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
     key `mask`. Raises ModelError if JSON or file cannot be read. The model's shape is not checked here.
     """
-    import json
-
-    from models.errors import ModelError, reading_problem
-    from models.files import read_text
-    from models.masks.grammar import KEYS
-
     text = value.strip()
-    if text.startswith("{"):
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise ModelError(reading_problem("--mask", error)) from None
-    if not text.endswith(".json"):
+    is_form = text.startswith("{")
+    if not is_form and not text.endswith(".json"):
         return value
     try:
-        content = json.loads(read_text(text))
+        content: dict[str, Any] = json.loads(text if is_form else read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: str | dict[str, Any] = content if content.keys() & set(KEYS) else content["mask"]
+        form: str | dict[str, Any] = content if is_form or content.keys() & set(KEYS) else content["mask"]
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(reading_problem(text, error)) from None
+        raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form
 
 
@@ -84,8 +117,6 @@ def parse_mask(value: str, config: ModelConfig, stored: Mapping[str, HeadMask]) 
 
     stored: the checkpoint's masks by name. Raises ModelError, or InvalidMask.
     """
-    from models.masks.head_mask import HeadMask
-
     return HeadMask.parse(
         read_form(value),
         layers=config.num_layers,

@@ -1,9 +1,13 @@
 """`headroom prune` removes heads, feed-forward units and layers: a checkpoint becomes a smaller one."""
 
+import json
 from typing import Annotated
 
 import typer
 
+from models.checkpoint.config import read_config, read_stored_masks
+from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from models.checkpoint.hub import locate
 from models.commands.options import FORMS, AsJson, Model, NewDirectory, parse_mask
 
 
@@ -18,12 +22,6 @@ def command(
 
     Example: headroom prune --mask @pruned30 --out ./smaller && headroom serve --model ./smaller
     """
-    import json
-
-    from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
-    from models.checkpoint.hub import locate
-
     check_empty(out)
     source = locate(model)
     config = read_config(source)
@@ -38,22 +36,20 @@ def command(
         "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
         "units": [sum(c.widths) for c in (config, pruned)],
         "layers": [c.num_layers for c in (config, pruned)],
+        "bytes": [bytes_of_weights(directory) for directory in (source, out)],
     }
     refusal = transformers_refusal(pruned)
-    old_bytes, new_bytes = map(bytes_of_weights, (source, out))
     if as_json:
         document = {
             "out": str(out),
             "head_mask": {"id": weights.id, "spec": weights.spec},
             **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
             "transformers": {"loads": refusal is None, "reason": refusal},
-            "bytes": {"before": old_bytes, "after": new_bytes},
         }
         print(json.dumps(document))
         return
-    parts = [
-        f"{new:,} of {old:,} {name}" for name, (old, new) in sizes.items() if name == "heads" or new != old
-    ]
-    print(f"{out}: {', '.join(parts)}, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
+    old, new = sizes.pop("bytes")
+    parts = [f"{n:,} of {o:,} {name}" for name, (o, n) in sizes.items() if name == "heads" or n != o]
+    print(f"{out}: {', '.join(parts)}, {new / 1e6:.1f} MB of {old / 1e6:.1f} MB")
     if refusal is not None:
         print(f"headroom loads it; transformers does not: {refusal}")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import sys
+import statistics
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+import orjson
 import typer
 
+from models.checkpoint.config import check_can_be_quantized, read_config
+from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from models.checkpoint.hub import locate
 from models.commands.options import AsJson, Model, NewDirectory
-from models.commands.terminal import counted, ends_at_once, scored, table
+from models.commands.terminal import counted, ends_at_once, scored, table, warn
 from models.numbers import fixed
+from models.quality.bootstrap import Interval
+from models.quality.labelled import read_labelled, read_pairs
 
 if TYPE_CHECKING:
     from models import Classifier
-    from models.compress.speed import Speed
-    from models.quality.comparison import Agreement
+    from models.checkpoint.tokenizer import EncodedPair
 
-BATCH = 64
-"""Pairs whose time is measured."""
+BATCH, ROUNDS = 64, 7
+"""Pairs whose time is measured, and how often."""
 
 SAMPLE = Path(__file__).parent / "sample"
 """Links to files of data/sample, which are files in a wheel."""
@@ -29,16 +37,12 @@ TOLERANCE = 0.005
 
 Data = Annotated[
     Path | None,
-    typer.Option(
-        help="Pairs from your own traffic to calibrate with: csv, tsv, jsonl or parquet of "
-        "query,title.  [default: data/sample/calibration.jsonl.gz]"
-    ),
+    typer.Option(help="Your own pairs to calibrate with.  [default: data/sample/calibration.jsonl.gz]"),
 ]
 Test = Annotated[
     Path | None,
     typer.Option(
-        help="Graded pairs to measure the loss on.  [default: data/sample/test.jsonl.gz "
-        "if the model has its five grades]"
+        help="Graded pairs to measure the loss on.  [default, for five grades: data/sample/test.jsonl.gz]"
     ),
 ]
 
@@ -54,11 +58,6 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
-    from models.checkpoint.config import check_can_be_quantized, read_config
-    from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
-    from models.checkpoint.hub import locate
-    from models.quality.labelled import read_labelled, read_pairs
-
     check_empty(out)
     source = locate(model)
     config = read_config(source)
@@ -70,21 +69,22 @@ def command(
     labelled = None if test is None else read_labelled(test, grades=len(config.labels))
     pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
 
-    import orjson
-
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from models.compress import speed as speeds
+    from models.compress.quantize import quantize
     from models.quality.comparison import agreement
 
     before = Classifier.load(model, "cpu", "float32")
+    order = np.random.default_rng(0).permutation(len(calibration))
     with new_directory(out) as draft:
-        convert(before, source, draft, calibration)
+        encoded = before.tokenizer.encode([calibration[i] for i in order])
+        with counted("layers", before.num_layers) as advance:
+            quantize(source, draft, encoded, advance)
         after = Classifier.load(draft, "cpu")
-        scores_before, scores_after = scored(before, pairs), scored(after, pairs)
-        result = agreement(scores_before, scores_after, labelled)
+        result = agreement(scored(before, pairs), scored(after, pairs), labelled)
         few = after.tokenizer.encode(pairs[:BATCH])
-        with counted("rounds of timing", speeds.ROUNDS) as advance:
-            speed = speeds.measure(Classifier.load(model, "cpu"), after, few, lambda _: advance(1))
+        floats = Classifier.load(model, "cpu")
+        speed, dtype = speed_of(floats, after, few), floats.network.number_format
+        pace = f"{speed.text(2)} × {dtype}"
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {
@@ -96,56 +96,50 @@ def command(
             "bytes": sizes,
             "parameters": {"before": before.network.nbytes, "after": after.network.nbytes},
             "against_float32": result,
-            "speed": speed,
+            "speed": {"dtype": dtype, "median": speed.value, "low": speed.low, "high": speed.high},
         }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{out}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB")
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
-        print(f"speed on this machine: {speed}, batches of {len(few)} pairs")
-    warn(result, speed)
-
-
-def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:
-    """Write the int8 copy of the classifier in `source` to `out`; show progress on standard error."""
-    import numpy as np
-
-    from models.compress.quantize import quantize
-
-    order = np.random.default_rng(0).permutation(len(calibration))
-    encoded = clf.tokenizer.encode([calibration[i] for i in order])
-    with counted("layers", clf.num_layers) as advance:
-        quantize(source, out, encoded, lambda *_: advance(1))
-
-
-def warn(result: Agreement, speed: Speed) -> None:
-    """Print a warning if the quadratic weighted kappa fell by more than TOLERANCE, or if int8 is slower."""
-    fall = -result.change["qwk"].value if result.change else 0.0
-    if fall > TOLERANCE:
-        print(
-            f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
-            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
-            file=sys.stderr,
+        print(f"speed on this machine: {pace}, batches of {len(few)} pairs")
+    if labelled is not None and (fall := -result["change"]["qwk"].value) > TOLERANCE:
+        warn(
+            f"the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; calibrate with pairs "
+            "of the model's own traffic (--data), or keep bfloat16"
         )
-    if speed.median < 1:
-        print(
-            f"headroom: int8 was measured at {speed} on this processor; serve the checkpoint that it was "
-            "made from here",
-            file=sys.stderr,
-        )
+    if speed.value < 1:
+        warn(f"int8 was measured at {pace} on this processor; serve the checkpoint that it was made from")
 
 
-def summary(result: Agreement) -> str:
+def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
+    """Return the pairs/s of int8 divided by those of floats: the median and range of ROUNDS.
+
+    Both compute one batch in turns, after a warm-up of each.
+    """
+
+    def seconds(side: Classifier) -> float:
+        started = time.perf_counter()
+        side.forward(pairs)
+        return time.perf_counter() - started
+
+    with counted("rounds of timing", 1 + ROUNDS) as advance:
+        ratios = []
+        for _ in range(1 + ROUNDS):
+            ratios.append(seconds(floats) / seconds(int8))
+            advance(1)
+    return Interval(statistics.median(ratios[1:]), min(ratios[1:]), max(ratios[1:]))
+
+
+def summary(result: dict[str, Any]) -> str:
     """Return the metrics before and after, each change with its 95 % interval, and how far scores moved."""
     rows = []
-    for name, change in ((name, result.change[name]) for name in METRICS if result.change):
-        before_and_after = f"{fixed(result.before[name], 4)} → {fixed(result.after[name], 4)}"
-        rows.append([f"  {name}", before_and_after, change.text(4, sign=True)])
+    for name in METRICS if result["change"] else ():
+        before, after = (fixed(result[side][name], 4) for side in ("before", "after"))
+        rows.append([f"  {name}", f"{before} → {after}", result["change"][name].text(4, sign=True)])
     lines = [table(rows)] if rows else []
-    lines.append(f"  {result.same_grade:.1%} of {result.pairs} pairs keep their grade")
-    lines.append(
-        f"  probabilities differ by at most {result.largest_probability_difference:.4f}, "
-        f"on average by {result.mean_probability_difference:.4f}"
-    )
+    lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
+    largest, mean = (result[f"{which}_probability_difference"] for which in ("largest", "mean"))
+    lines.append(f"  probabilities differ by at most {largest:.4f}, on average by {mean:.4f}")
     return "\n".join(lines)

@@ -6,54 +6,28 @@ import contextlib
 import importlib.util
 import json
 import textwrap
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from models.commands.options import (
-    Data,
-    Delimiter,
-    Device,
-    Dtype,
-    GradeColumn,
-    Model,
-    QueryColumn,
-    TitleColumn,
-)
+from models.checkpoint.config import read_config
+from models.checkpoint.hub import locate
+from models.commands import options
 from models.commands.terminal import Stages, ends_at_once
-from models.errors import how_to_install
-
-if TYPE_CHECKING:
-    from models import Classifier
-    from models.quality.labelled import Columns
-    from models.study.pairs import Judged
-    from models.study.study import Effort
-
-
-Kind = Literal["single", "random", "layers", "roles", "similarity", "search", "all"]
-"""The questions that docs/head-studies.md answers for the shipped model."""
+from models.errors import ModelError, how_to_install
+from models.quality.labelled import Columns
+from models.study import Kind, pairs
+from models.study.page import check_directory
 
 Out = Annotated[
-    Path,
-    typer.Option(
-        help="Directory for report.md, report.html, report.json and plots; each kind needs one of its own. "
-        "An earlier report of the same kind is replaced."
-    ),
+    Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
 ]
 Holdout = Annotated[
-    Path | None, typer.Option(help="Pairs of other queries, on which `search` tests its masks.")
+    Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
 ]
-Margin = Annotated[
-    float,
-    typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that a mask may cost."),
-]
-Quick = Annotated[
-    bool,
-    typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
-]
+Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Fall of each metric that is accepted.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in a minute or two per kind.")]
 What = Annotated[
     str, typer.Option(help="For `search`: what may go, some of heads,units,layers; more than heads: by time.")
 ]
@@ -62,33 +36,29 @@ Speedup = Annotated[
     typer.Option(
         min=1.05,
         max=20,
-        help="For `search`: how many times as fast the network is to be; parts then go by time."
-        "  [default: as fast as the margin allows]",
+        help="For `search` by time: how many times as fast.  [default: what the margin allows]",
     ),
 ]
 Recover = Annotated[
-    float,
-    typer.Option(
-        min=0, max=600, help="For `search` by time: minutes of distillation from the intact model afterwards."
-    ),
+    float, typer.Option(min=0, max=600, help="For `search` by time: minutes of distillation afterwards.")
 ]
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def command(
     kind: Annotated[Kind, typer.Argument(help="Which question to ask; all: every one, in one report.")],
-    data: Data,
+    data: options.Data,
     out: Out,
-    model: Model = None,
+    model: options.Model = None,
     holdout: Holdout = None,
-    query_column: QueryColumn = "query",
-    title_column: TitleColumn = "title",
-    grade_column: GradeColumn = "grade",
-    delimiter: Delimiter = ",",
+    query_column: options.QueryColumn = "query",
+    title_column: options.TitleColumn = "title",
+    grade_column: options.GradeColumn = "grade",
+    delimiter: options.Delimiter = ",",
     margin: Margin = 0.02,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every random draw.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "auto",
     what: What = "heads",
     speedup: Speedup = None,
     recover: Recover = 0,
@@ -107,30 +77,31 @@ def command(
     if kind in ("roles", "all") and importlib.util.find_spec("jieba") is None:
         need = "needs jieba, which finds the words of Chinese text"
         raise ModuleNotFoundError(f"headroom study {kind} {need}: {how_to_install('study')}")
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from models.errors import ModelError
-    from models.quality.labelled import Columns, iter_labelled
-    from models.study.page import check_directory
-
     check_directory(out, kind)
     config = read_config(locate(model))
     if not config.is_graded:
         raise ModelError(f"{locate(model)} gives one score and no grades; a study needs a graded classifier")
-    columns = Columns(query_column, title_column, grade_column, delimiter)
-    files = [file for file in (data, holdout) if file is not None]
-    for file in files:
-        next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
+    columns, labels = Columns(query_column, title_column, grade_column, delimiter), config.labels
+    judged = [
+        pairs.read_judged(file, grades=len(labels), labels=labels, columns=columns, seed=seed)
+        for file in (data, holdout)
+        if file is not None
+    ]
+    if holdout is not None:
+        pairs.check_apart(*judged)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.study import kinds, report_files
     from models.study.runner import Runner, identity_of
-    from models.study.study import FULL, QUICK, QUICK_ALL, Study
+    from models.study.study import FULL, QUERY_TITLES, QUICK, QUICK_ALL, Study
 
     clf = Classifier.load(model, device, dtype)
-    effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
-    judged = _read(files, columns, clf, effort, seed)
     identity = identity_of(locate(model), clf)
+    effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
+    judged = [
+        one if size is None else pairs.roughly(one, size, QUERY_TITLES, seed)
+        for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
+    ]
     with contextlib.closing(Stages()) as progress:
         runners = [Runner(clf, one, out / "cache", identity, progress) for one in judged]
         study = Study(
@@ -165,25 +136,9 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
     parts = tuple(name for name in valid if name in names)
     given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover}
-    if kind != "search" and (options := [name for name, value in given.items() if value]):
-        raise typer.BadParameter(f"only `study search` takes {options[0]}", param_hint=f"'{options[0]}'")
+    for name, value in given.items():
+        if value and kind != "search":
+            raise typer.BadParameter(f"only `study search` takes {name}", param_hint=f"'{name}'")
     if recover and not (given["--what"] or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
     return parts
-
-
-def _read(
-    files: Sequence[Path], columns: Columns, clf: Classifier, effort: Effort, seed: int
-) -> list[Judged]:
-    """Read the files, check that they share no query, and cut them to the effort."""
-    from models.study import pairs
-    from models.study.study import QUERY_TITLES
-
-    read = partial(pairs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
-    judged = [read(file, seed=seed) for file in files]
-    if len(judged) > 1:
-        pairs.check_apart(*judged)
-    return [
-        one if size is None else pairs.roughly(one, size, QUERY_TITLES, seed)
-        for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
-    ]

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
     from models.classifier import Scores
@@ -31,8 +33,8 @@ LINE_S = 15.0
 """Without a terminal, the progress of a long command is one line in this time."""
 
 
-class _Display:
-    """Shows on standard error how much is done: a bar in a terminal, else a line every LINE_S."""
+class Stages:
+    """Shows on standard error how much of a stage is done: a bar in a terminal, else a line every LINE_S."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -40,21 +42,34 @@ class _Display:
 
         line = TextColumn("{task.fields[words]}", markup=False)
         self._bar = Progress(line, BarColumn(), console=Console(stderr=True))
-        self._restart()
+        self.start("", 1)
 
-    def _restart(self) -> None:
+    def start(self, what: str, total: int) -> None:
+        """Begin the stage `what` of `total` steps."""
+        self._what, self._total, self._done = what, max(total, 1), 0
         self._task = self._bar.add_task("", total=1.0, words="")
-        self._began = self._shown_at = time.monotonic()
+        self.began = self._shown_at = time.monotonic()
 
-    def _show(self, share: float, words: str, *, is_last: bool = False) -> None:
-        """Show the words if it is time to. share: of the work, from 0 to 1."""
+    def advance(self, steps: int = 1) -> None:
+        """Count steps as done and show the progress. Steps beyond the total raise it."""
+        self._done += steps
+        self._total = max(self._total, self._done)
+        self.show(self._what, self._done / self._total)
+
+    def show(self, what: str, share: float, before: float = 0.0) -> None:
+        """Show what is done and the time left, if it is time to.
+
+        share: of the stage, from 0 to 1. before: the share that an earlier run did, which tells no pace.
+        """
         now = time.monotonic()
+        seconds_left = (now - self.began) * (1 - share) / (share - before) if share > before else 0.0
+        words = f"{what}: {share:4.0%}, {timedelta(seconds=round(seconds_left))} left"
         self._bar.update(self._task, completed=share, words=words)
-        if now - self._began < DELAY_S:
+        if now - self.began < DELAY_S:
             return
         if self._bar.console.is_terminal:
             self._bar.start()
-        elif now - self._shown_at >= LINE_S or is_last:
+        elif now - self._shown_at >= LINE_S or share == 1:
             self._shown_at = now
             print(words, file=sys.stderr, flush=True)
 
@@ -64,39 +79,9 @@ class _Display:
             self._bar.stop()
 
 
-class Stages(_Display):
-    """Shows the progress of work in stages, and the time left."""
-
-    def start(self, what: str, total: int) -> None:
-        """Begin the stage `what` of `total` steps."""
-        self._what, self._total, self._done = what, max(total, 1), 0
-        self._restart()
-
-    def advance(self, steps: int = 1) -> None:
-        """Count steps as done and, if it is time to, show the progress. Steps beyond the total raise it."""
-        self._done += steps
-        self._total = max(self._total, self._done)
-        share = self._done / self._total
-        seconds_left = (time.monotonic() - self._began) * (1 / share - 1) if share else 0.0
-        words = f"{self._what}: {share:4.0%}, {_clock(seconds_left)} left"
-        self._show(share, words, is_last=share == 1)
-
-
-class Share(_Display):
-    """Shows how much of the rows of files is scored, the pace and the time left."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: float | None = None
-
-    def __call__(self, share: float, rows: int, before: int) -> None:
-        """Show that a share of the job is done: `rows` rows, of which an earlier run did `before`."""
-        if self._first is None:  # what an earlier run did tells nothing about this one's pace
-            self._first = share * before / rows if rows else 0.0
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        progress = share - self._first
-        time_left = f", {_clock(seconds * (1 - share) / progress)} left" if progress > 0 and share < 1 else ""
-        self._show(share, f"{share:.0%}, {rows:,} rows, {(rows - before) / seconds:,.0f}/s{time_left}")
+def warn(text: str) -> None:
+    """Print a line on standard error."""
+    print(f"headroom: {text}", file=sys.stderr)
 
 
 @contextmanager
@@ -109,8 +94,6 @@ def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def scored(clf: Classifier, pairs: Sequence[tuple[str, str]], mask: HeadMask | None = None) -> Scores:
     """Return the scores of at least one (query, title) pair."""
-    import numpy as np
-
     logits = []
     with counted("pairs", len(pairs)) as advance:
         for start in range(0, len(pairs), PORTION):
@@ -138,26 +121,17 @@ def ends_at_once(message: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
-
-
 def table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
     """Return the rows as lines of aligned columns, however wide.
 
     numbers_from: the first of the columns that are aligned to the right.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for i in range(len(rows[0])):
-        is_number = numbers_from is not None and i >= numbers_from
-        grid.add_column(no_wrap=True, justify="right" if is_number else "left")
-    for row in rows:
-        grid.add_row(*map(Text, row))
-    console = Console(width=10_000, color_system=None)
-    with console.capture() as captured:
-        console.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    def aligned(cell: str, width: int, column: int) -> str:
+        spaces = " " * (width - cell_len(cell))
+        is_number = numbers_from is not None and column >= numbers_from
+        return spaces + cell if is_number else cell + spaces
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(aligned, row, widths, range(len(widths)))).rstrip() for row in rows)

@@ -50,26 +50,21 @@ def write_checkpoint(
 
     fields: what config.json says beside the shape, if it differs from the source's. Returns what it says.
     """
-    raw = _described(read_raw(source) | fields, config)
+    raw = read_raw(source) | fields | FAMILIES[config.family].fields_of(config)
+    gone = [[h for h in range(config.num_heads) if h not in kept] for kept in config.kept_heads]
+    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(gone) if heads}
+    ours = dict(raw.pop("headroom", None) or {})
+    ours.pop("intermediate_sizes", None)
+    if len(set(config.widths)) > 1:
+        ours["intermediate_sizes"] = list(config.widths)
+    if ours:
+        raw["headroom"] = ours
     parsed = parse_config(raw)
     target.mkdir(parents=True, exist_ok=True)
     write_tensors(target / "model.safetensors", tensors, parsed)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     copy_tokenizer(source, target)
     return parsed
-
-
-def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
-    """Return config.json of a smaller checkpoint, from that of its source."""
-    raw = raw | FAMILIES[config.family].fields_of(config)
-    gone = [[h for h in range(config.num_heads) if h not in kept] for kept in config.kept_heads]
-    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(gone) if heads}
-    ours = {key: value for key, value in (raw.get("headroom") or {}).items() if key != "intermediate_sizes"}
-    if len(set(config.widths)) > 1:
-        ours["intermediate_sizes"] = list(config.widths)
-    if ours:
-        raw["headroom"] = ours
-    return raw
 
 
 def transformers_refusal(config: ModelConfig) -> str | None:
@@ -132,8 +127,7 @@ def _cut_heads(
     keys = sorted(set(shared))
     key_rows = head_rows([all_keys.index(key) for key in keys], config.head_size)
     for name, chosen in (("query", rows), ("key", key_rows), ("value", key_rows)):
-        for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
-            tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][chosen]
+        _keep_rows(tensors, config, f"{prefix}self.{name}", chosen)
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
     scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
@@ -154,8 +148,7 @@ def _cut_heads(
 def _cut_units(tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...]) -> None:
     prefix, index = layer_prefix(layer), torch.tensor(kept or (0,), dtype=torch.int64)
     for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
-        for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
-            tensors[f"{prefix}{name}.{part}"] = tensors[f"{prefix}{name}.{part}"][index]
+        _keep_rows(tensors, config, prefix + name, index)
     down = f"{prefix}output.dense."
     whole = tensors[f"{down}weight"]
     if config.int8 and config.gated:  # each unit has a midpoint, whose effect stands in the bias
@@ -164,7 +157,12 @@ def _cut_units(tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept
         gone[index] = False
         effect = (whole[:, gone].float() @ (offset / scale)[gone]) * tensors[f"{down}weight_scale"]
         tensors[f"{down}bias"] = (tensors[f"{down}bias"].float() - effect).to(tensors[f"{down}bias"].dtype)
-        for part in ("scale", "offset"):
-            tensors[f"{down}input_{part}"] = tensors[f"{down}input_{part}"][index]
+        tensors |= {f"{down}input_scale": scale[index], f"{down}input_offset": offset[index]}
     smaller = whole[:, index]
     tensors[f"{down}weight"] = smaller if kept else torch.zeros_like(smaller)
+
+
+def _keep_rows(tensors: dict[str, Tensor], config: ModelConfig, name: str, rows: Tensor) -> None:
+    """Keep these rows, the outputs, of a map."""
+    for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
+        tensors[f"{name}.{part}"] = tensors[f"{name}.{part}"][rows]

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import PackedBatch, pack
+from models.batch import pack
 from models.checkpoint.config import (
     INT8_FORMAT,
     QUANTIZATION_CONFIG,
@@ -49,8 +49,6 @@ from models.ops.torch import FUNCTIONS, normed
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
 
-BATCH_TOKENS = 2_048
-
 SEARCHED = 1_024
 """Tokens that the search for the best scales looks at; the extremes are those of all tokens."""
 
@@ -66,12 +64,12 @@ def quantize(
     source: Path,
     target: Path,
     pairs: Sequence[EncodedPair],
-    progress: Callable[[int, int], None] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> ModelConfig:
     """Write the int8 form of the checkpoint in `source` to the directory `target`.
 
     pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
-    progress: called with (layers done, layers). Returns the new configuration.
+    advance: told how many more layers are done. Returns the new configuration.
     Raises ModelError if `target` is not empty or `source` is quantized already.
     """
     config = read_config(source)
@@ -81,11 +79,11 @@ def quantize(
         raise ModelError("calibration needs at least one pair")
     tensors = {name: tensor.clone() for name, tensor in read_tensors(source, config).items()}
     quantized = dict(tensors)
+    ends = np.cumsum([len(pair) for pair in pairs])
     with torch.inference_mode():
-        for done, layer in enumerate(calibrate(config, tensors, list(batches(pairs))), start=1):
+        for layer in calibrate(config, tensors, pairs[: int(ends.searchsorted(TOKENS)) + 1]):
             quantized.update(layer)
-            if progress is not None:
-                progress(done, config.num_layers)
+            advance(1)
     ours = (read_raw(source).get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
     fields = {"quantization_config": QUANTIZATION_CONFIG, "headroom": ours}
     config = write_checkpoint(source, target, quantized, config, **fields)
@@ -94,47 +92,28 @@ def quantize(
     return config
 
 
-def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
-    """Yield the first TOKENS tokens of the pairs, packed for a float32 network on the CPU."""
-    rows: list[EncodedPair] = []
-    ends = np.cumsum([len(pair) for pair in pairs])
-    for pair in pairs[: int(ends.searchsorted(TOKENS)) + 1]:
-        if rows and sum(map(len, rows)) + len(pair) > BATCH_TOKENS:
-            yield pack(rows, device=torch.device("cpu"), fill=False)
-            rows = []
-        rows.append(pair)
-    yield pack(rows, device=torch.device("cpu"), fill=False)
-
-
 def calibrate(
-    config: ModelConfig, tensors: dict[str, Tensor], calibration: Sequence[PackedBatch]
+    config: ModelConfig, tensors: dict[str, Tensor], pairs: Sequence[EncodedPair]
 ) -> Iterator[dict[str, Tensor]]:
     """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network."""
     cpu = torch.device("cpu")
     network = build(config, tensors, device=cpu, dtype=torch.float32)
-    masks = torch.from_numpy(head_weights(config, sum(batch.rows for batch in calibration)))
-    rows = torch.tensor_split(masks, np.cumsum([batch.rows for batch in calibration]).tolist()[:-1])
-    streams = [network.embed(batch) for batch in calibration]
+    batch = pack(pairs, device=cpu, fill=False)
+    masks = torch.from_numpy(head_weights(config, batch.rows))
+    x = network.embed(batch)
     for number, layer in enumerate(network.layers):
         prefix, kept = layer_prefix(number), list(config.kept_heads[number])
         if layer.heads is None:
-            middle = [normed(x + layer.attention_bias, layer.attention_norm) for x in streams]
+            x = normed(x + layer.attention_bias, layer.attention_norm)
             quantized = _no_attention(tensors, prefix, config.hidden_size)
         else:
-            inputs = [normed(x, layer.attention_input_norm) for x in streams]
-            contexts = [
-                network.attend(layer.heads, x, batch, weights[:, number, kept])
-                for x, batch, weights in zip(inputs, calibration, rows, strict=True)
-            ]
-            middle = [layer.heads.output(context, x) for context, x in zip(contexts, streams, strict=True)]
-            shared = config.key_heads(kept)
-            quantized = _attention(tensors, prefix, torch.cat(inputs), torch.cat(contexts), shared)
-        feed_forward = _gated if config.gated else _feed_forward
-        inputs = [normed(x, layer.feed_forward_input_norm) for x in middle]
-        yield quantized | feed_forward(tensors, prefix, torch.cat(inputs), config.activation)
-        streams = [
-            network.feed_forward(layer.units, x, residual) for x, residual in zip(inputs, middle, strict=True)
-        ]
+            inputs = normed(x, layer.attention_input_norm)
+            context = network.attend(layer.heads, inputs, batch, masks[:, number, kept])
+            quantized = _attention(tensors, prefix, inputs, context, config.key_heads(kept))
+            x = layer.heads.output(context, x)
+        inputs = normed(x, layer.feed_forward_input_norm)
+        yield quantized | _feed_forward(tensors, prefix, inputs, config)
+        x = network.feed_forward(layer.units, inputs, x)
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
@@ -182,30 +161,29 @@ def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[
         f"{prefix}attention.self.input_offset": torch.zeros(hidden),
     }
     for name in ("self.query", "self.key", "self.value", "output.dense"):
-        product = f"{prefix}attention.{name}"
-        weight = tensors[f"{product}.weight"]
-        quantized[f"{product}.weight"] = weight.to(torch.int8)
-        quantized[f"{product}.weight_scale"] = torch.ones(weight.shape[0])
-        quantized[f"{product}.bias"] = tensors[f"{product}.bias"].float()
+        weight, bias = _map(tensors, f"{prefix}attention.{name}")
+        empty = QuantizedMap(weight.to(torch.int8), torch.ones(len(weight)), bias)
+        quantized |= _named(f"{prefix}attention.{name}", empty)
     return quantized
 
 
-def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
-    up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
+def _feed_forward(
+    tensors: dict[str, Tensor], prefix: str, x: Tensor, config: ModelConfig
+) -> dict[str, Tensor]:
+    """Return the tensors of a layer's feed-forward network. x: its inputs, (T, D)."""
+    up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
+    inner = FUNCTIONS[config.activation](F.linear(x, *_map(tensors, up)))
+    if config.gated:
+        gated = inner * F.linear(x, *_map(tensors, gate))
+        return _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], gated)
     weight, bias = _map(tensors, down)
-    scale, zero_point = tensor_scale(FUNCTIONS[activation](F.linear(x, *_map(tensors, up))), weight)
+    scale, zero_point = tensor_scale(inner, weight)
     return {
         **_reading(tensors, up, [up], x),
         **_named(down, quantized_map(weight, bias)),
         f"{down}.input_scale": torch.tensor(scale),
         f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
     }
-
-
-def _gated(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
-    up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
-    inner = FUNCTIONS[activation](F.linear(x, *_map(tensors, up))) * F.linear(x, *_map(tensors, gate))
-    return _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], inner)
 
 
 def _reading(tensors: dict[str, Tensor], source: str, names: list[str], x: Tensor) -> dict[str, Tensor]:

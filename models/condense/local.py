@@ -9,9 +9,8 @@ import numpy as np
 from models.batch import batches_by_length
 from models.checkpoint.texts import EncodedText
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.classifier import Classifier
-from models.condense.loss import Floats, distributions
-from models.condense.search import Condensed, Task, search
+from models.classifier import Classifier, Scores, sigmoid
+from models.condense.search import Condensed, Floats, Task, search
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
@@ -52,6 +51,19 @@ def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMa
     for batch in batches_by_length([len(row) for row in rows], BATCH_TOKENS):
         logits[batch] = classifier.forward([rows[index] for index in batch], weights)
     return distributions(classifier.scores(logits))
+
+
+def distributions(scores: Scores) -> Floats:
+    """Return the distribution over the grades of n pairs, (n, grades).
+
+    A one-label model has two grades, with the probabilities 1 − p and p for its sigmoid p.
+    """
+    values = scores.probabilities.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ModelError("the model gave no finite score")
+    if values.shape[1] == 1:
+        return np.stack([sigmoid(-scores.raw_score), sigmoid(scores.raw_score)], axis=1)
+    return values
 
 
 class Titles:

@@ -12,7 +12,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 
 _RUN = re.compile(r"\S+")
 _SCRIPT = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]+|[^\s\u3400-\u4dbf\u4e00-\u9fff]+")
@@ -90,40 +90,32 @@ def read_words(query: str) -> tuple[Word, ...]:
 def count_words(query: str) -> int:
     """Return how many words `read_words` returns at most; it takes a fraction of the time."""
     runs = query.split()
-    return sum(_most_words(run) for run in runs if not _is_punctuation(run)) or len(runs)
+    parts = [part for run in runs if not _is_punctuation(run) for part in _SCRIPT.findall(run)]
+    return sum(len(part) if _is_chinese(part) else 1 for part in parts) or len(runs)
 
 
 def join(words: Iterable[Word]) -> str:
     """Return the query of these words. Words of one run have no space between them, as they were typed."""
-    words = list(words)
-    spaces = ["" if one.run == other.run else " " for one, other in pairwise(words)]
-    return "".join(word.form + space for word, space in zip(words, [*spaces, ""], strict=True))
+    return " ".join("".join(word.form for word in run) for _, run in groupby(words, lambda word: word.run))
 
 
 def split_chinese(text: str) -> list[str]:
     """Return the words of a text in Chinese characters: jieba's, or single characters without jieba."""
-    split = _jieba()
-    return list(text) if split is None else split(text)
+    return _jieba()(text)
 
 
 @functools.cache
-def _jieba() -> Callable[[str], list[str]] | None:
+def _jieba() -> Callable[[str], list[str]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its regular expressions have invalid escapes
         try:
             import jieba
         except ImportError:
-            return None
+            return list
         jieba.setLogLevel("WARNING")
         jieba.initialize()
     split: Callable[[str], list[str]] = jieba.lcut
     return split
-
-
-def _most_words(run: str) -> int:
-    parts = _SCRIPT.findall(run)
-    chinese = [part for part in parts if _is_chinese(part)]
-    return sum(map(len, chinese)) + len(parts) - len(chinese) if chinese else 1
 
 
 def _is_chinese(part: str) -> bool:

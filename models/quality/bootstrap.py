@@ -15,7 +15,7 @@ below MIN_TESTED queries.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +67,6 @@ class Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
         return Draws(self.values - other.values, self.influences - other.influences)
 
-    def without_error(self) -> Draws:
-        """Return the values with undefined influences: they get no interval and no p-value."""
-        return Draws(self.values, np.full_like(self.influences, np.nan))
-
     def relative_to(self, base: Draws) -> Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""
         whole = np.where(base.values == 0, np.nan, base.values)
@@ -91,11 +87,11 @@ class Estimate:
     t: Floats
     testable: bool = True
 
-    def interval(self, level: float = 0.95) -> Interval:
-        """Return the symmetric interval at a level such as 0.95."""
+    def interval(self) -> Interval:
+        """Return the symmetric 95 % interval."""
         if not len(self.t):
             return Interval(self.value, float("nan"), float("nan"))
-        reach = float(np.quantile(np.abs(self.t), level)) * self.error
+        reach = float(np.quantile(np.abs(self.t), 0.95)) * self.error
         return Interval(self.value, self.value - reach, self.value + reach)
 
     def text(self) -> str:
@@ -112,20 +108,17 @@ class Estimate:
 
     def p_above(self, bound: float) -> float:
         """Return the p-value of "the truth is at most `bound`" against "it is above"."""
-        return self._p(self.t, self.value - bound) if self.testable else float("nan")
+        if not len(self.t) or not self.testable:
+            return float("nan")
+        distance = self.value - bound
+        if self.error == 0:  # no error has no chance
+            return 0.0 if distance > 0 else 1.0
+        beyond = len(self.t) - np.searchsorted(self.t, distance / self.error)
+        return (1 + float(beyond)) / (1 + len(self.t))
 
     def p_below(self, bound: float) -> float:
         """Return the p-value of "the truth is at least `bound`" against "it is below"."""
-        return self._p(-self.t[::-1], bound - self.value) if self.testable else float("nan")
-
-    def _p(self, t: Floats, distance: float) -> float:
-        """Return how often t, ascending, is at least distance / error. Exactly no error has no chance."""
-        if not len(t):
-            return float("nan")
-        if self.error == 0:
-            return 0.0 if distance > 0 else 1.0
-        beyond = len(t) - np.searchsorted(t, distance / self.error)
-        return (1 + float(beyond)) / (1 + len(t))
+        return replace(self, value=-self.value, t=-self.t[::-1]).p_above(-bound)
 
 
 def resample(queries: int, resamples: int, seed: int) -> Floats:

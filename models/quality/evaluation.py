@@ -2,10 +2,6 @@
 
 Two evaluations of the same pairs share their resamples, so the interval of their difference is paired.
 models.quality.bootstrap says how intervals are made.
-
-The expected calibration error (Guo et al. 2017) looks at the likeliest grade alone. A model may give a
-grade half of its true share of the pairs and still look well there, so `Evaluation.calibration` says each
-grade's mean probability beside its share.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from models.quality import bootstrap, metrics
-from models.quality.bootstrap import (
-    MIN_QUERIES,
-    Draws,
-    Floats,
-    Interval,
-    estimate,
-    resample,
-    standard_errors,
-)
+from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, estimate, resample, standard_errors
 from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
@@ -41,7 +29,7 @@ _NO_SPREAD = 1e-9
 """Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
 
 _BINS = 15
-"""The calibration error puts the probabilities of the likeliest grades into so many bins of equal width."""
+"""How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
@@ -62,8 +50,6 @@ class Evaluation:
         probabilities: NDArray[np.floating],
         ranking: NDArray[np.floating] | None = None,
     ) -> None:
-        if not len(queries) == len(truth) == len(probabilities) > 0:
-            raise ValueError("queries, truth and probabilities must be of one length, at least 1")
         self.truth: Ints = np.asarray(truth, np.int64)
         self.probabilities: Floats = np.asarray(probabilities, np.float64)
         self.grades = self.probabilities.shape[1]
@@ -71,6 +57,7 @@ class Evaluation:
         self.query_of: Ints = np.array([numbers.setdefault(query, len(numbers)) for query in queries])
         self.queries = len(numbers)
         self.clusters = min(self.queries, CLUSTERS)
+        self._cluster_of = self.query_of % self.clusters
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
         self.ranking: Floats = self.expected if ranking is None else np.asarray(ranking, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
@@ -94,10 +81,10 @@ class Evaluation:
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
-        expected grade and truth over all pairs; ece, the expected calibration error.
+        expected grade and truth over all pairs; ece, the expected calibration error (Guo et al. 2017).
         """
         found = self.of_grades(counts)
-        correlations, ranked = self._by_cluster(self._ranked["query_spearman"]), self.sums[:, -1]
+        correlations, ranked = self._by_cluster(self.by_query["query_spearman"]), self.sums[:, -1]
         total = counts @ ranked
         found["query_spearman"] = counts @ correlations / np.where(total > 0, total, np.nan)
         found["spearman"] = self._spearman(counts)
@@ -123,12 +110,12 @@ class Evaluation:
         statistics: `resampled` or `of_grades`. A metric that rests on fewer than MIN_QUERIES queries has no
         error.
         """
-        ranked = len(self.ranked_queries)
-        rests_on = {"ndcg10": ranked, "query_spearman": ranked}
-        return {
-            name: drawn.without_error() if rests_on.get(name, self.queries) < MIN_QUERIES else drawn
-            for name, drawn in bootstrap.draws(statistics or self.resampled, counts).items()
-        }
+        draws = bootstrap.draws(statistics or self.resampled, counts)
+        for name, drawn in draws.items():
+            ranks = name in ("ndcg10", "query_spearman")
+            if (len(self.ranked_queries) if ranks else self.queries) < MIN_QUERIES:
+                draws[name] = Draws(drawn.values, np.full_like(drawn.influences, np.nan))
+        return draws
 
     @cached_property
     def sums(self) -> Floats:
@@ -136,8 +123,8 @@ class Evaluation:
         one."""
         sums = np.zeros((self.clusters, self.grades**2 + 2))
         np.add.at(sums, (self._cluster_of, self.truth * self.grades + self.predicted), 1)
-        sums[:, -2] = self._by_cluster(self._ranked["ndcg10"])
-        sums[:, -1] = self._by_cluster(np.isfinite(self._ranked["ndcg10"]).astype(np.float64))
+        sums[:, -2] = self._by_cluster(self.by_query["ndcg10"])
+        sums[:, -1] = self._by_cluster(np.isfinite(self.by_query["ndcg10"]).astype(np.float64))
         return sums
 
     @cached_property
@@ -147,32 +134,24 @@ class Evaluation:
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
-    def by_query(self) -> dict[str, Floats]:
-        """Return each query's ndcg10 and query_spearman (nan if its titles have one grade) and mean_error,
-        the mean distance of expected grade and truth: (queries,) each."""
-        distance = np.abs(self.expected - self.truth)
-        sizes = np.bincount(self.query_of, minlength=self.queries)
-        return {**self._ranked, "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes}
-
     @property
     def confusion(self) -> Ints:
         """Return how many pairs of each grade (row) got each grade (column): (grades, grades)."""
-        cells = np.bincount(self.truth * self.grades + self.predicted, minlength=self.grades**2)
-        return cells.reshape(self.grades, self.grades)
+        return np.asarray(self.sums[:, :-2].sum(0).reshape(self.grades, self.grades), np.int64)
 
     @property
     def calibration(self) -> dict[str, list[float]]:
-        """Return how far probabilities mean what they say: of each grade its mean probability, and its share
-        of the pairs."""
-        counts = np.bincount(self.truth, minlength=self.grades)
-        return {
-            "mean_probabilities": self.probabilities.mean(0).tolist(),
-            "shares": (counts / len(self.truth)).tolist(),
-        }
+        """Return each grade's mean probability and its share of the pairs.
+
+        The expected calibration error looks at the likeliest grade alone: a model may look well there and
+        give a grade half of its share.
+        """
+        shares = np.bincount(self.truth, minlength=self.grades) / len(self.truth)
+        return {"mean_probabilities": self.probabilities.mean(0).tolist(), "shares": shares.tolist()}
 
     @cached_property
-    def _ranked(self) -> dict[str, Floats]:
-        """Return NDCG@10 and Spearman's correlation of each query; nan if its titles have one grade.
+    def by_query(self) -> dict[str, Floats]:
+        """Return ndcg10 and query_spearman of each query, (queries,); nan if its titles have one grade.
 
         Titles of equal score share their gain. The correlation is 0 if all have one score: it puts none
         before another.
@@ -185,11 +164,6 @@ class Evaluation:
             if np.ptp(ranking) > 0:
                 found["query_spearman"][query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
         return found
-
-    @property
-    def _cluster_of(self) -> Ints:
-        """Return the cluster of each pair."""
-        return self.query_of % self.clusters
 
     def _by_cluster(self, of_query: Floats) -> Floats:
         """Return the sum of each cluster's queries. of_query: (queries,); nan counts as 0."""

@@ -2,24 +2,38 @@
 
 import csv
 import gzip
-import io
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from models.errors import ModelError, reading_problem
 from models.files import check_regular
-from models.quality.formats import csv_problem, format_of
 
-FORMATS = "csv, tsv or jsonl (each also .gz), or parquet"
+OPEN_QUOTE = "a quote that never closes"
 
-ESCI = {4: {"i": 0, "c": 1, "s": 2, "e": 3}, 5: {"i": 0, "c": 2, "s": 3, "e": 4}}
-"""The grade of each letter of Amazon's ESCI data (irrelevant, complement, substitute, exact), by the number
-of grades. With five, as the shipped model has them, no letter is grade 1. https://arxiv.org/abs/2206.06588"""
-_ESCI_NAMES = {"irrelevant": "i", "complement": "c", "substitute": "s", "exact": "e"}
+ESCI = {
+    4: {"irrelevant": 0, "complement": 1, "substitute": 2, "exact": 3},
+    5: {"irrelevant": 0, "complement": 2, "substitute": 3, "exact": 4},
+}
+"""The grades of Amazon's ESCI data by the number of grades; files name them by these words or their first
+letters. With five, as the shipped model has them, none is grade 1. https://arxiv.org/abs/2206.06588"""
+
+_Row = tuple[str, Mapping[Any, Any]]
+"""The file and line of a row, for errors, and its values by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of a file.
+
+    kind: csv, tsv, jsonl or parquet. compression: gz, zst or "". delimiter: between the cells of csv and tsv.
+    """
+
+    kind: str
+    compression: str = ""
+    delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +74,21 @@ def iter_labelled(
     path: Path, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
 ) -> Iterator[LabelledPair]:
     """Yield the pairs of `read_labelled` one at a time: the file may be larger than memory."""
-    row = None
-    letters = ESCI.get(grades, {})
-    names = letters | {name: letters[letter] for name, letter in _ESCI_NAMES.items() if letters}
-    names |= {name.strip().casefold(): grade for grade, name in enumerate(labels) if _grade(name) is None}
-    for row in _rows(path, columns):
-        yield _pair(row, grades, names, labels, columns)
-    if row is None:
-        raise ModelError(f"{path} holds no pairs")
-
-
-def query_key(query: str) -> str:
-    """Return a text that is the same for queries that differ only in capitals and spaces."""
-    return " ".join(query.casefold().split())
+    names = {name: grade for word, grade in ESCI.get(grades, {}).items() for name in (word, word[0])}
+    words = [label.strip().casefold() for label in labels]
+    names |= {word: grade for grade, word in enumerate(words) if not word.isdigit()}
+    names |= {str(grade): grade for grade in range(grades)}
+    for place, row in _rows(path, columns):
+        query, title = _texts(place, row, columns, (columns.query, columns.title, columns.grade))
+        value = row[columns.grade]
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        grade = names.get(str(whole).strip().casefold())
+        if grade is None:
+            others = f" or one of {', '.join(labels)}" if labels else ""
+            raise ModelError(
+                f"{place}: {columns.grade} {value!r} is not a whole number from 0 to {grades - 1}{others}"
+            )
+        yield LabelledPair(query, title, grade)
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -80,91 +96,81 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
     Raises ModelError as `read_labelled` does.
     """
-    pairs = [_texts(row, DEFAULT, ("query", "title")) for row in _rows(path, DEFAULT)]
-    if not pairs:
-        raise ModelError(f"{path} holds no pairs")
-    return pairs
+    return [_texts(place, row, DEFAULT, ("query", "title")) for place, row in _rows(path, DEFAULT)]
 
 
-class _Row(NamedTuple):
-    """One row of a file. values: by column. place: the file and line, for errors."""
-
-    values: Mapping[Any, Any]
-    place: str
+def query_key(query: str) -> str:
+    """Return a text that is the same for queries that differ only in capitals and spaces."""
+    return " ".join(query.casefold().split())
 
 
-def _pair(
-    row: _Row, grades: int, names: Mapping[str, int], labels: Sequence[str], columns: Columns
-) -> LabelledPair:
-    query, title = _texts(row, columns, (columns.query, columns.title, columns.grade))
-    grade = row.values[columns.grade]
-    number = names.get(grade.strip().casefold()) if isinstance(grade, str) else None
-    number = _grade(grade) if number is None else number
-    if number is None or not 0 <= number < grades:
-        others = f" or one of {', '.join(labels)}" if labels else ""
-        raise ModelError(
-            f"{row.place}: {columns.grade} {grade!r} is not a whole number from 0 to {grades - 1}{others}"
-        )
-    return LabelledPair(query, title, number)
+def format_of(name: str, delimiter: str = ",") -> Format | None:
+    """Return the format that a file's name ends in, or None if it is not known. delimiter: of csv."""
+    parts = name.rsplit("/", 1)[-1].lower().split(".")[1:]
+    compression = parts.pop() if parts and parts[-1] in ("gz", "zst") else ""
+    kind = parts[-1] if parts else ""
+    if kind not in ("csv", "tsv", "jsonl", "parquet") or (kind == "parquet" and compression):
+        return None
+    return Format(kind, compression, "\t" if kind == "tsv" else delimiter)
 
 
-def _texts(row: _Row, names: Columns, columns: Sequence[str]) -> tuple[str, str]:
-    for column in columns:
-        if row.values.get(column) is None:
-            needed = " and ".join((", ".join(columns[:-1]), columns[-1]))
-            present = _listed([name for name, value in row.values.items() if name and value is not None])
-            raise ModelError(f"{row.place}: there is no {column}; found {present}; each row needs {needed}")
-    query, title = row.values[names.query], row.values[names.title]
+def csv_problem(error: csv.Error) -> str:
+    """Return what is wrong with a row of csv or tsv, in words that name it in the file."""
+    text = str(error)
+    if text == "unexpected end of data":
+        return OPEN_QUOTE
+    if "expected after" in text:
+        return "text after a closing quote: another quote is missing, or one in the text is not doubled"
+    if text.startswith("new-line character"):
+        return "a carriage return outside of quotes"
+    return text
+
+
+def _texts(place: str, row: Mapping[Any, Any], names: Columns, needed: Sequence[str]) -> tuple[str, str]:
+    """Return query and title of a row that has a value in each of the needed columns."""
+    for column in needed:
+        if row.get(column) is None:
+            present = [repr(str(name)[:40]) for name, value in row.items() if name and value is not None]
+            found, all_needed = ", ".join(present[:10]) or "nothing", ", ".join(needed[:-1])
+            raise ModelError(
+                f"{place}: there is no {column}; found {found}; each row needs {all_needed} and {needed[-1]}"
+            )
+    query, title = row[names.query], row[names.title]
     if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
         raise ModelError(
-            f"{row.place}: {names.query} and {names.title} must be text, and the {names.query} not blank"
+            f"{place}: {names.query} and {names.title} must be text, and the {names.query} not blank"
         )
     return query, title
 
 
-def _listed(names: Sequence[object]) -> str:
-    """Return column names as an error quotes them, cut short: without a header they are texts."""
-    shown = [repr(name) if len(str(name)) <= 40 else repr(str(name)[:39] + "…") for name in names[:10]]
-    return (", ".join(shown) + (" …" if len(names) > 10 else "")) or "nothing"
-
-
-def _grade(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) else None
-
-
 def _rows(path: Path, columns: Columns) -> Iterator[_Row]:
+    """Yield the rows of a file, at least one."""
+    row = None
     try:
         check_regular(path)
-    except OSError as error:
+        file_format = format_of(path.name, columns.delimiter)
+        if file_format is None or file_format.compression == "zst":
+            ending = path.suffix or "without an ending"
+            known = "csv, tsv or jsonl (each also .gz), or parquet"
+            raise ModelError(f"{path}: the format {ending} is not known; use {known}")
+        for row in _read(path, file_format, columns):
+            yield row
+    except (ValueError, OSError, EOFError) as error:  # also pyarrow's
         raise ModelError(reading_problem(path, error)) from None
-    found = format_of(path.name, columns.delimiter)
-    if found is None or found.compression == "zst":
-        ending = path.suffix or "without an ending"
-        raise ModelError(f"{path}: the format {ending} is not known; use {FORMATS}")
-    if found.kind == "parquet":
+    if row is None:
+        raise ModelError(f"{path} holds no pairs")
+
+
+def _read(path: Path, file_format: Format, columns: Columns) -> Iterator[_Row]:
+    if file_format.kind == "parquet":
         yield from _parquet(path, columns)
         return
-    try:
-        with _open(path, zipped=found.compression == "gz") as stream:
-            if found.kind == "jsonl":
-                yield from _jsonl(path, stream)
-            else:
-                yield from _csv(path, stream, found.delimiter)
-    except (UnicodeDecodeError, OSError, EOFError) as error:
-        raise ModelError(reading_problem(path, error)) from None
-
-
-def _open(path: Path, *, zipped: bool) -> IO[str]:
-    if zipped:
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    opened = gzip.open if file_format.compression else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        if file_format.kind == "jsonl":
+            yield from _jsonl(path, stream)
+        else:
+            yield from _csv(path, stream, file_format.delimiter)
 
 
 def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
@@ -174,7 +180,7 @@ def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
         _ = reader.fieldnames  # reads the first line
         before = reader.line_num
         for values in reader:
-            yield _Row(values, f"{path}, line {before + 1}")  # a quoted text may span several lines
+            yield f"{path}, line {before + 1}", values  # a quoted text may span several lines
             before = reader.line_num
     except csv.Error as error:
         raise ModelError(f"{path}, line {before + 1}: {csv_problem(error)}") from None
@@ -183,40 +189,22 @@ def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
 def _jsonl(path: Path, stream: IO[str]) -> Iterator[_Row]:
     for number, line in enumerate(stream, start=1):
         if line.strip():
+            place = f"{path}, line {number}"
             try:
-                row = json.loads(line, object_pairs_hook=_unique)
+                row = json.loads(line)
             except json.JSONDecodeError as error:
-                reason = f"not JSON ({error.msg} at column {error.pos + 1})"
-                raise ModelError(f"{path}, line {number}: {reason}") from None
-            except KeyError as error:
-                raise ModelError(
-                    f'{path}, line {number}: the key "{error.args[0]}" appears twice in one object'
-                ) from None
+                raise ModelError(f"{place}: not JSON ({error.msg} at column {error.pos + 1})") from None
             if not isinstance(row, dict):
-                raise ModelError(f"{path}, line {number}: not a JSON object")
-            yield _Row(row, f"{path}, line {number}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these keys and values. Raises KeyError with a key that is there twice."""
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise KeyError(key)
-        values[key] = value
-    return values
+                raise ModelError(f"{place}: not a JSON object")
+            yield place, row
 
 
 def _parquet(path: Path, columns: Columns) -> Iterator[_Row]:
     import pyarrow.parquet as parquet
 
-    try:
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        read = [name for name in (columns.query, columns.title, columns.grade) if name in names]
-        numbers = itertools.count(1)
-        for batch in file.iter_batches(columns=read or None):
-            for values in batch.to_pylist():
-                yield _Row(values, f"{path}, row {next(numbers)}")
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        raise ModelError(f"{path} cannot be read: {error}") from None
+    file = parquet.ParquetFile(path)
+    needed = (columns.query, columns.title, columns.grade)
+    read = [name for name in file.schema_arrow.names if name in needed]
+    rows = (row for batch in file.iter_batches(columns=read or None) for row in batch.to_pylist())
+    for number, values in enumerate(rows, start=1):
+        yield f"{path}, row {number}", values

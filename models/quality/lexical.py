@@ -6,7 +6,7 @@ BM25 (Robertson and Zaragoza 2009) and IDF-weighted word overlap.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 """A word, or a sign that is none. Letters beyond a to z are signs, so other scripts match by character."""
@@ -20,8 +20,9 @@ Scorer = Callable[[str, str], float]
 
 def bm25(collection: Sequence[str]) -> Scorer:
     """Return Okapi BM25 of a query against a title; words are stems."""
-    rarity = _rarity(stems_of(title) for title in collection)
-    mean_length = sum(len(stems_of(title)) for title in collection) / len(collection)
+    documents = [stems_of(title) for title in collection]
+    rarity = _rarity(documents)
+    mean_length = sum(map(len, documents)) / len(documents)
 
     def score(query: str, title: str) -> float:
         words = stems_of(title)
@@ -35,7 +36,7 @@ def bm25(collection: Sequence[str]) -> Scorer:
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
     none."""
-    rarity = _rarity(stems_of(title) for title in collection)
+    rarity = _rarity([stems_of(title) for title in collection])
 
     def score(query: str, title: str) -> float:
         asked, there = stems_of(query), set(stems_of(title))
@@ -60,11 +61,7 @@ def stems_of(text: str) -> list[str]:
     return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
 
 
-def _rarity(documents: Iterable[Sequence[str]]) -> Callable[[str], float]:
+def _rarity(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:
     """Return BM25's IDF of a term, never negative: log(1 + (N − df + ½)/(df + ½))."""
-    counts: Counter[str] = Counter()
-    total = 0
-    for document in documents:
-        counts.update(set(document))
-        total += 1
-    return lambda term: math.log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5))
+    counts = Counter(word for document in documents for word in set(document))
+    return lambda term: math.log(1 + (len(documents) - counts[term] + 0.5) / (counts[term] + 0.5))

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 CUTOFF = 10
-"""NDCG looks at the first so many titles of a query."""
+"""How many titles of a query, the first ones, NDCG looks at."""
 
 NAMES = ("accuracy", "macro_f1", "qwk", "ndcg10")
 

@@ -4,3 +4,8 @@ Each kind of study is a module whose `run(study)` measures and makes the parts o
 them and runs one or all. `study` and `result` hold what a kind is given and what it returns, `runner`
 evaluates many masks in one pass, `statistics` has the tests, and `report_files` writes the files.
 """
+
+from typing import Literal
+
+Kind = Literal["single", "random", "layers", "roles", "similarity", "search", "all"]
+"""The questions of a study, of which `all` asks every one."""

@@ -1,27 +1,24 @@
 """The kinds of study by name, and all of them as one."""
 
 from importlib import import_module
+from typing import get_args
 
+from models.study import Kind
 from models.study.result import Result, Section, Table
 from models.study.study import Study
 
-KINDS = {
-    "single": "single",
-    "random": "random",
-    "layers": "layers",
-    "roles": "roles.report",
-    "similarity": "similarity",
-    "search": "search.report",
-}
-"""The module of each kind, whose `run(study)` measures and makes the report. It is imported when it runs,
-with the libraries that it needs."""
+KINDS = get_args(Kind)[:-1]  # without `all`
+
+MODULES = {"roles": "roles.report", "search": "search.report"}
+"""The modules of the kinds that are packages. A kind's module has `run(study)`, which measures and makes the
+report; it is imported when it runs, with the libraries that it needs."""
 
 
 def run(kind: str, study: Study) -> Result:
     """Run one kind; or `all`, one after the other, and merge the reports into one."""
-    chosen = [*KINDS] if kind == "all" else [kind]
+    chosen = KINDS if kind == "all" else (kind,)
     # Import all of them first: files may change while a study runs for hours.
-    modules = [import_module(f"models.study.{KINDS[name]}") for name in chosen]
+    modules = [import_module(f"models.study.{MODULES.get(name, name)}") for name in chosen]
     results: list[Result] = [module.run(study) for module in modules]
     if kind != "all":
         return results[0]

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from models.condense.loss import jensen_shannon
+from models.condense.search import jensen_shannon
 from models.numbers import percent
 from models.quality.bootstrap import Floats
 from models.study import plots

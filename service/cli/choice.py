@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.commands.host import Network, Sides
-from models.commands.options import read_form
+from models.commands.options import Network, Sides, read_form
 from models.commands.terminal import counted
 
 if TYPE_CHECKING:
@@ -166,6 +165,8 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
         name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
     before, _ = _side(name, base, pairs)
     after, stages = _side(variant.name, variant, pairs)
+    if before.model != after.model:
+        before, after = replace(before, name=before.model), replace(after, name=after.model)
     return Sides([before, after], pairs, grades, stages)
 
 

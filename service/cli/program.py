@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from loadtest.cli import app as load
-from models.commands import condense, evaluate, host, prune, quantize, study, train
+from models.commands import condense, evaluate, options, prune, quantize, study, train
 from service.cli import choice, experiment, score, serve
 
 
@@ -50,7 +50,7 @@ def program(
     """A relevance server whose attention heads are run-time switches."""
 
 
-host.resolve, host.sides = choice.network_of, choice.sides
+options.resolve, options.sides = choice.network_of, choice.sides
 
 app.command("serve")(serve.command)
 app.command("score")(score.command)

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from models.commands.host import Network
-from models.commands.options import FORMS, Config, Delimiter, Device, Dtype, Model, QueryColumn, TitleColumn
+from models.commands.options import (
+    FORMS,
+    Config,
+    Delimiter,
+    Device,
+    Dtype,
+    Model,
+    Network,
+    QueryColumn,
+    TitleColumn,
+)
 from service.cli import choice, score_files
 
 if TYPE_CHECKING:

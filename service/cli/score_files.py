@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from models.commands.options import read_form
-from models.commands.terminal import Share, ends_at_once
+from models.commands.terminal import Stages, ends_at_once
 from service.cli import choice
 
 if TYPE_CHECKING:
@@ -42,6 +42,19 @@ Overwrite = Annotated[
 ]
 
 
+class Rows(Stages):
+    """Shows how much of the rows of files is scored, the pace and the time left."""
+
+    _before: float | None = None
+
+    def __call__(self, share: float, rows: int, before: int) -> None:
+        """Show that a share of the job is done: `rows` rows, of which an earlier run did `before`."""
+        if self._before is None:
+            self._before = share * before / rows if rows else 0.0
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        self.show(f"{rows:,} rows, {(rows - before) / seconds:,.0f}/s", share, self._before)
+
+
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_json: bool) -> None:
     """Score the input as the options say, and print what became of it."""
@@ -51,8 +64,8 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
 
     began = time.monotonic()
     job, scorer = prepared(source, output, options)
-    with closing(Share()) as share:
-        summary = run_job(job, scorer, share, overwrite=overwrite)
+    with closing(Rows()) as progress:
+        summary = run_job(job, scorer, progress, overwrite=overwrite)
     seconds = time.monotonic() - began
     if as_json:
         document = {

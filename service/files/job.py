@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from models.checkpoint.files import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError
-from models.quality.formats import Format, format_of
+from models.quality.labelled import Format, format_of
 from service.files.options import ScoreOptions
 from service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.files.storage import Stat, Storage

@@ -10,8 +10,7 @@ import orjson
 import pyarrow
 
 from models.errors import ModelError
-from models.quality.formats import Format
-from models.quality.labelled import Columns
+from models.quality.labelled import Columns, Format
 from service.files import reading_text
 from service.files.options import ScoreOptions
 from service.files.storage import BUFFER_BYTES, Storage

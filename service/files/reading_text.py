@@ -8,7 +8,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from models.errors import ModelError
-from models.quality.formats import OPEN_QUOTE, csv_problem
+from models.quality.labelled import OPEN_QUOTE, csv_problem
 from service.api.body import duplicate_key
 
 ROW_BYTES = 64 << 20

@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.condense.local import Titles, with_unknown
-from models.condense.loss import Floats, distributions
-from models.condense.search import Condensed, Steps, Task, search
+from models.condense.local import Titles, distributions, with_unknown
+from models.condense.search import Condensed, Floats, Steps, Task, search
 from models.condense.words import read_words
 from service.engine.request import Deadline
 from service.engine.threads import PairRow, share

@@ -129,17 +129,18 @@ def ranking_answers(
     answers = []
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
-        side = Side("model", "model", "full", "none", evaluation_of(rows, probabilities[indices]))
-        comparison = compare([side], rows, resamples=resamples, seed=0)
-        for words in comparison.baselines:
+        evaluation = evaluation_of(rows, probabilities[indices])
+        found = compare([Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples)
+        own = found["sides"][0]["metrics"]
+        for baseline, of_baseline in found["baselines"].items():
             for metric in ("query_spearman", "ndcg10"):
-                change, own = words.model_minus[metric], comparison.metrics["model"][metric].value
+                change = of_baseline["model_minus"][metric]
                 note = (
-                    f"{own:.3f} against {words.metrics[metric].value:.3f}: "
+                    f"{own[metric].value:.3f} against {of_baseline['metrics'][metric].value:.3f}: "
                     f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
                 )
                 value = change.low if name == "products" else change.value
-                answers.append(Answer(f"{name}: {metric} − {words.name}", value, 0.0, True, note))
+                answers.append(Answer(f"{name}: {metric} − {baseline}", value, 0.0, True, note))
     return answers
 
 

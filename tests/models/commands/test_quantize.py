@@ -63,6 +63,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert found["pairs"] == 60
     assert report["bytes"]["after"] < report["bytes"]["before"]
     assert not unusual_modes(out), "another user, such as the service's, cannot read it"
+    assert report["speed"]["dtype"] == Classifier.load(tiny_checkpoint, "cpu").network.number_format
     assert 0 < report["speed"]["low"] <= report["speed"]["median"] <= report["speed"]["high"]
     slower = report["speed"]["median"] < 1
     assert ("headroom: int8 was measured at" in output.err) == slower
