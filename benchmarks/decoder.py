@@ -12,8 +12,7 @@ from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, at_least
 from benchmarks.workload import encoder
 from models.batch import Beginning, pack
-from models.checkpoint.pair_template import PairTemplate
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair, PairTemplate
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 1024,

@@ -11,8 +11,7 @@ import numpy as np
 from models.batch import Beginning, batches_by_length, in_halves, pack
 from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
-from models.checkpoint.extras import read_head_study, read_quality
-from models.checkpoint.files import digest_of
+from models.checkpoint.files import digest_of, read_head_study, read_quality
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
@@ -131,7 +130,7 @@ class Classifier:
             read_stored_masks(directory, config),
             read_quality(directory),
             origin_of(directory),
-            read_head_study(directory, config),
+            read_head_study(directory),
             directory.resolve(),  # now: a link may point elsewhere later
         )
 

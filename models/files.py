@@ -24,11 +24,9 @@ def check_regular(file: Path | str) -> None:
 def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError, also if it has more than `max_bytes`."""
     check_regular(file)  # before it is opened, because that alone may do something to a device
-    with Path(file).open("rb") as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
+    if Path(file).stat().st_size > max_bytes:
         raise OSError(f"it is larger than {max_bytes >> 20} MiB")
-    return content
+    return Path(file).read_bytes()
 
 
 def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:

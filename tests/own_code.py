@@ -1,7 +1,7 @@
 """Small random checkpoints of families that bring code of their own, and what they compute, written plainly.
 
 The layouts are those of the published checkpoints, the formulas those of the papers that
-`models.checkpoint.encoders` names.
+`models.checkpoint.families` names.
 """
 
 import json

@@ -9,14 +9,13 @@ QAnything overlap 80 of 512 tokens, about as much; Dai & Callan half, at nearly 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from models.checkpoint.texts import EncodedText
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.errors import ModelError
 
 Overflow = Literal["truncate", "chunks"]
-OVERFLOWS: tuple[Overflow, ...] = ("truncate", "chunks")
 
 OVERLAP_PART = 6
 """Two chunks share at least one part in this many of the room for a chunk, and less than two parts."""
@@ -24,19 +23,14 @@ OVERLAP_PART = 6
 
 @dataclass(frozen=True, slots=True)
 class LongTitles:
-    """Limits on what is read of titles that do not fit into the window beside their query.
+    """Limits on what is read of titles that do not fit into the window beside their query."""
 
-    overflow: "truncate" reads the beginning of each; "chunks" reads all of it, chunk by chunk.
-    max_tokens: titles are cut off after this many tokens. max_chunks: titles are cut off after this many
-    chunks. None: no such limit.
-    """
-
-    overflow: Overflow = "truncate"
-    max_tokens: int | None = None
-    max_chunks: int | None = None
+    overflow: Overflow = "truncate"  # reads the beginning of each; "chunks" reads all of it, chunk by chunk
+    max_tokens: int | None = None  # titles are cut off after this many tokens; None: no such limit
+    max_chunks: int | None = None  # or after this many chunks
 
     def __post_init__(self) -> None:
-        if self.overflow not in OVERFLOWS:
+        if self.overflow not in get_args(Overflow):
             raise ModelError(f"overflow {self.overflow!r} is neither 'truncate' nor 'chunks'")
 
     def limit(self, room: int) -> int | None:
@@ -47,28 +41,21 @@ class LongTitles:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A title's best chunk: the characters [start, end), in code points.
+    """A title's best chunk: the characters [start, end), in code points."""
 
-    index: its number among the `chunks` of the title, from 0.
-    """
-
-    index: int
-    chunks: int
+    index: int  # its number among the title's, from 0
+    chunks: int  # how many the title has
     start: int
     end: int
 
 
 @dataclass(slots=True, eq=False)
 class ChunkedPair:
-    """A query and a title, encoded as one row per chunk of the title.
+    """A query and a title, encoded as one row per chunk of the title."""
 
-    rows: at least one. spans: the characters [start, end) of each chunk; empty if the title is not cut up.
-    truncated: whether some text of query or title is in no row.
-    """
-
-    rows: list[EncodedPair]
-    spans: list[tuple[int, int]]
-    truncated: bool
+    rows: list[EncodedPair]  # at least one
+    spans: list[tuple[int, int]]  # the characters [start, end) of each chunk; none if the title is not cut up
+    truncated: bool  # whether some text of query or title is in no row
 
     @property
     def query_tokens(self) -> int:
@@ -138,10 +125,9 @@ def chunk_pairs(
         starts.append(len(title_text))
         windows = chunk_windows(word_starts[: long_titles.max_tokens], room, long_titles.max_chunks)
         whole = EncodedText(ids.tobytes(), len(ids), unknown=0)
-        parts = {"query": tokenizer.part(query, 0, query_tokens)}
-        parts |= {str(number): tokenizer.part(whole, *window) for number, window in enumerate(windows)}
+        beginning = tokenizer.part(query, 0, query_tokens)
         yield ChunkedPair(
-            rows=tokenizer.join([("query", str(number)) for number in range(len(windows))], parts),
+            rows=[tokenizer.pair(beginning, tokenizer.part(whole, *window)) for window in windows],
             spans=[
                 (
                     max(0, starts[first] - len(lead)) if first else 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from models.checkpoint.fields import check, need, positive_float, positive_int, read_json
+from models.checkpoint.fields import check, need, positive_float, positive_int, read_json, reading
 from models.checkpoint.files import bytes_of_weights, check_files, weights_of
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
-from models.errors import ModelError, UnsupportedCheckpoint
+from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ INT8_FORMAT = "w8a8-1"
 
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
-
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
@@ -49,61 +47,37 @@ class Rope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape and labels of one sequence classifier.
-
-    embedding_size: the width of the embeddings; a linear map widens them if it is not hidden_size.
-    max_positions: the window. skipped_positions: rows of the checkpoint's position table before the first
-        token's. type_vocab_size: 0 for a network without token types.
-    head_activation: of the classifier's dense layer. family: the key of `families.FAMILIES`.
-    intermediate_size, widths: the units of the widest layer's feed-forward half, and of each layer's.
-    kept_heads: for each layer the original numbers of the heads that the checkpoint still holds,
-        ascending. Pruning removes numbers; the numbering of a mask never changes.
-    labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
-    label_order: the checkpoint's logit index of each entry of `labels`.
-    temperature: logits are divided by it before the softmax (or the sigmoid); 1 means uncalibrated.
-    score_activation: what makes a score of logits: softmax for grades; for one label sigmoid, or identity if
-        the checkpoint was trained for raw scores.
-    int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
-    gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
-    without_bias: the maps and norms without a bias in the checkpoint; those in a layer by their names there.
-    pools_mean: the classifier reads the mean of all tokens, not the first one.
-    windows: for each layer how many tokens to each side a token sees; None: all. ropes: for each layer its
-        rotary angles. Empty for a network in which each layer sees all, or that has no rotary positions.
-    pre_norm: norms stand before the halves of a layer, not after them, and one after the last layer.
-    absolute_positions: the network adds embeddings of positions. distances: of DeBERTa's attention, the
-        buckets of distances to each side, and the largest distance.
-    decoder: of a network that attends to what stands before a token.
-    """
+    """Shape and labels of one sequence classifier."""
 
     vocab_size: int
     hidden_size: int
-    embedding_size: int
+    embedding_size: int  # a linear map widens the embeddings if it is not hidden_size
     num_layers: int
-    num_heads: int
-    intermediate_size: int
-    max_positions: int
-    skipped_positions: int = 0
-    type_vocab_size: int
+    num_heads: int  # before pruning
+    intermediate_size: int  # the units of the widest layer's feed-forward half
+    max_positions: int  # the window
+    skipped_positions: int = 0  # rows of the checkpoint's position table before the first token's
+    type_vocab_size: int  # 0: the network has no token types
     layer_norm_eps: float
     activation: str
-    head_activation: str = "tanh"
-    family: str = "bert"
-    labels: tuple[str, ...] = ()
-    label_order: tuple[int, ...] = ()
-    kept_heads: tuple[tuple[int, ...], ...] = ()
-    widths: tuple[int, ...] = ()
-    temperature: float = 1.0
-    score_activation: ScoreActivation = "softmax"
-    int8: bool = False
-    gated: bool = False
-    without_bias: frozenset[str] = frozenset()
-    pools_mean: bool = False
-    windows: tuple[int | None, ...] = ()
-    ropes: tuple[Rope, ...] = ()
-    pre_norm: bool = False
-    absolute_positions: bool = True
-    distances: tuple[int, int] | None = None
-    decoder: Decoder | None = None
+    head_activation: str = "tanh"  # of the classifier's dense layer
+    family: str = "bert"  # the key of `families.FAMILIES`
+    labels: tuple[str, ...] = ()  # one per logit, least relevant first; a one-label cross-encoder has one
+    label_order: tuple[int, ...] = ()  # the checkpoint's logit index of each entry of `labels`
+    kept_heads: tuple[tuple[int, ...], ...] = ()  # original numbers of the heads that each layer still has
+    widths: tuple[int, ...] = ()  # the units of each layer
+    temperature: float = 1.0  # logits are divided by it before the softmax (or the sigmoid)
+    score_activation: ScoreActivation = "softmax"  # of one label: sigmoid, or identity for raw scores
+    int8: bool = False  # the layers' products have 8-bit weights and inputs (`headroom quantize` wrote it)
+    gated: bool = False  # inner activations are multiplied by the output of a further map, `gate`
+    without_bias: frozenset[str] = frozenset()  # maps and norms; those in a layer by their names there
+    pools_mean: bool = False  # the classifier reads the mean of all tokens, not the first one
+    windows: tuple[int | None, ...] = ()  # how many tokens to each side a layer sees; None, or empty: all
+    ropes: tuple[Rope, ...] = ()  # each layer's rotary angles; empty without rotary positions
+    pre_norm: bool = False  # norms stand before the halves of a layer, and one after the last layer
+    absolute_positions: bool = True  # the network adds embeddings of positions
+    distances: tuple[int, int] | None = None  # DeBERTa's buckets to each side, and the largest distance
+    decoder: Decoder | None = None  # of a network that attends to what stands before a token
 
     def is_stored(self, name: str) -> bool:
         """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
@@ -134,11 +108,12 @@ class ModelConfig:
         A unit is an inner activation of a layer's feed-forward half: a row of the up map (and of the gate)
         and a column of the down map.
         """
-        units = []
-        for layer, width in enumerate(self.widths):
-            on = np.ones(width, np.bool_) if mask.units_off is None else ~mask.units_off[layer, :width]
-            units.append(() if layer in mask.skipped else tuple(np.flatnonzero(on).tolist()))
-        return tuple(units)
+        off = mask.units_off
+        off = np.zeros((len(self.widths), self.intermediate_size), np.bool_) if off is None else off
+        return tuple(
+            () if layer in mask.skipped else tuple(np.flatnonzero(~off[layer, :width]).tolist())
+            for layer, width in enumerate(self.widths)
+        )
 
     def under(self, mask: HeadMask) -> ModelConfig:
         """Return the shape of the network that a mask leaves: its layers are numbered from 0, its heads keep
@@ -201,34 +176,37 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
 def read_raw(directory: Path) -> dict[str, Any]:
     """Return the content of `config.json`, with what sentence-transformers writes beside it, and the ids of
     a language model's answers."""
-    return with_answers(directory, with_modules(directory, read_json(directory / "config.json")))
+    file = directory / "config.json"
+    with reading(file):
+        return with_answers(directory, with_modules(directory, read_json(file)))
 
 
+@reading("config.json")
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
     """Check a config that is already parsed, as `read_config` does."""
     from models.checkpoint.families import FAMILIES, family_of  # these build on ModelConfig
 
-    kind = raw.get("problem_type")
-    need(kind != "multi_label_classification", "problem_type", kind, "grades exclude each other")
     family = family_of(raw)
-    shape = FAMILIES[family].shape(raw)
+    shape, ours = FAMILIES[family].shape(raw), raw.get("headroom") or {}
     if shape.decoder is not None and shape.decoder.vocabulary is not None:  # a language model has no labels
         raw = {**raw, "id2label": {"0": "LABEL_0"}, "num_labels": 1}
-    ours = raw.get("headroom") or {}
-    need(isinstance(ours, Mapping), "headroom", ours, "it must be an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"), FAMILIES[family].default_labels)
-    is_several = kind == "regression" and len(labels) > 1
-    need(not is_several, "problem_type", kind, "it is supported with one label")
+    kind, own, foreign = raw.get("problem_type"), ours.get("quantization"), raw.get("quantization_config")
+    is_right = kind != "multi_label_classification" and (kind != "regression" or len(labels) == 1)
+    need(is_right, "problem_type", kind, "supported are grades that exclude each other, or one label")
+    is_ours = own is not None and own["format"] == INT8_FORMAT and foreign in (None, QUANTIZATION_CONFIG)
+    is_right = is_ours or (own is None and not foreign)
+    need(is_right, "quantization_config", foreign or own, "load an unquantized checkpoint")
     return replace(
         shape,
         family=family,
         labels=labels,
         label_order=order,
         kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
-        widths=_widths(ours, shape),
+        widths=tuple(ours.get("intermediate_sizes") or [shape.intermediate_size] * shape.num_layers),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
-        int8=_is_int8(raw, ours),
+        int8=own is not None,
     )
 
 
@@ -237,11 +215,10 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
     layers, heads, units = config.num_layers, config.num_heads, config.intermediate_size
     masks = {}
     for file in sorted((directory / "masks").glob("*.json")):
-        try:
-            form = json.loads(file.read_text(encoding="utf-8"))["mask"]
-            masks[file.stem] = HeadMask.parse(form, layers=layers, heads=heads, units=units)
-        except (OSError, ValueError, KeyError, TypeError, ModelError) as error:
-            raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
+        with reading(file):
+            masks[file.stem] = HeadMask.parse(
+                read_json(file)["mask"], layers=layers, heads=heads, units=units
+            )
     return masks
 
 
@@ -256,27 +233,16 @@ def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActiva
     the sigmoid. Of two answers, the score is the probability of the relevant one, whatever is stored."""
     if shape.decoder is not None and len(shape.decoder.answers) == 2:
         return "sigmoid"
-    stored = raw.get("sentence_transformers")
-    field = "sentence_transformers.activation_fn"
-    name = stored.get("activation_fn") if isinstance(stored, Mapping) else None
-    if name is None:
-        field = "sbert_ce_default_activation_function"  # before version 4
-        name = raw.get(field)
-    if name is None:
-        return "sigmoid"
-    known = re.fullmatch(r"torch\.nn\.(\w+\.)*(Sigmoid|Identity)", str(name))
-    need(known is not None, field, name, "supported: torch.nn.Sigmoid and torch.nn.Identity")
-    return "identity" if str(name).endswith("Identity") else "sigmoid"
-
-
-def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Return whether the checkpoint is int8. Raises UnsupportedCheckpoint for any format but our own."""
-    own, foreign = ours.get("quantization"), raw.get("quantization_config")
-    is_ours = not foreign or (foreign == QUANTIZATION_CONFIG and own is not None)
-    need(is_ours, "quantization_config", foreign, "load an unquantized checkpoint")
-    is_known = own is None or (isinstance(own, Mapping) and own.get("format") == INT8_FORMAT)
-    need(is_known, "headroom.quantization", own, f"it must be an object whose format is {INT8_FORMAT!r}")
-    return own is not None
+    stored = {
+        "sentence_transformers.activation_fn": (raw.get("sentence_transformers") or {}).get("activation_fn"),
+        "sbert_ce_default_activation_function": raw.get("sbert_ce_default_activation_function"),  # before 4
+    }
+    for field, name in stored.items():
+        if name is not None:
+            known = re.fullmatch(r"torch\.nn\.(?:\w+\.)*(Sigmoid|Identity)", name)
+            need(known, field, name, "supported: torch.nn.Sigmoid and torch.nn.Identity")
+            return "identity" if name.endswith("Identity") else "sigmoid"
+    return "sigmoid"
 
 
 def _labels(
@@ -284,43 +250,20 @@ def _labels(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     id2label, count = raw.get("id2label"), raw.get("num_labels")
     if count is not None:
-        count = positive_int(raw, "num_labels")
-    if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
-        id2label = {str(i): f"LABEL_{i}" for i in range(count or default)}  # as transformers does
-    by_id = {str(key): str(name) for key, name in id2label.items()} if isinstance(id2label, Mapping) else {}
-    ids = [str(number) for number in range(len(by_id))]
-    is_right = bool(by_id) and by_id.keys() == set(ids)
-    need(is_right, "id2label", id2label, "it must map ids from 0 without a gap to names")
-    names = [by_id[id_] for id_ in ids]
+        count = positive_int(raw, "num_labels", at_most=10_000)
+    if id2label is None or count not in (None, len(id2label)):
+        id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does
+    by_id = {int(key): str(name) for key, name in id2label.items()}
+    names = [by_id[id_] for id_ in sorted(by_id)]
     if wanted is None:
         return tuple(names), tuple(range(len(names)))
-    is_right = isinstance(wanted, list | tuple) and all(isinstance(name, str) for name in wanted)
-    is_right = is_right and sorted(wanted) == sorted(names) and len(set(names)) == len(names)
+    is_right = isinstance(wanted, list | tuple) and len(wanted) == len(names)
+    is_right = is_right and sorted(map(str, wanted)) == sorted(set(names))
     check(is_right, f"label order {wanted!r} does not name each label of the checkpoint once: {names}")
     return tuple(wanted), tuple(names.index(name) for name in wanted)
 
 
 def _kept_heads(raw: Mapping[str, Any], layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
     """Read `pruned_heads` as transformers 4 writes it: {"layer": [removed heads]}."""
-    pruned = raw.get("pruned_heads") or {}
-    wanted = f"it must map layers 0 to {layers - 1} to lists of heads 0 to {heads - 1}"
-    need(isinstance(pruned, Mapping), "pruned_heads", pruned, wanted)
-    gone: dict[int, set[int]] = {}
-    for key, numbers in pruned.items():
-        is_right = str(key).isdecimal() and int(key) < layers and isinstance(numbers, list)
-        is_right = is_right and all(type(number) is int and 0 <= number < heads for number in numbers)
-        need(is_right, "pruned_heads", {key: numbers}, wanted)
-        gone[int(key)] = set(numbers)
+    gone = {int(layer): numbers for layer, numbers in (raw.get("pruned_heads") or {}).items()}
     return tuple(tuple(h for h in range(heads) if h not in gone.get(layer, ())) for layer in range(layers))
-
-
-def _widths(ours: Mapping[str, Any], shape: ModelConfig) -> tuple[int, ...]:
-    """Read `headroom.intermediate_sizes`, which says how many units each layer has if they differ."""
-    sizes = ours.get("intermediate_sizes")
-    if sizes is None:
-        return (shape.intermediate_size,) * shape.num_layers
-    is_right = isinstance(sizes, list) and len(sizes) == shape.num_layers
-    is_right = is_right and all(type(n) is int and 1 <= n <= shape.intermediate_size for n in sizes)
-    wanted = f"it must hold a number from 1 to {shape.intermediate_size} for each layer"
-    need(is_right, "headroom.intermediate_sizes", sizes, wanted)
-    return tuple(sizes)

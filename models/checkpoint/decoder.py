@@ -10,15 +10,14 @@ https://arxiv.org/abs/2407.10671 (Qwen2); Gemma Team 2024, https://arxiv.org/abs
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Family
-from models.checkpoint.fields import flag, need, positive_float, positive_int
+from models.checkpoint.fields import check, need, positive_float, positive_int
 from models.checkpoint.shapes import ATTENTION, MLP
-from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,36 +38,21 @@ _ACTIVATION_FN = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "identity": "torch.nn.modules.linear.Identity",
 }
-_TURNS = {"fast": 32.0, "slow": 1.0}
 _YARN = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "truncate")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The parts of a decoder's network beyond `ModelConfig`.
-
-    key_heads: heads of keys and values before pruning; each serves as many neighbouring heads of queries.
-    head_norms: queries and keys are normalised. norm_offset: is added to the weights of norms.
-    embedding_scale: embeddings are multiplied by it.
-    vocabulary: the tensor whose rows are read for `answers`, the relevant one first; None: a classifier.
-    instruction: of pairs that bring none; None: the template's own.
-    """
+    """The parts of a decoder's network beyond `ModelConfig`."""
 
     head_size: int
-    key_heads: int
-    head_norms: bool
-    norm_offset: float
-    embedding_scale: float
-    vocabulary: str | None
-    answers: tuple[int, ...]
-    instruction: str | None
-
-
-_NAMES = {
-    "bert.embeddings.word_embeddings.": "model.embed_tokens.",
-    "bert.final_norm.": "model.norm.",
-    "classifier.": "score.",
-}
+    key_heads: int  # heads of keys and values before pruning; each serves neighbouring heads of queries
+    head_norms: bool  # queries and keys are normalised
+    norm_offset: float  # is added to the weights of norms
+    embedding_scale: float  # embeddings are multiplied by it
+    vocabulary: str | None  # the tensor whose rows are read for `answers`; None: a classifier
+    answers: tuple[int, ...]  # the relevant one first
+    instruction: str | None  # of pairs that bring none; None: the template's own
 
 
 def decoders(
@@ -88,21 +72,15 @@ def decoders(
 
     def read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
         """Return the shape with what only a decoder's config.json says."""
-        heads, layers = shape.num_heads, shape.num_layers
-        key_heads = positive_int(raw, "num_key_value_heads", heads)
-        need(heads % key_heads == 0, "num_key_value_heads", key_heads, f"it must divide {heads} heads")
         size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
-        need(size % 2 == 0, "head_dim", size, "it must be even, to be rotated")
-        kinds = raw.get("layer_types") or []
-        is_whole = all(kind == "full_attention" for kind in kinds)
+        rope = read_rope(raw, size, shape.max_positions, ("linear", "yarn"))
+        kinds = raw.get("layer_types") or ()
+        is_whole = {"full_attention"}.issuperset(kinds)
         need(is_whole, "layer_types", kinds, "sliding windows are not supported")
-        biased = flag(raw, "attention_bias") if projection_bias is None else projection_bias
+        biased = raw.get("attention_bias", False) if projection_bias is None else projection_bias
         without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
-        is_language_model = _is_language_model(raw, architecture)
+        is_language_model = raw.get("architectures") == [f"{architecture}ForCausalLM"]
         ours = raw.get("headroom") or {}
-        answers = ours.get("score_tokens") or []
-        is_right = isinstance(answers, list) and all(type(token) is int and token >= 0 for token in answers)
-        need(is_right and len(answers) <= 2, "headroom.score_tokens", answers, "it must hold one or two ids")
         is_tied = raw.get("tie_word_embeddings", is_gemma)
         vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
         is_old_gelu = is_gemma and shape.activation == "gelu"  # transformers reads it as the other one
@@ -113,15 +91,15 @@ def decoders(
             pre_norm=True,
             absolute_positions=False,
             without_bias=frozenset(without + MLP),
-            ropes=(_rope(raw, shape.max_positions, size),) * layers,
+            ropes=(rope,) * shape.num_layers,
             decoder=Decoder(
                 head_size=size,
-                key_heads=key_heads,
+                key_heads=positive_int(raw, "num_key_value_heads", shape.num_heads),
                 head_norms=head_norms,
                 norm_offset=float(is_gemma),
                 embedding_scale=math.sqrt(shape.hidden_size) if is_gemma else 1.0,
                 vocabulary=vocabulary if is_language_model else None,
-                answers=tuple(answers) if is_language_model else (),
+                answers=tuple(ours.get("score_tokens") or ()) if is_language_model else (),
                 instruction=ours.get("instruction"),
             ),
         )
@@ -138,7 +116,11 @@ def decoders(
 
     return Family(
         encoder="model.",
-        names=_NAMES,
+        names={
+            "bert.embeddings.word_embeddings.": "model.embed_tokens.",
+            "bert.final_norm.": "model.norm.",
+            "classifier.": "score.",
+        },
         layer="layers.",
         in_layer=_IN_LAYER,
         network="decoder",
@@ -150,48 +132,43 @@ def decoders(
         },
         fixed={"use_sliding_window": False, "use_bidirectional_attention": False},
         token_types=None,
-        heads_share=0,
         reads=read,
         writes=write,
     )
 
 
-def _is_language_model(raw: Mapping[str, Any], architecture: str) -> bool:
-    """Return whether a config.json is a language model's, and no classifier's."""
-    known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
-    named = raw.get("architectures") or known[0]
-    need(named in known, "architectures", named, f"supported: {' and '.join(name for (name,) in known)}")
-    return bool(named == known[1])
-
-
 def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the classifier of a language model, (1, d_model): the difference of its answers' rows."""
     name, answers = decoder.vocabulary or "", decoder.answers
-    if name not in tensors or not answers or max(answers) >= len(tensors[name]):
-        raise UnsupportedCheckpoint(f"tensor {name} has no rows for the answers {answers}")
+    has_rows = name in tensors and answers and max(answers) < len(tensors[name])
+    check(has_rows, f"tensor {name} has no rows for the answers {answers}")
     relevant, *irrelevant = (tensors[name][token].float() for token in answers)
     row = relevant - irrelevant[0] if irrelevant else relevant.clone()  # not the table's memory
     return row[None]
 
 
-def _rope(raw: Mapping[str, Any], positions: int, head_size: int) -> Rope:
-    """Return the rotary angles: of `rope_parameters`, or of the fields of transformers 4."""
+def read_rope(raw: Mapping[str, Any], head_size: int, positions: int, kinds: Sequence[str]) -> Rope:
+    """Return the rotary angles: of `rope_parameters`, or of the fields of transformers 4.
+
+    kinds: the kinds of scaling that the family may have: linear, yarn or ntk.
+    """
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    need(isinstance(given, Mapping), "rope_scaling", given, "it must be an object")
     theta = positive_float(given.get("rope_theta", raw.get("rope_theta", 10_000.0)), "rope_theta")
     kind = given.get("rope_type", given.get("type", "default"))
-    known = {"default": set(), "linear": {"factor"}, "yarn": {"factor", *_YARN}}
-    is_known = kind in known and given.keys() <= known[kind] | {"rope_type", "type", "rope_theta"}
-    need(is_known, "rope_scaling", dict(given), f"supported: {', '.join(known)}")
+    fields = {"default": (), "yarn": ("factor", *_YARN)}.get(kind, ("factor",))
+    is_known = kind in ("default", *kinds) and given.keys() <= {"rope_type", "type", "rope_theta", *fields}
+    need(is_known, "rope_scaling", given, f"supported: default, {', '.join(kinds)}")
     if kind == "default":
         return Rope(theta)
     factor = positive_float(given.get("factor"), "rope_scaling.factor")
     if kind == "linear":
         return Rope(theta, factor)
+    if kind == "ntk":  # θ becomes θ·f, and angles shrink by f^(2/d) (https://kexue.fm/archives/9706)
+        return Rope(theta * factor, factor ** (2 / head_size))
     whole = positive_int(given, "original_max_position_embeddings", positions)
-    fast, slow = (positive_float(given.get(f"beta_{name}") or turns, name) for name, turns in _TURNS.items())
     low, high = (
-        head_size * math.log(whole / (turns * 2 * math.pi)) / (2 * math.log(theta)) for turns in (fast, slow)
+        head_size * math.log(whole / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        for turns in (given.get("beta_fast") or 32.0, given.get("beta_slow") or 1.0)
     )
     if given.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)

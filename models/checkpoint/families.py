@@ -9,14 +9,121 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.decoder import decoders
-from models.checkpoint.encoders import DEBERTA, FLASH_ROBERTA, GTE, JINA_BERT, MODERNBERT, OF_CONFIG
+from models.checkpoint.config import ModelConfig, Rope
+from models.checkpoint.decoder import decoders, read_rope
 from models.checkpoint.family import Family
-from models.checkpoint.fields import need
+from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
+from models.checkpoint.shapes import ATTENTION, GATES, MLP, PRE_NORMS, PROJECTIONS
 from models.errors import UnsupportedCheckpoint
 
 _DENSE_HEAD = {"bert.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
 _ROBERTA = Family(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pad=True)
+
+OF_CONFIG = {"JinaBertConfig": "jina-bert", "XLMRobertaFlashConfig": "xlm-roberta-flash"}
+"""The class of configuration that `auto_map` names → the family that computes the same."""
+
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+"""ModernBERT's names of the two kinds of layers, in `layer_types` and `rope_parameters`."""
+
+_BIASES = {
+    "attention_bias": ATTENTION,
+    "mlp_bias": MLP,
+    "norm_bias": (*PRE_NORMS, "bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"),
+    "classifier_bias": ("bert.pooler.dense",),
+}
+"""Which of our modules have biases if a field of ModernBERT's says so."""
+
+
+def _in_one_map(name: str) -> dict[str, str]:
+    """Return the names of queries, keys and values, and of their input's quantization, in a checkpoint that
+    holds them as one map."""
+    return {f"{one}.": name for one in (*PROJECTIONS, "attention.self")}
+
+
+def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    kinds, pooling = raw.get("layer_types"), choice(raw, "classifier_pooling", ("cls", "mean"), "cls")
+    if kinds is None:
+        step = positive_int(raw, "global_attn_every_n_layers", 3)
+        kinds = [_LOCAL if number % step else _GLOBAL for number in range(shape.num_layers)]
+    wanted = f"it must name the kind of each of {shape.num_layers} layers"
+    need(len(kinds) == shape.num_layers, "layer_types", kinds, wanted)
+    window, ropes = positive_int(raw, "local_attention", 128) // 2, _modernbert_ropes(raw)
+    if raw.get("sliding_window") is not None:  # wins over local_attention
+        window = positive_int(raw, "sliding_window")
+    return replace(
+        shape,
+        head_activation=activation(raw, "classifier_activation"),
+        gated=True,
+        pre_norm=True,
+        absolute_positions=False,
+        windows=tuple(window if kind == _LOCAL else None for kind in kinds),
+        ropes=tuple(ropes[kind] for kind in kinds),
+        pools_mean=pooling == "mean",
+        without_bias=frozenset(
+            module for name, modules in _BIASES.items() if not raw.get(name) for module in modules
+        ),
+    )
+
+
+def _modernbert_ropes(raw: Mapping[str, Any]) -> dict[str, Rope]:
+    """Return the rotary angles of each kind of layer: of `rope_parameters`, or of the fields of
+    transformers 4."""
+    parameters = raw.get("rope_parameters") or {}
+    wanted = f"it must have one object for {_GLOBAL!r} and one for {_LOCAL!r}"
+    need(parameters.keys() <= {_GLOBAL, _LOCAL}, "rope_parameters", parameters, wanted)
+    ropes: dict[str, Rope] = {}
+    for kind, name, default in (
+        (_GLOBAL, "global_rope_theta", 160_000.0),
+        (_LOCAL, "local_rope_theta", 10_000.0),
+    ):
+        of_kind = parameters.get(kind) or {}
+        is_plain = of_kind.get("rope_type", "default") == "default"
+        is_plain = is_plain and of_kind.keys() <= {"rope_type", "rope_theta", "partial_rotary_factor"}
+        wanted = "supported: rope_type 'default' with a rope_theta"
+        need(is_plain, f"rope_parameters.{kind}", of_kind, wanted)
+        value = of_kind.get("rope_theta", raw.get(name, default))
+        if value is None:  # as transformers 4 reads null
+            value = default if kind == _GLOBAL else ropes[_GLOBAL].theta
+        ropes[kind] = Rope(positive_float(value, name))
+    return ropes
+
+
+def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    choice(raw, "relative_attention", [True])
+    choice(raw, "share_att_key", [True])
+    choice(raw, "norm_rel_ebd", ["layer_norm"])
+    kinds = raw.get("pos_att_type")
+    named = kinds.split("|") if isinstance(kinds, str) else kinds or ()
+    need(sorted(named) == ["c2p", "p2c"], "pos_att_type", kinds, "only c2p and p2c together are supported")
+    largest = raw.get("max_relative_positions", -1)
+    return replace(
+        shape,
+        absolute_positions=bool(raw.get("position_biased_input", True)),
+        head_activation=activation(raw, "pooler_hidden_act"),
+        distances=(
+            positive_int(raw, "position_buckets"),
+            largest if largest > 0 else shape.max_positions,
+        ),
+        without_bias=frozenset({"bert.embeddings_project"}),
+    )
+
+
+def _gated(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:  # noqa: ARG001
+    """Return the shape with gated layers, whose gates have no bias, and without embeddings of positions."""
+    return replace(shape, gated=True, without_bias=frozenset(GATES), absolute_positions=False)
+
+
+def _gte(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    rope = read_rope(raw, shape.head_size, shape.max_positions, ("ntk",))
+    return replace(_gated(raw, shape), ropes=(rope,) * shape.num_layers)
+
+
+def _jina(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
+    choice(raw, "position_embedding_type", ["alibi"])
+    kinds = {"geglu": "gelu", "reglu": "relu"}
+    kind = choice(raw, "feed_forward_type", kinds, "original")
+    return replace(_gated(raw, shape), activation=kinds[kind])
+
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019. [CLS] q [SEP] t [SEP], types 0 and 1, WordPiece; the head reads tanh(pooler(first)).
@@ -55,16 +162,116 @@ FAMILIES: dict[str, Family] = {
         head="relu",
         reads=lambda _, shape: replace(shape, layer_norm_eps=1e-12),  # its config.json has no say in it
     ),
-    # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
-    "modernbert": MODERNBERT,
-    # He et al. 2021. Attention to content and distance, no absolute positions; Unigram pieces, BERT's pairs.
-    "deberta-v2": DEBERTA,
-    # Zhang et al. 2024, GTE. Rotary positions, gated layers; XLM-RoBERTa's pieces and pairs.
-    "new": GTE,
-    # Günther et al. 2023. ALiBi, gated layers; byte-level BPE. Its model_type is "bert".
-    "jina-bert": JINA_BERT,
+    # Warner et al. 2024, https://arxiv.org/abs/2412.13663. Pre-norm, rotary positions, GeGLU, local
+    # attention; byte-level BPE, BERT's pairs. All forms of its fields in published checkpoints are read.
+    "modernbert": Family(
+        encoder="model.",
+        names={
+            "bert.embeddings.word_embeddings.": "model.embeddings.tok_embeddings.",
+            "bert.embeddings.LayerNorm.": "model.embeddings.norm.",
+            "bert.pooler.dense.": "head.dense.",
+            "bert.pooler.LayerNorm.": "head.norm.",
+        },
+        layer="layers.",
+        in_layer={
+            "attention.LayerNorm.": "attn_norm.",
+            **_in_one_map("attn.Wqkv."),
+            "attention.output.dense.": "attn.Wo.",
+            "intermediate.LayerNorm.": "mlp_norm.",
+            "intermediate.dense.": "mlp.Wi.",
+            "gate.dense.": "mlp.Wi.",
+            "output.dense.": "mlp.Wo.",
+        },
+        network="modernbert",
+        fields={"layer_norm_eps": "norm_eps", "hidden_act": "hidden_activation"},
+        defaults={"max_position_embeddings": 8192, "layer_norm_eps": 1e-5},
+        fixed={"rope_scaling": None},  # but not position_embedding_type, in which configs hold various words
+        token_types=None,
+        reads=_modernbert,
+        writes=lambda config: {"layer_types": [_GLOBAL if one is None else _LOCAL for one in config.windows]},
+        keeps_first_layer=True,
+    ),
+    # DeBERTa-v2 and v3: He et al. 2021, https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543.
+    # Attention to content and to distances in buckets that grow; Unigram pieces, BERT's pairs. All published
+    # ones share their maps of queries and keys with distances, whose table they normalise.
+    "deberta-v2": Family(
+        encoder="deberta.",
+        names={"bert.pooler.": "pooler.", "bert.embeddings_project.": "deberta.embeddings.embed_proj."},
+        in_layer={
+            f"attention.self.{name}.": f"attention.self.{name}_proj." for name in ("query", "key", "value")
+        },
+        network="deberta",
+        defaults={"layer_norm_eps": 1e-7},
+        # With a kernel, a convolution would follow the first layer, as in v2 xlarge and xxlarge.
+        fixed={"position_embedding_type": "absolute", "conv_kernel_size": 0, "type_vocab_size": 0},
+        token_types=None,
+        reads=_deberta,
+    ),
+    # The next three bring code of their own, which is never run: our network computes the same.
+    # GTE: Zhang et al. 2024, https://arxiv.org/abs/2407.19669. BERT with rotary positions and gated layers;
+    # XLM-RoBERTa's pieces and pairs.
+    "new": Family(
+        encoder="new.",
+        in_layer={
+            **_in_one_map("attention.qkv_proj."),
+            "attention.output.dense.": "attention.o_proj.",
+            "attention.output.LayerNorm.": "attn_ln.",
+            "gate.dense.": "mlp.up_gate_proj.",
+            "intermediate.dense.": "mlp.up_gate_proj.",
+            "output.dense.": "mlp.down_proj.",
+            "output.LayerNorm.": "mlp_ln.",
+        },
+        gate_first=True,
+        fixed={
+            "position_embedding_type": "rope",
+            "layer_norm_type": "layer_norm",
+            "pack_qkv": True,
+            "logn_attention_scale": False,
+            "logn_attention_clip1": False,
+        },
+        token_types=0,
+        reads=_gte,
+        in_transformers=False,
+    ),
+    # Günther et al. 2023, https://arxiv.org/abs/2310.19923. BERT with ALiBi's slopes and gated layers;
+    # byte-level BPE. Its model_type is "bert".
+    "jina-bert": Family(
+        encoder="bert.",
+        in_layer={
+            "intermediate.dense.": "mlp.gated_layers.",
+            "gate.dense.": "mlp.gated_layers.",
+            "output.dense.": "mlp.wo.",
+            "output.LayerNorm.": "mlp.layernorm.",
+        },
+        network="alibi",
+        fixed={},
+        token_types=0,
+        reads=_jina,
+        in_transformers=False,
+        default_labels=1,  # as its reranker's card says
+    ),
     # Jina's second reranker: XLM-RoBERTa with the tensors of flash-attention's BERT.
-    "xlm-roberta-flash": FLASH_ROBERTA,
+    "xlm-roberta-flash": Family(
+        encoder="roberta.",
+        names={
+            "bert.pooler.dense.": "classifier.dense.",
+            "classifier.": "classifier.out_proj.",
+            "bert.embeddings.LayerNorm.": "roberta.emb_ln.",
+        },
+        layer="encoder.layers.",
+        in_layer={
+            **_in_one_map("mixer.Wqkv."),
+            "attention.output.dense.": "mixer.out_proj.",
+            "attention.output.LayerNorm.": "norm1.",
+            "intermediate.dense.": "mlp.fc1.",
+            "output.dense.": "mlp.fc2.",
+            "output.LayerNorm.": "norm2.",
+        },
+        fixed={"position_embedding_type": "absolute", "lora_adaptations": None},
+        token_types=1,
+        skips_pad=True,
+        in_transformers=False,
+    ),
     # Decoders: rotary positions, grouped keys, RMS norms, gated layers; an answer or labels are read at the
     # last token of a prompt (`models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole texts.
     "qwen3": decoders("Qwen3", head_size=128, head_norms=True),
@@ -80,15 +287,13 @@ def family_of(raw: Mapping[str, Any]) -> str:
     BERT's.
     """
     model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
-    own_code = raw.get("auto_map")
-    own_code = own_code if isinstance(own_code, Mapping) else {}
+    own_code = raw.get("auto_map") or {}
     family = OF_CONFIG.get(str(own_code.get("AutoConfig")).rsplit(".", 1)[-1], model_type)
     if family is None:  # XLMRobertaForSequenceClassification
-        first = str(architectures[0]) if isinstance(architectures, list) else ""
         class_names = {name.replace("-", ""): name for name in FAMILIES}
-        family = class_names.get(re.split("For|Model", first)[0].lower())
+        family = class_names.get(re.split("For|Model", architectures[0])[0].lower())
     is_listwise = architectures == ["JinaForRanking"]
-    if not isinstance(family, str) or family not in FAMILIES or is_listwise:
+    if str(family) not in FAMILIES or is_listwise:
         kind = " (a listwise reranker)" if is_listwise else ""
         raise UnsupportedCheckpoint(
             f"config.json: model_type is {model_type!r}, and architectures is "
@@ -96,4 +301,4 @@ def family_of(raw: Mapping[str, Any]) -> str:
         )
     is_own = FAMILIES[family].in_transformers and any(name.startswith("AutoModel") for name in own_code)
     need(not is_own, "auto_map", own_code, "the checkpoint brings code of its own, which is not run")
-    return family
+    return str(family)

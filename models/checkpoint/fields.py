@@ -1,66 +1,51 @@
-"""Reads config.json and checks single fields of it."""
+"""Reads a checkpoint's JSON files, and checks single fields of its config.json."""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models.errors import UnsupportedCheckpoint
+from models import files
+from models.errors import UnsupportedCheckpoint, reading_problem
 
+_ALIKE = "gelu gelu_10 hardswish leaky_relu mish quick_gelu relu relu6 sigmoid silu tanh".split()
+_GELU_TANH = "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split()
 ACTIVATIONS = {
-    "gelu": "gelu",
+    **dict(zip(_ALIKE, _ALIKE, strict=True)),
+    **dict.fromkeys(_GELU_TANH, "gelu_tanh"),
     "gelu_python": "gelu",
-    **dict.fromkeys(
-        "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split(), "gelu_tanh"
-    ),
     "swish": "silu",
     "linear": "none",
-    **{
-        name: name
-        for name in "gelu_10 hardswish leaky_relu mish quick_gelu relu relu6 sigmoid silu tanh".split()
-    },
 }
 """The activation in config.json, as transformers names it → the name that `models.ops` uses."""
 
-
-AT_MOST = {
-    "num_hidden_layers": 1_000,
-    "n_layers": 1_000,
-    "num_attention_heads": 1_000,
-    "n_heads": 1_000,
-    "max_position_embeddings": 131_072,
-    "num_labels": 10_000,
-    "out_features": 10_000,
-}
-"""Largest values of sizes that something is allocated for before the weights are read; of others, SIZE."""
-SIZE = 100_000_000
+MAX_BYTES = 128 << 20
+"""The largest file that is read beside the weights; the tokenizers of 250,000 pieces have 35 MB."""
 
 
-def check(is_right: bool, problem: str) -> None:
+def check(is_right: object, problem: str) -> None:
     """Raise UnsupportedCheckpoint with the problem unless a file is right."""
     if not is_right:
         raise UnsupportedCheckpoint(problem)
 
 
-def need(is_right: bool, name: str, value: object, wanted: str) -> None:
+def need(is_right: object, name: str, value: object, wanted: str) -> None:
     """Raise UnsupportedCheckpoint unless a field of config.json is right. wanted: says what it must be."""
     check(is_right, f"config.json: {name} is {value!r}; {wanted}")
 
 
-def flag(raw: Mapping[str, Any], name: str) -> bool:
-    """Return a field that is true or false; default: false."""
-    value = raw.get(name, False)
-    need(type(value) is bool, name, value, "it must be true or false")
-    return bool(value)
+def positive_int(
+    raw: Mapping[str, Any], name: str, default: int | None = None, at_most: int = 100_000_000
+) -> int:
+    """Return a field that is a whole number ≥ 1. default: its value if it is missing.
 
-
-def positive_int(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a field that is a whole number ≥ 1 and at most AT_MOST. default: its value if it is missing."""
+    at_most: is small for sizes that something is allocated for before the weights are found to have them.
+    """
     value: Any = raw.get(name, default)
-    need(type(value) is int and value >= 1, name, value, "it must be a whole number ≥ 1")
-    limit = AT_MOST.get(name, SIZE)
-    need(value <= limit, name, value, f"it must be at most {limit:,}")
+    is_right = type(value) is int and 1 <= value <= at_most
+    need(is_right, name, value, f"it must be a whole number from 1 to {at_most:,}")
     return int(value)
 
 
@@ -71,21 +56,33 @@ def positive_float(value: Any, name: str) -> float:
     return float(value)
 
 
+def choice(raw: Mapping[str, Any], name: str, known: Iterable[Any], default: Any = None) -> Any:
+    """Return a field that has one of the known values. default: its value if it is missing."""
+    value, known = raw.get(name, default), list(known)
+    need(value in known, name, value, f"supported: {', '.join(map(repr, known))}")
+    return value
+
+
 def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
     """Return the activation that a field names, as `models.ops` calls it."""
-    value = raw.get(name, default)
-    is_known = isinstance(value, str) and value in ACTIVATIONS
-    need(is_known, name, value, f"supported: {', '.join(sorted(ACTIVATIONS))}")
-    return ACTIVATIONS[value]
+    return ACTIVATIONS[choice(raw, name, ACTIVATIONS, default)]
+
+
+@contextmanager
+def reading(file: Path | str) -> Iterator[None]:
+    """Raise UnsupportedCheckpoint, which names the file, if it cannot be read or has another form than such
+    files have: any error says so, because libraries raise many types."""
+    try:
+        yield
+    except UnsupportedCheckpoint:
+        raise
+    except Exception as error:
+        raise UnsupportedCheckpoint(reading_problem(file, error)) from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file. Raises UnsupportedCheckpoint, which names the file."""
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UnsupportedCheckpoint(f"{file} does not exist") from None
-    except (ValueError, OSError) as error:
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
+    with reading(file):
+        raw = json.loads(files.read_text(file, MAX_BYTES))
     check(isinstance(raw, dict), f"{file} is not a JSON object")
     return dict(raw)

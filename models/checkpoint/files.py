@@ -1,10 +1,12 @@
-"""The files of a checkpoint: which are loaded, and whether they may be; their digest; a new directory.
+"""The files of a checkpoint: which are loaded, and whether they may be; their digest; what lies beside them,
+the figures of quality and a study's findings about each head; a new directory.
 
 `python -m models.checkpoint.files DIRECTORY` prints the digest, as `digests` in a config file takes it.
 """
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import sys
@@ -14,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from models import files
-from models.checkpoint.fields import check, read_json
-from models.checkpoint.modules import FILES as MODULE_FILES
+from models.checkpoint.fields import MAX_BYTES, check, read_json, reading
+from models.checkpoint.modules import FILE as MODULE_FILE
 from models.checkpoint.modules import classifier_folders
-from models.errors import ModelError, UnsupportedCheckpoint, reading_problem
+from models.errors import ModelError, UnsupportedCheckpoint
+
+logger = logging.getLogger("headroom.models")
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -31,43 +35,42 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
     "spiece.model",
     "spm.model",
+    MODULE_FILE,
 )
-"""The files of a checkpoint's tokenizer, as far as it has them."""
-
-DESCRIPTION = [
-    "config.json",
-    *TOKENIZER_FILES,
-    "model.safetensors.index.json",
-    "modules.json",
-    "config_sentence_transformers.json",
-    *MODULE_FILES,
-    "[0-9]*_*/config.json",
-    "metrics.json",
-    "masks/*.json",
-]
-"""Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
+"""The files of a checkpoint's tokenizer and of its window, as far as it has them."""
 
 INDEX = "model.safetensors.index.json"
 OF_PARENT = "../../model.safetensors"
 """The shard of a smaller network, `networks/NAME` beside a model's weights, that is the model's file."""
-_OTHERS = ("*.safetensors", "[0-9]*_*/*.safetensors", "pytorch_model.bin", "head_study.json")
-_MAX_BYTES = 128 << 20
-"""The largest description that is read; the tokenizers of 250,000 pieces have 35 MB."""
+
+HEAD_STUDY = "head_study.json"
+"""`headroom study` writes it; it is copied to the weights."""
+
+_FILES = ("config.json", *TOKENIZER_FILES, INDEX, "modules.json", "config_sentence_transformers.json")
+DESCRIPTION = [*_FILES, "[0-9]*_*/config.json", "metrics.json", "masks/*.json"]
+"""Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 
 
 def check_files(directory: Path) -> None:
     """Raise UnsupportedCheckpoint if a file that a checkpoint is loaded from is a FIFO, a device or the like,
     or if one that describes the weights is larger than any such file is."""
-    for pattern in (*DESCRIPTION, *_OTHERS):
-        for file in directory.glob(pattern):
-            try:
-                files.check_regular(file)
-            except FileNotFoundError:  # a link to nothing
-                continue
-            except OSError as error:
-                raise UnsupportedCheckpoint(reading_problem(file, error)) from None
-            is_right = pattern not in DESCRIPTION or file.stat().st_size <= _MAX_BYTES
-            check(is_right, f"{file} is larger than {_MAX_BYTES >> 20} MiB")
+    weights = weights_of(directory)
+    for file in loaded_files(directory):
+        with reading(file):
+            files.check_regular(file)
+        is_right = file in weights or file.stat().st_size <= MAX_BYTES
+        check(is_right, f"{file} is larger than {MAX_BYTES >> 20} MiB")
+
+
+def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
+    """Return the files that a checkpoint is loaded from, in order. Others that lie there are not among them.
+
+    masks: the stored masks are among them.
+    """
+    names = [*_FILES, *(f"{folder.name}/config.json" for folder in classifier_folders(directory))]
+    stored = (directory / "masks").glob("*.json") if masks else ()
+    there = {*(directory / name for name in names), *stored, *weights_of(directory)}
+    return sorted(file for file in there if file.exists())
 
 
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:
@@ -75,56 +78,30 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
 
     directory: holds the files of DESCRIPTION. names: all files of the repository.
     """
-    whole = _preferred("", names)
-    if whole != ["model.safetensors"] and INDEX in names:
-        whole = _shards(directory / INDEX)
-    folders = (folder.relative_to(directory) for folder in classifier_folders(directory))
-    return whole and [*whole, *(file for folder in folders for file in _preferred(f"{folder}/", names))]
+    found: list[str] = []
+    for folder in ("", *(f"{folder.name}/" for folder in classifier_folders(directory))):
+        whole, pickled = f"{folder}model.safetensors", f"{folder}pytorch_model.bin"
+        if whole in names:
+            found.append(whole)
+        elif not folder and INDEX in names:
+            found += sorted(set(weight_map(directory).values()))
+        elif pickled in names:
+            found.append(pickled)
+    return found
 
 
-def _preferred(folder: str, names: Collection[str]) -> list[str]:
-    files = (f"{folder}{name}" for name in ("model.safetensors", "pytorch_model.bin"))
-    return [file for file in files if file in names][:1]
+def weight_map(directory: Path) -> dict[str, str]:
+    """Return the file of each tensor, as the index says it; none is above the directory but OF_PARENT."""
+    with reading(directory / INDEX):
+        shards = read_json(directory / INDEX)["weight_map"].items()
+        return {name: shard if shard == OF_PARENT else Path(shard).name for name, shard in shards}
 
 
-def _shards(index: Path) -> list[str]:
-    """Return the names of the files that an index names; none is above the directory but OF_PARENT."""
-    weight_map: Any = read_json(index).get("weight_map")
-    is_right = isinstance(weight_map, dict) and all(isinstance(shard, str) for shard in weight_map.values())
-    check(is_right, f"{index}: weight_map must map tensors to names of files")
-    return sorted({shard if shard == OF_PARENT else Path(shard).name for shard in weight_map.values()})
-
-
-def shared_tensors(directory: Path) -> set[str]:
-    """Return the names of a smaller network's tensors that are in its model's file (OF_PARENT)."""
-    weight_map = read_json(directory / INDEX)["weight_map"]
-    return {name for name, shard in weight_map.items() if shard == OF_PARENT}
-
-
-def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a checkpoint's tokenizer, and of its window, to another directory."""
-    for name in (*TOKENIZER_FILES, *MODULE_FILES):
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
-
-
-def digest_of(directory: Path, *, masks: bool = False) -> str:
-    """Return the SHA-256 of the files that a checkpoint is loaded from, in hexadecimal: weights, config,
-    tokenizer and modules.
-
-    masks: the stored masks count too. Other files that lie in the directory never do.
-    """
-    digest = hashlib.sha256()
-    described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
-    of_modules = {folder / "config.json" for folder in classifier_folders(directory)}
-    stored = set((directory / "masks").glob("*.json")) if masks else set()
-    for file in sorted(described | of_modules | stored | set(weights_of(directory))):
-        if file.is_file():
-            digest.update(file.relative_to(directory).as_posix().encode())
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
-    return digest.hexdigest()
+def weights_of(directory: Path) -> list[Path]:
+    """Return the files that a checkpoint's weights are loaded from."""
+    there = (*directory.glob("*"), *directory.glob("[0-9]*_*/*"))
+    names = {file.relative_to(directory).as_posix() for file in there}
+    return [file for name in weight_files(directory, names) if (file := directory / name).exists()]
 
 
 def bytes_of_weights(directory: Path) -> int:
@@ -132,11 +109,59 @@ def bytes_of_weights(directory: Path) -> int:
     return sum(file.stat().st_size for file in weights_of(directory))
 
 
-def weights_of(directory: Path) -> list[Path]:
-    """Return the files that a checkpoint's weights are loaded from."""
-    there = (*directory.glob("*"), *directory.glob("[0-9]*_*/*"))
-    names = {file.relative_to(directory).as_posix() for file in there}
-    return [file for name in weight_files(directory, names) if (file := directory / name).is_file()]
+def digest_of(directory: Path, *, masks: bool = False) -> str:
+    """Return the SHA-256 of the files that a checkpoint is loaded from, in hexadecimal: weights, config,
+    tokenizer and modules. masks: the stored masks count too."""
+    digest = hashlib.sha256()
+    for file in loaded_files(directory, masks=masks):
+        digest.update(file.relative_to(directory).as_posix().encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def read_quality(directory: Path) -> dict[str, float] | None:
+    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file."""
+    file = directory / "metrics.json"
+    if not file.exists():
+        return None
+    metrics = read_json(file)
+    with reading(file):
+        figures = metrics["test"] if "test" in metrics else metrics["validation"]
+        return {str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def read_head_study(directory: Path) -> dict[str, Any] | None:
+    """Return the study of a checkpoint's heads, or None without one.
+
+    A file that was made for other weights, or that cannot be read, is left out with a warning: it only
+    explains heads, and scores do not depend on it.
+    """
+    file = directory / HEAD_STUDY
+    if not file.exists():
+        return None
+    try:
+        study = read_json(file)
+        is_right = study.get("weights") == weights_id(directory)
+        check(is_right, "it is for other weights; make it again after a training")
+    except UnsupportedCheckpoint as error:
+        logger.warning("%s is not used: %s", file, error)
+        return None
+    return study
+
+
+def weights_id(directory: Path) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a checkpoint's weights, the last file of several."""
+    with weights_of(directory)[-1].open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of a checkpoint's tokenizer, and of its window, to another directory."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
 
 
 def check_empty(target: Path) -> None:

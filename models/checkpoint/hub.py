@@ -1,12 +1,22 @@
-"""Finds a checkpoint: a directory, the one that ships with the project, or a repository of the hub."""
+"""Finds a checkpoint: a directory, the one that ships with the project, or a repository of the hub.
+
+Of a repository only what is loaded is downloaded, and a model that cannot be loaded is refused by its
+config.json, before its weights come. If the hub cannot be asked, what the cache holds of the revision is
+taken. All settings are huggingface_hub's own: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, HF_HUB_CACHE.
+"""
 
 import json
+import logging
 import os
 import re
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from models.checkpoint.fields import check
+from models.errors import UnsupportedCheckpoint
 
 DEFAULT = Path(__file__).parents[1] / "default"
 """The checkpoint that ships with the project."""
@@ -15,7 +25,11 @@ LOCATED = "HEADROOM_LOCATED"
 """Environment variable that names a JSON file: the directory of each checkpoint that the program which
 started this process has located (`share`). This process asks no hub for them, and loads the same commits."""
 
+ANSWER_SECONDS = 10.0
+"""How long the hub may take to answer the first question."""
+
 _located: dict[str, Path] = {}
+_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@.*)?")
 _SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/([0-9a-f]{40})/?$")
 
 
@@ -36,29 +50,23 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     """
     if path is None:
         return DEFAULT
-    name = str(path)
+    name, directory = str(path), Path(path).expanduser()
     shared = Path(os.environ.get(LOCATED, ""))
-    directories = json.loads(shared.read_text()) if shared.is_file() else {}
-    if name in directories and Path(directories[name]).is_dir():  # else somebody has emptied the cache
-        return Path(directories[name])
+    known = json.loads(shared.read_text()).get(name, "") if shared.is_file() else ""
+    if known and Path(known).is_dir():  # else somebody has emptied the cache
+        return Path(known)
     if name.startswith("@"):
         home = locate(model)
         check(has_network(home, name), f"the model has no network {name}")
-        _located[name] = (home / "networks" / name[1:]).resolve()
-        return _located[name]
-    directory = Path(path).expanduser()
+        directory = home / "networks" / name[1:]
     if directory.is_dir():
         _located[name] = directory.resolve()
         return directory
-    repository, at, revision = name.partition("@")
     check(not directory.exists(), f"{path} is a file; name the checkpoint's directory")
-    is_name = repository.count("/") <= 1 and not name.startswith((".", "/", "~"))
-    check(is_name, f"{path} does not exist")
-    check(bool(revision) or not at, f"{name}: name a branch, a tag or a commit after the @")
+    check(_NAME.fullmatch(name), f"{path} does not exist")
+    check(not name.endswith("@"), f"{name}: name a branch, a tag or a commit after the @")
     if name not in _located:
-        from models.checkpoint.download import download  # slow to import, and only names of the hub need it
-
-        _located[name] = download(repository, revision or None)
+        _located[name] = _download(name)
     return _located[name]
 
 
@@ -87,3 +95,100 @@ def name_of(path: str | Path | None, directory: Path) -> str:
     origin = origin_of(directory)
     name = str(path) if origin is None else origin.repository
     return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _download(target: str) -> Path:
+    """Return the directory of a repository's snapshot in the cache; download what it lacks.
+
+    target: the repository, with @revision unless it is the main branch.
+    """
+    # slow to import, and only names of the hub need it
+    from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    from models.checkpoint.config import read_config
+    from models.checkpoint.files import DESCRIPTION, weight_files
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings name addresses
+    name, _, version = target.partition("@")
+    revision, problem = version or None, None
+    try:
+        if not constants.is_offline_mode() and not re.fullmatch("[0-9a-f]{40}", version):
+            HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+    except Exception as error:  # of many unrelated types, as below
+        problem = _problem(error, target)
+        check(not isinstance(error, RevisionNotFoundError), problem)
+    try:
+        with disable_progress_bars():
+            snapshot = snapshot_download(
+                name, revision=revision, allow_patterns=DESCRIPTION, local_files_only=problem is not None
+            )
+        directory = Path(snapshot)
+        if problem is not None:
+            line = f"headroom: {problem}; using commit {directory.name} from the cache"
+            print(line, file=sys.stderr, flush=True)
+        try:
+            sizes = {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
+        except CachedRepoTreeNotFoundError:  # another program has filled the cache
+            sizes = {file.relative_to(directory).as_posix(): 0 for file in directory.rglob("*")}
+        check("config.json" in sizes, f"{target} has no config.json, so it is not a model of transformers")
+        read_config(directory)
+        weights = weight_files(directory, sizes)
+        kinds = "weights of other kinds (ONNX, OpenVINO, TensorFlow, GGUF) cannot be loaded"
+        check(weights, f"{target} has neither model.safetensors nor pytorch_model.bin; {kinds}")
+        if missing := [file for file in weights if not (directory / file).exists()]:
+            megabytes = sum(sizes.get(file, 0) for file in missing) / 1e6
+            size = f"commit {directory.name[:12]}, {megabytes:,.1f} MB"
+            print(f"headroom: downloading {target} ({size}) from {_host()}", file=sys.stderr, flush=True)
+            with nullcontext() if sys.stderr.isatty() else disable_progress_bars():
+                snapshot_download(name, revision=directory.name, allow_patterns=missing)
+    except UnsupportedCheckpoint:
+        raise
+    except Exception as error:
+        raise UnsupportedCheckpoint(problem or _problem(error, target)) from None
+    return directory
+
+
+def _problem(error: BaseException, target: str) -> str:
+    """Return one sentence about an error of the hub's client: what is wrong, and what to do.
+
+    It shows no token, nor an address, which may hold a password.
+    """
+    from huggingface_hub import constants, errors, get_token
+
+    while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # the client wraps what happened in a page of advice
+    host, cache, (name, _, version) = _host(), constants.HF_HUB_CACHE, target.partition("@")
+    match error:
+        case errors.GatedRepoError():
+            page = f"{urlsplit(constants.ENDPOINT).scheme}://{host}/{name}"
+            return f"{target} is gated; ask for access at {page}, and set HF_TOKEN to a token that has it"
+        case errors.RevisionNotFoundError():
+            return f"{name} has no branch, tag or commit {version!r}"
+        case errors.RepositoryNotFoundError():
+            return (
+                f"there is no directory {target}, and {host} has no model of this name that you may read; "
+                "check the name, and for a private model HF_TOKEN"
+            )
+        case errors.HfHubHTTPError():
+            status = f"{host} answers with status {error.response.status_code} to a request for {target}"
+            return f"{status}; check HF_TOKEN, or try again later"
+        case errors.OfflineModeIsEnabled() | errors.LocalEntryNotFoundError():
+            return (
+                f"{target} is not whole in the cache ({cache}), and the hub is not asked; unset "
+                "HF_HUB_OFFLINE for the download, or set HF_HUB_CACHE to a cache that holds the model"
+            )
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    text = re.sub(r"\b\w+://\S+", "an address", text).replace(get_token() or "\0", "…")
+    return (
+        f"there is no directory {target}, and it cannot be downloaded from {host} to {cache}: {text}; check "
+        "the network, HF_ENDPOINT, HTTPS_PROXY and the disk"
+    )
+
+
+def _host() -> str:
+    """Return the host of the hub, as a person would name it."""
+    from huggingface_hub import constants
+
+    return urlsplit(constants.ENDPOINT).netloc.rpartition("@")[2] or constants.ENDPOINT

@@ -8,28 +8,27 @@ LayerNorm's bias is folded into the last map if config.json knows none. A decode
 the tokens whose logits are the score. https://sbert.net/docs/cross_encoder/usage/custom_models.html
 
 The settings of the module Transformer, its window and what it does to texts, stand in
-sentence_bert_config.json, which older releases named after the architecture. TEI and vLLM read them too, also
-where modules.json is missing.
+sentence_bert_config.json. TEI and vLLM read them too, also where modules.json is missing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.fields import check, positive_int, read_json
+from models import files
+from models.checkpoint.fields import check, positive_int, read_json, reading
 from models.checkpoint.prompt import PUBLISHED
-from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from models.checkpoint.config import ModelConfig
 
-LAYER_NORM_EPS = 1e-5
-"""LayerNorm's epsilon in sentence-transformers."""
+FILE = "sentence_bert_config.json"
 
 _HEAD = ["Pooling", "Dense", "LayerNorm", "Dense"]
 _ACTIVATIONS = {
@@ -46,35 +45,26 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     Raises UnsupportedCheckpoint for modules or prompts that would not be computed.
     """
     file = directory / "config_sentence_transformers.json"
-    if file.is_file():
-        model = read_json(file)
-        prompts, chosen = model.get("prompts") or {}, model.get("default_prompt_name")
-        is_right = isinstance(prompts, Mapping) and isinstance(chosen, str | None)
-        check(is_right, f"{file}: prompts must be an object, and default_prompt_name one of its names")
-        prompt = prompts.get(chosen)
-        if raw.get("model_type") in PUBLISHED and isinstance(prompt, str | None):
-            raw = _with_ours(raw, instruction=prompt)
-        else:
-            check(not prompt, f"{file}: default_prompt_name: texts would need the prompt {prompt!r}")
-        if model.get("activation_fn"):
-            known = raw.get("sentence_transformers")
-            known = known if isinstance(known, Mapping) else {}
-            raw = raw | {"sentence_transformers": {**known, "activation_fn": model["activation_fn"]}}
+    model = read_json(file) if file.is_file() else {}
+    ours = dict(raw.get("headroom") or {})
+    with reading(file):
+        prompt = (model.get("prompts") or {}).get(model.get("default_prompt_name"))
+    if raw.get("model_type") not in list(PUBLISHED):
+        check(not prompt, f"{file}: default_prompt_name: texts would need the prompt {prompt!r}")
+    elif model:
+        ours["instruction"] = prompt
+    if model.get("activation_fn"):
+        stored = raw.get("sentence_transformers") or {}
+        raw = raw | {"sentence_transformers": {**stored, "activation_fn": model["activation_fn"]}}
     module_window(directory)
-    match classifier_folders(directory):
-        case [folder]:
-            answers = read_json(folder / "config.json")
-            ids = [answers.get("true_token_id"), answers.get("false_token_id")]
-            return _with_ours(raw, score_tokens=[id_ for id_ in ids if id_ is not None])
-        case [_, *_] as folders:
-            return raw | _head_fields(folders, raw)
-    return raw
-
-
-def _with_ours(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a config.json with more fields under `headroom`."""
-    ours = raw.get("headroom")
-    return {**raw, "headroom": {**(ours if isinstance(ours, Mapping) else {}), **fields}}
+    folders = classifier_folders(directory)
+    if len(folders) == 1:
+        ids = read_json(folders[0] / "config.json")
+        answers = ids.get("true_token_id"), ids.get("false_token_id")
+        ours["score_tokens"] = [answer for answer in answers if answer is not None]
+    elif folders:
+        raw = raw | _head_fields(folders, raw)
+    return raw | {"headroom": ours} if ours else raw
 
 
 def classifier_folders(directory: Path) -> list[Path]:
@@ -83,119 +73,90 @@ def classifier_folders(directory: Path) -> list[Path]:
     file = directory / "modules.json"
     if not file.is_file():
         return []
-    try:
-        modules = json.loads(file.read_text(encoding="utf-8"))
-        steps = [(str(module["type"]), directory / str(module["path"])) for module in modules]
-    except (ValueError, OSError, KeyError, TypeError) as error:
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error!r}") from None
-    for _, folder in steps:
-        is_inside = folder.is_relative_to(directory) and ".." not in folder.relative_to(directory).parts
-        check(is_inside, f"{file}: the path {folder} leaves the checkpoint's directory")
-    names = [kind.rsplit(".", 1)[-1] for kind, _ in steps]
-    shown = f"{file}: the modules are {' → '.join(names)}"
-    is_own = all(kind.startswith("sentence_transformers.") for kind, _ in steps)
-    check(is_own, f"{shown}, and not all of them are sentence-transformers' own")
-    computed = [(name, folder) for name, (_, folder) in zip(names, steps, strict=True) if name != "Dropout"]
+    with reading(file):
+        modules = json.loads(files.read_text(file))
+        kinds = [str(module["type"]) for module in modules]
+        folders = [directory / Path(module["path"]).name for module in modules]  # none above the directory
+    names = [re.sub(r"^sentence_transformers\.(.*\.)?", "", kind) for kind in kinds]
+    computed = [(name, folder) for name, folder in zip(names, folders, strict=True) if name != "Dropout"]
     known = ["Transformer"], ["Transformer", "LogitScore"], ["Transformer", *_HEAD]
-    is_known = [name for name, _ in computed] in known and computed[0][1] == directory
     supported = ", ".join(" → ".join(names) for names in known)
-    check(is_known, f"{shown}; supported: {supported}")
+    is_known = [name for name, _ in computed] in known
+    check(is_known, f"{file}: the modules are {' → '.join(names)}; supported: {supported}")
     return [folder for _, folder in computed[1:]]
 
 
-def head_tensors(
-    directory: Path, config: ModelConfig, read: Callable[[Path], Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
+def head_tensors(directory: Path, config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a classifier in modules under our names, if there is one.
 
-    read: returns the tensors of a folder.
+    stored: the checkpoint's tensors; a module's name begins with its folder's.
     """
     folders = classifier_folders(directory)
     if len(folders) != len(_HEAD):
         return {}
-    dense, norm, last = map(read, folders[1:])
-    for folder, part, name in zip(
-        folders[1:], (dense, norm, last), ("linear", "norm", "linear"), strict=True
-    ):
-        for one in ("weight", "bias") if name == "norm" else ("weight",):
-            check(f"{name}.{one}" in part, f"{folder}: tensor {name}.{one} is missing")
+    _, dense, norm, last = (f"{folder.name}/" for folder in folders)
+    for name in (f"{dense}linear.weight", f"{norm}norm.weight", f"{norm}norm.bias", f"{last}linear.weight"):
+        check(name in stored, f"{directory}: tensor {name} is missing")
+    weight, norm_bias = stored[f"{last}linear.weight"], stored[f"{norm}norm.bias"]
+    bias = stored.get(f"{last}linear.bias", weight.new_zeros(len(config.labels)))
     tensors = {
-        "bert.pooler.dense.weight": dense["linear.weight"],
-        "bert.pooler.LayerNorm.weight": norm["norm.weight"],
-        "classifier.weight": last["linear.weight"],
+        "bert.pooler.dense.weight": stored[f"{dense}linear.weight"],
+        "bert.pooler.LayerNorm.weight": stored[f"{norm}norm.weight"],
+        "classifier.weight": weight,
     }
-    tensors |= {"bert.pooler.dense.bias": dense["linear.bias"]} if "linear.bias" in dense else {}
-    bias = last.get("linear.bias")
-    bias = tensors["classifier.weight"].new_zeros(len(config.labels)) if bias is None else bias
+    if f"{dense}linear.bias" in stored:
+        tensors["bert.pooler.dense.bias"] = stored[f"{dense}linear.bias"]
     if config.is_stored("bert.pooler.LayerNorm.bias"):
-        tensors["bert.pooler.LayerNorm.bias"] = norm["norm.bias"]
+        tensors["bert.pooler.LayerNorm.bias"] = norm_bias
     else:  # classifier(y + b) = classifier(y) + W·b
-        bias = bias.double() + tensors["classifier.weight"].double() @ norm["norm.bias"].double()
+        bias = bias.double() + weight.double() @ norm_bias.double()
     return tensors | {"classifier.bias": bias.float()}
 
 
 def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of config.json that say what a ModernBERT's classifier in modules computes."""
-    family, epsilon = raw.get("model_type"), raw.get("norm_eps", LAYER_NORM_EPS)
-    check(
-        family == "modernbert" and epsilon == LAYER_NORM_EPS,
-        f"{folders[2]}: LayerNorm has epsilon {LAYER_NORM_EPS}; supported: a modernbert with this norm_eps, "
-        f"not a {family} with {epsilon}",
-    )
-    dense, last = (read_json(folders[index] / "config.json") for index in (1, 3))
+    is_right = raw.get("model_type") == "modernbert" and raw.get("norm_eps", 1e-5) == 1e-5
+    check(is_right, f"{folders[2]}: LayerNorm has epsilon 1e-05; supported: a modernbert with this norm_eps")
+    pooling, dense, last = (read_json(folders[index] / "config.json") for index in (0, 1, 3))
     for folder, config in ((folders[1], dense), (folders[3], last)):
         check(not config.get("use_residual"), f"{folder}: use_residual is set; it is not supported")
     is_linear = _activation(folders[3], last) == "none"
     check(is_linear, f"{folders[3]}: activation_function is not Identity, which the last map must have")
+    flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # of earlier releases
+    on = [flags.get(name, name) for name in pooling if name.startswith("pooling_mode_") and pooling[name]]
+    modes = pooling.get("pooling_mode", on)
+    modes = [modes] if isinstance(modes, str) else modes
+    check(modes in (["cls"], ["mean"]), f"{folders[0]}: pooling_mode is {modes}; supported: 'cls', 'mean'")
     return {
-        "num_labels": positive_int(last, "out_features"),
-        "classifier_pooling": _pooling(folders[0]),
+        "num_labels": positive_int(last, "out_features", at_most=10_000),
+        "classifier_pooling": modes[0],
         "classifier_activation": _activation(folders[1], dense),
         "classifier_bias": bool(dense.get("bias", True)),
     }
 
 
-def _pooling(folder: Path) -> str:
-    """Return cls or mean, from a Pooling module of today or of releases with a flag for each mode."""
-    config = read_json(folder / "config.json")
-    flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    on = [flags.get(name, name) for name in config if name.startswith("pooling_mode_") and config[name]]
-    modes = config.get("pooling_mode", on)
-    modes = [modes] if isinstance(modes, str) else list(modes)
-    check(modes in (["cls"], ["mean"]), f"{folder}: pooling_mode is {modes}; supported: 'cls', 'mean'")
-    return str(modes[0])
-
-
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
     name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    is_known = name in _ACTIVATIONS
-    check(is_known, f"{folder}: activation_function is {name}; supported: {', '.join(_ACTIVATIONS)}")
+    known = ", ".join(_ACTIVATIONS)
+    check(name in _ACTIVATIONS, f"{folder}: activation_function is {name}; supported: {known}")
     return _ACTIVATIONS[name]
 
 
-FILES = tuple(
-    f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
-"""In the order in which sentence-transformers looks for them; the first that is not empty counts."""
-
-
-def module_window(directory: Path) -> tuple[str, Any] | None:
-    """Return the field that says how long a sequence may be, and its value; None without one.
+def module_window(directory: Path) -> Any:
+    """Return how long a sequence may be; None if the module Transformer does not say it.
 
     Raises UnsupportedCheckpoint for settings that would change how texts are read.
     """
-    there = (file for name in FILES if (file := directory / name).is_file())
-    file, settings = next(((file, found) for file in there if (found := read_json(file))), (directory, {}))
+    file = directory / FILE
+    settings = read_json(file) if file.is_file() else {}
+    of_decoders = {"chat_template": {"add_generation_prompt": True}}
     for name in ("do_lower_case", "processing_kwargs"):
-        is_prompt = settings.get(name) == {"chat_template": {"add_generation_prompt": True}}  # a decoder's
-        is_right = not settings.get(name) or is_prompt
+        is_right = settings.get(name) in (None, False, {}, of_decoders)
         check(is_right, f"{file}: {name} is set: texts would need to be read in another way")
-    windows = [(f"{file}: max_seq_length", settings.get("max_seq_length"))]
+    window = settings.get("max_seq_length")
     for name in ("tokenizer_args", "processor_kwargs"):  # the older name, and today's
         options = settings.get(name) or {}
-        check(isinstance(options, dict), f"{file}: {name} is {options!r}, not an object")
         others = sorted(options.keys() - {"model_max_length", "trust_remote_code"})
         check(not others, f"{file}: {name} has {''.join(others[:1])}; only model_max_length is supported")
-        windows.append((f"{file}: {name}.model_max_length", options.get("model_max_length")))
-    return next((window for window in reversed(windows) if window[1] is not None), None)
+        window = options.get("model_max_length") or window
+    return window

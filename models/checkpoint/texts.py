@@ -28,14 +28,9 @@ FAILED = "the tokenizer failed on a text"
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
-
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
-
-WORDS = 65_536
-"""How many words are remembered, in some 14 MiB."""
-
-LONGEST = 32
-"""Characters of the longest word that is remembered."""
+_WORDS = 65_536  # are remembered, in some 14 MiB
+_LONGEST = 32  # characters of a word that is remembered
 
 _find_words = re.compile(r"[^\t\n\r !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]").findall
 
@@ -68,18 +63,13 @@ class TextCache:
         self._texts: OrderedDict[str, EncodedText] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, texts: Iterable[str]) -> tuple[dict[str, EncodedText], list[str]]:
-        """Return the texts that are cached, and a list of the others."""
-        cached: dict[str, EncodedText] = {}
-        missing: list[str] = []
+    def get(self, texts: Iterable[str]) -> dict[str, EncodedText]:
+        """Return the texts that are cached."""
         with self._lock:
-            for text in texts:
-                if (encoded := self._texts.get(text)) is None:
-                    missing.append(text)
-                else:
-                    self._texts.move_to_end(text)
-                    cached[text] = encoded
-        return cached, missing
+            cached = {text: self._texts[text] for text in texts if text in self._texts}
+            for text in cached:
+                self._texts.move_to_end(text)
+        return cached
 
     def put(self, texts: dict[str, EncodedText]) -> None:
         """Remember the texts that are short enough."""
@@ -88,31 +78,6 @@ class TextCache:
             self._texts.update(short)
             while len(self._texts) > self._size:
                 self._texts.popitem(last=False)
-
-
-class WordCache:
-    """Encodes texts word by word. Threads may share it.
-
-    encode: returns the ids of a word, or of one punctuation character. size: how many are remembered.
-    """
-
-    def __init__(self, encode: Callable[[str], bytes], size: int = WORDS) -> None:
-        self._encode = encode
-        self._remembered = lru_cache(size)(self._ids)
-
-    def ids(self, texts: list[str]) -> list[bytes]:
-        """Return the ids of each text."""
-        return [self._joined(text.split(" ")) for text in texts]
-
-    def _joined(self, words: list[str]) -> bytes:
-        if max(map(len, words), default=0) <= LONGEST:  # nearly always
-            return b"".join(map(self._remembered, words))
-        return b"".join(self._ids(word) if len(word) > LONGEST else self._remembered(word) for word in words)
-
-    def _ids(self, word: str) -> bytes:
-        """Return the ids of what stands between two spaces."""
-        words = [word] if word.isalnum() else _find_words(word)
-        return self._encode(word) if words == [word] else self._joined(words)
 
 
 class TextReader:
@@ -143,7 +108,8 @@ class TextReader:
         )
         self._encode: Callable[[list[str]], list[bytes]] = self.encode_batch
         if splits_as_bert and special == added.keys():
-            self._encode = WordCache(self._word).ids
+            self._encode = lambda texts: [self._joined(text.split(" ")) for text in texts]
+        self._remembered = lru_cache(_WORDS)(self._ids)
         self._cache = TextCache(cache_size)
 
     def characters(self, text: str) -> int:
@@ -162,17 +128,25 @@ class TextReader:
 
         Each step yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed.
         """
-        encoded, missing = self._cache.get(texts)
-        yield encoded
+        texts = list(texts)
+        cached = self._cache.get(texts)
+        yield cached
         batch: list[str] = []
-        long: list[str] = []
         characters = 0
-        for text in missing:
+        for text in texts:
+            if text in cached:
+                continue
             is_ascii = text.isascii()
             if not is_ascii:
                 check_surrogates(text)
             if len(text) > (self._whole_characters if is_ascii else self._piece_characters):
-                long.append(text)
+                ids = array("i")
+                for part in self.portions(text):
+                    ids.extend(part.ids)
+                    if len(ids) > self.reach:
+                        break
+                    yield {}
+                yield {text: self._text(ids.tobytes())}
                 continue
             batch.append(text)
             characters += len(text)
@@ -181,14 +155,6 @@ class TextReader:
                 batch, characters = [], 0
         if batch:
             yield self._encoded(batch)
-        for text in long:
-            ids: list[int] = []
-            for part in self.portions(text):
-                ids += part.ids
-                if len(ids) > self.reach:
-                    break
-                yield {}
-            yield {text: self._text(array("i", ids).tobytes())}
 
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
@@ -230,8 +196,16 @@ class TextReader:
         self._cache.put(encoded)
         return encoded
 
-    def _word(self, word: str) -> bytes:
-        """Return the ids of a word as WordCache finds it."""
+    def _joined(self, words: list[str]) -> bytes:
+        """Return the ids of words, one after the other."""
+        if max(map(len, words), default=0) <= _LONGEST:  # nearly always
+            return b"".join(map(self._remembered, words))
+        return b"".join(self._ids(word) if len(word) > _LONGEST else self._remembered(word) for word in words)
+
+    def _ids(self, word: str) -> bytes:
+        """Return the ids of what stands between two spaces: several words, or one of BERT's splitter."""
+        if not word.isalnum() and (words := _find_words(word)) != [word]:
+            return self._joined(words)
         if not (word.isascii() and word.isalnum()):
             return self.encode_batch([word])[0]
         # BERT's normalizer and splitter change only its capitals; the model takes a seventh of their time.

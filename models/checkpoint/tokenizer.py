@@ -1,9 +1,11 @@
 """Encodes query–title pairs as the token ids that a checkpoint was trained on, within its window."""
 
 import copy
+import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Self
 
@@ -12,15 +14,69 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.fields import check
-from models.checkpoint.pair_template import BERT, PairTemplate
-from models.checkpoint.pieces import Piece, piece_reader
+from models.checkpoint.fields import check, reading
 from models.checkpoint.prompt import Prompt, read_prompt
-from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
-from models.checkpoint.tokenizer_files import FILE, SPECIAL, passes_types, read_tokenizer, read_window
+from models.checkpoint.texts import EncodedText, TextCache, TextReader, check_surrogates, without_panics
+from models.checkpoint.tokenizer_files import (
+    FILE,
+    SPECIAL,
+    Piece,
+    passes_types,
+    piece_reader,
+    read_tokenizer,
+    read_window,
+)
 from models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """The ids around a query and a title, as a tokenizer's post-processor puts them.
+
+    BERT: [CLS] query [SEP] title [SEP]. RoBERTa: <s> query </s></s> title </s>.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    two_segments: bool  # the title and what follows have token type 1; otherwise all tokens have type 0
+
+    @property
+    def before_title(self) -> int:
+        """Return how many of the special tokens stand before the title."""
+        return len(self.before) + len(self.between)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Return all special tokens."""
+        return self.before + self.between + self.after
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Self:
+        """Return the template of a tokenizer.
+
+        Raises UnsupportedCheckpoint if there is no special token before the query, which the classifier
+        reads, and one after each text, or if token types do not change where the title begins.
+        """
+        pair = tokenizer.encode("a", "b")
+        texts, types = pair.sequence_ids, pair.type_ids
+        runs = [list(run) for _, run in groupby(range(len(texts)), texts.__getitem__)]
+        if [texts[run[0]] for run in runs] == [None, 0, None, 1, None]:  # None for special tokens
+            before, _, between, title, after = (tuple(pair.ids[i] for i in run) for run in runs)
+            of_title = len(title) + len(after)
+            two = [0] * (len(types) - of_title) + [1] * of_title
+            if types in (two, [0] * len(types)):
+                return cls(before, between, after, types == two)
+        raise UnsupportedCheckpoint(
+            f"the tokenizer makes a pair of {' '.join(pair.tokens)} with token types {types}, "
+            "not [CLS] query [SEP] title [SEP] or the like, with type 0 up to the title and 0 or 1 from there"
+        )
+
+
+BERT = PairTemplate((101,), (102,), (102,), two_segments=True)
+"""BERT's own, with the ids of its published vocabularies."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
@@ -32,11 +88,6 @@ class EncodedPair:
     unknown_tokens: int
     truncated: bool
     template: PairTemplate = BERT
-
-    @property
-    def query_start(self) -> int:
-        """Return the number of special tokens before the query."""
-        return len(self.template.before)
 
     @property
     def title_start(self) -> int:
@@ -56,19 +107,14 @@ class EncodedPair:
     @property
     def first_segment(self) -> int:
         """Return the number of tokens of token type 0, which come first; the others have type 1."""
-        template = self.template
-        return self.query_tokens + template.before_title if template.two_segments else len(self.ids)
+        return self.title_start if self.template.two_segments else len(self.ids)
 
     @property
     def special(self) -> list[int]:
         """Return the positions of the special tokens."""
-        query_end = self.query_start + self.query_tokens
-        end = len(self.ids)
-        return [
-            *range(self.query_start),
-            *range(query_end, self.title_start),
-            *range(end - len(self.template.after), end),
-        ]
+        start, end = len(self.template.before), len(self.ids)
+        between = range(start + self.query_tokens, self.title_start)
+        return [*range(start), *between, *range(end - len(self.template.after), end)]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -112,9 +158,13 @@ class PairTokenizer(TextReader):
         self._piece_of = piece_reader(tokenizer)
         if prompt is None:
             self._use(PairTemplate.of(tokenizer), max_tokens)
-            self.forbidden = (self.forbidden | self.template.ids) - {self.unknown}
+            self.forbidden = (self.forbidden | {*self.template.ids}) - {self.unknown}
         else:
-            self._fixed = {part: self._ids_of(part) for part in prompt.parts}
+            tokenizer.encode_special_tokens = False  # structural tokens are meant here
+            self._fixed = {
+                part: tokenizer.encode(part, add_special_tokens=False).ids for part in prompt.parts
+            }
+            tokenizer.encode_special_tokens = True
             self._use(self._prompted(prompt.instruction), max_tokens)
 
     @classmethod
@@ -133,7 +183,7 @@ class PairTokenizer(TextReader):
     def _use(self, template: PairTemplate, max_tokens: int) -> None:
         """Put pairs together by a template. Raises UnsupportedCheckpoint if nothing else fits the window."""
         self.template = template
-        self.budget = max_tokens - template.tokens
+        self.budget = max_tokens - len(template.ids)
         check(self.budget > 0, f"a window of {max_tokens} tokens has no room for a query and a title")
         parts = template.before, template.between, template.after
         self._before, self._between, self._after = (array("i", part).tobytes() for part in parts)
@@ -141,7 +191,7 @@ class PairTokenizer(TextReader):
     def within(self, max_tokens: int) -> Self:
         """Return this tokenizer for a window of at most so many tokens, beside those of a prompt."""
         other = copy.copy(self)
-        more = 0 if self.prompt is None else self.template.tokens
+        more = 0 if self.prompt is None else len(self.template.ids)
         other._use(self.template, min(self.max_tokens, max_tokens + more))
         return other
 
@@ -174,13 +224,6 @@ class PairTokenizer(TextReader):
         between = self._fixed[prompt.between]
         return PairTemplate(tuple(before), tuple(between), tuple(after), two_segments=False)
 
-    def _ids_of(self, part: str) -> list[int]:
-        """Return the ids of a part of the prompt, in which structural tokens are meant."""
-        self._tokenizer.encode_special_tokens = False
-        ids = self._tokenizer.encode(part, add_special_tokens=False).ids
-        self._tokenizer.encode_special_tokens = True
-        return list(ids)
-
     def dressed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
@@ -210,30 +253,21 @@ class PairTokenizer(TextReader):
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
-        parts: list[tuple[EncodedText, EncodedText, bool]] = []
+        encoded = []
         for query_text, title_text in pairs:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self.budget
             if truncated:
                 kept = self.kept(query.tokens, title.tokens)
                 query, title = self.part(query, 0, kept[0]), self.part(title, 0, kept[1])
-            parts.append((query, title, truncated))
-        return self.together(parts)
-
-    def together(self, parts: Sequence[tuple[EncodedText, EncodedText, bool]]) -> list[EncodedPair]:
-        """Return the pairs of texts that fit the window. parts: of each, and whether it is truncated."""
-        pieces: list[bytes] = []
-        before, between, after, template = self._before, self._between, self._after, self.template
-        for query, title, _ in parts:
-            pieces += (before, query.ids, between, title.ids, after)
-        ids = np.frombuffer(bytearray().join(pieces), np.int32)
-        encoded: list[EncodedPair] = []
-        end, special_tokens = 0, template.tokens
-        for query, title, truncated in parts:
-            start, end = end, end + query.tokens + title.tokens + special_tokens
-            unknown = query.unknown + title.unknown
-            encoded.append(EncodedPair(ids[start:end], query.tokens, unknown, truncated, template))
+            encoded.append(self.pair(query, title, truncated=truncated))
         return encoded
+
+    def pair(self, query: EncodedText, title: EncodedText, *, truncated: bool = False) -> EncodedPair:
+        """Return the pair of two texts that fit the window. truncated: whether they were longer."""
+        ids = bytearray().join((self._before, query.ids, self._between, title.ids, self._after))
+        unknown = query.unknown + title.unknown
+        return EncodedPair(np.frombuffer(ids, np.int32), query.tokens, unknown, truncated, self.template)
 
     def tokens(self, pair: EncodedPair) -> list[str]:
         """Return the pieces of a pair as the vocabulary writes them, special tokens included."""
@@ -246,12 +280,52 @@ class PairTokenizer(TextReader):
     @property
     def max_tokens(self) -> int:
         """Return the window, special tokens included."""
-        return self.budget + self.template.tokens
+        return self.budget + len(self.template.ids)
 
-    def may_occur(self, id_: int) -> bool:
-        """Return whether a token is part of the template or may come from a text."""
-        is_text = self._tokenizer.id_to_token(id_) is not None and id_ not in self.forbidden
-        return is_text or id_ in self.template.ids
+
+class OtherReading(PairTokenizer):
+    """A tokenizer that differs from a given one in what it keeps, or in what it pairs: other servers' clients
+    may ask for the end of long texts, and for one text alone.
+
+    keep_end: of texts that do not fit into the window together, keep the ends; `longest_first`, as of the
+    beginnings.
+    alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself: as
+    [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
+
+    It caches no text. To keep the ends, it reads each text to its end.
+    """
+
+    def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
+        vars(self).update(vars(tokenizer))
+        self._cache = TextCache(0)
+        self._keep_end = keep_end
+        self._alone = alone if self.prompt is None else ()
+        if keep_end:
+            self.reach = sys.maxsize
+
+    def characters(self, text: str) -> int:
+        """Return about how many characters of a text are read."""
+        return len(text) if self._keep_end else super().characters(text)
+
+    def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
+        """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
+        encoded = []
+        for index, (query_text, title_text) in enumerate(pairs):
+            query, title = texts[query_text], texts[title_text]
+            kept = self.kept(query.tokens, title.tokens)
+            if index in self._alone:
+                kept = min(query.tokens, self.max_tokens - 2), 0
+            truncated = sum(kept) < query.tokens + title.tokens
+            pair = self.pair(self._part(query, kept[0]), self._part(title, kept[1]), truncated=truncated)
+            if index in self._alone:
+                pair.ids = np.concatenate((pair.ids[: 1 + pair.query_tokens], pair.ids[-1:]))
+            encoded.append(pair)
+        return encoded
+
+    def _part(self, text: EncodedText, tokens: int) -> EncodedText:
+        """Return the first tokens of a text, or the last ones."""
+        start = text.tokens - tokens if self._keep_end else 0
+        return self.part(text, start, start + tokens)
 
 
 def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
@@ -259,22 +333,23 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
 
     Raises UnsupportedCheckpoint, also for what transformers would score otherwise.
     """
-    window, prompt = read_window(directory, config), None
-    if config.decoder is not None:
-        prompt = read_prompt(directory, config.family, config.decoder.instruction)
-    tokenizer = PairTokenizer.load(directory, prompt=prompt, max_tokens=window, vocab_size=config.vocab_size)
-    two_segments = config.type_vocab_size > 1 and tokenizer.template.two_segments
-    if two_segments and passes_types(directory) is None:
-        raise UnsupportedCheckpoint(
-            f"{directory / FILE} has no model_input_names, and its class is a general one: transformers 4 "
-            "passes the title's token types to the model, transformers 5 does not. Write down what it was "
-            'trained with: "model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or '
-            "without the second"
-        )
-    pad = config.skipped_positions - 1
-    if config.skipped_positions and tokenizer.may_occur(pad):  # transformers gives it no position of its own
-        raise UnsupportedCheckpoint(
-            f"config.json: pad_token_id is {pad}, which the tokenizer puts into pairs or makes of a text: it "
-            "would need positions that leave this token out"
-        )
+    with reading(directory / FILE):
+        window, prompt = read_window(directory, config), None
+        if config.decoder is not None:
+            prompt = read_prompt(directory, config.family, config.decoder.instruction)
+        rows = config.vocab_size
+        tokenizer = PairTokenizer.load(directory, prompt=prompt, max_tokens=window, vocab_size=rows)
+    has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
+    check(
+        not has_types or passes_types(directory) is not None,
+        f"{directory / FILE} has no model_input_names, and its class is a general one: transformers 4 passes "
+        "the title's token types to the model, transformers 5 does not. Write down what it was trained with: "
+        '"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or without the second',
+    )
+    pad, template = config.skipped_positions - 1, tokenizer.template.ids
+    check(
+        pad < 0 or (pad in tokenizer.forbidden and pad not in template),
+        f"config.json: pad_token_id is {pad}, which the tokenizer puts into pairs or makes of a text: it "
+        "would need positions that leave this token out",  # transformers gives it none of its own
+    )
     return tokenizer

@@ -1,4 +1,5 @@
-"""Reads a checkpoint's tokenizer, WordPiece, byte-level BPE or Unigram, as transformers would.
+"""Reads a checkpoint's tokenizer, WordPiece, byte-level BPE or Unigram, as transformers would; finds where
+words begin among its pieces, and how they are spelled.
 
 A tokenizer.json is read here. Older files, and tokens that only other files declare, are left to
 transformers' AutoTokenizer, which takes seconds to import.
@@ -9,56 +10,36 @@ they become their own id, as in transformers.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.fields import check, read_json
+from models.checkpoint.fields import check, read_json, reading
 from models.checkpoint.modules import module_window
 from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
 
-_VOCABULARIES = (
-    *("tokenizer.json", "vocab.txt", "merges.txt"),
-    *("sentencepiece.bpe.model", "spiece.model", "spm.model"),
-)
+_SOURCES = "tokenizer.json vocab.txt merges.txt sentencepiece.bpe.model spiece.model spm.model".split()
 
 SPECIAL = "\ufdd0"
 """Precedes the structural tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and
 no text holds this code point, which is no character."""
 
-_ROLES = {
-    "cls_token": {"[CLS]", "<s>"},
-    "sep_token": {"[SEP]", "</s>"},
-    "pad_token": {"[PAD]", "<pad>"},
-    "mask_token": {"[MASK]", "<mask>"},
-    "unk_token": {"[UNK]", "<unk>"},
-    "bos_token": set(),
-    "eos_token": set(),
-}
-"""The options that name structural tokens, and the spellings of those that are not named."""
+_STRUCTURE = set("[CLS] [SEP] [PAD] [MASK] [UNK] <s> </s> <pad> <mask> <unk>".split())
+_ROLES = [f"{role}_token" for role in "cls sep pad mask unk bos eos".split()]
+"""The options that name structural tokens which are spelled otherwise."""
 
-_DEFAULT_CLASS = {
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-}
-
-_BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
-
+_DEFAULT_CLASS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+_BERT_TOKENIZERS = {"Bert", "DistilBert", "Electra"}
 _PASSES_TYPES = {
-    **dict.fromkeys(
-        "BertTokenizer ElectraTokenizer ConvBertTokenizer DebertaTokenizer DebertaV2Tokenizer".split(), True
-    ),
-    **dict.fromkeys(
-        "RobertaTokenizer XLMRobertaTokenizer CamembertTokenizer DistilBertTokenizer MPNetTokenizer".split(),
-        False,
-    ),
+    **dict.fromkeys(("Bert", "Electra", "DebertaV2"), True),
+    **dict.fromkeys(("Roberta", "XLMRoberta", "Camembert", "DistilBert"), False),
 }
 """Whether transformers passes the token types of a tokenizer of this class to the network."""
 
@@ -68,7 +49,7 @@ def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
 
     prompt: the fixed text of a decoder's prompt. Its tokens are structural, and all that are special.
     """
-    has_vocabulary = any((directory / name).is_file() for name in _VOCABULARIES)
+    has_vocabulary = any((directory / name).is_file() for name in _SOURCES)
     check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"
@@ -100,16 +81,13 @@ def read_window(directory: Path, config: ModelConfig) -> int:
 
     Sequences are truncated where sentence-transformers and transformers do it: at max_seq_length of
     sentence_bert_config.json, else at model_max_length of tokenizer_config.json (max_len in old releases).
-    Raises UnsupportedCheckpoint if the limit is no number ≥ 1.
     """
-    options = read_options(directory)
-    name = "model_max_length" if "model_max_length" in options else "max_len"
-    where, length = module_window(directory) or (f"{directory / FILE}: {name}", options.get(name))
+    length = module_window(directory)
     if length is None:
-        return config.max_positions
-    is_right = isinstance(length, int | float) and not isinstance(length, bool) and length >= 1
-    check(is_right, f"{where} is {length!r}; it must be a number of tokens ≥ 1")
-    return int(min(length, config.max_positions))  # transformers writes 1e30 for a tokenizer without a limit
+        options = read_options(directory)
+        length = options.get("model_max_length", options.get("max_len"))
+    # transformers writes 1e30 for a tokenizer without a limit
+    return config.max_positions if length is None else int(min(length, config.max_positions))
 
 
 def passes_types(directory: Path) -> bool | None:
@@ -120,8 +98,6 @@ def passes_types(directory: Path) -> bool | None:
     """
     options = read_options(directory)
     names = options.get("model_input_names")
-    is_right = isinstance(names, list | None)
-    check(is_right, f"{directory / FILE}: model_input_names is {names!r}; it must be a list")
     return _PASSES_TYPES.get(_class_of(directory, options)) if names is None else "token_type_ids" in names
 
 
@@ -132,33 +108,27 @@ def unknown_id(tokenizer: Tokenizer) -> int:
     """
     model = tokenizer.model
     if isinstance(model, Unigram):
-        try:
-            pieces = model.tokenize(SPECIAL)  # no vocabulary has it as a piece
-        except Exception:  # the library raises Exception itself: there is no unknown token
-            return -1
-        return int(pieces[0].id) if len(pieces) == 1 else -1  # more are bytes
+        with suppress(Exception):  # the library raises Exception itself: there is no unknown token
+            (piece,) = model.tokenize(SPECIAL)  # which no vocabulary has; several pieces are bytes
+            return int(piece.id)
+        return -1
     kind = type(model).__name__
     check(
         isinstance(model, BPE | WordPiece), f"the tokenizer is {kind}, not BERT's WordPiece, BPE or Unigram"
     )
-    if model.unk_token is None:
-        return -1
-    unknown: Any = tokenizer.token_to_id(model.unk_token)
-    check(unknown is not None, f"the tokenizer's vocabulary has no {model.unk_token}")
-    return int(unknown)
+    unknown = tokenizer.token_to_id(model.unk_token or "")
+    return -1 if unknown is None else int(unknown)
 
 
 def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
-    """Return the class of the tokenizer without "Fast", found as AutoTokenizer finds it.
+    """Return the class of the tokenizer, Bert for BertTokenizerFast, found as AutoTokenizer finds it.
 
     tokenizer_config.json names it, or else config.json does, or its model_type tells.
     """
     file = directory / "config.json"
     config = read_json(file) if file.is_file() else {}
-    default = _DEFAULT_CLASS.get(str(config.get("model_type")), "BertTokenizer")
-    return str(options.get("tokenizer_class") or config.get("tokenizer_class") or default).removesuffix(
-        "Fast"
-    )
+    name = options.get("tokenizer_class") or config.get("tokenizer_class")
+    return str(name or _DEFAULT_CLASS.get(str(config.get("model_type")), "Bert")).partition("Tokenizer")[0]
 
 
 def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
@@ -168,7 +138,7 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
     holds. Here another normalizer than BERT's stays, because the checkpoint was trained with it.
     """
     class_name = _class_of(file.parent, options)
-    try:
+    with reading(f"{file} with {FILE}"):
         tokenizer = _parsed(file.read_text(encoding="utf-8"), options, prompt)
         if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
             tokenizer.normalizer = normalizers.BertNormalizer(
@@ -177,13 +147,11 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
                 strip_accents=options.get("strip_accents"),
                 lowercase=options.get("do_lower_case", True),
             )
-    except Exception as error:  # the library raises Exception itself
-        raise UnsupportedCheckpoint(f"{file} with {FILE} cannot be read: {error}") from None
-    if tokenizer.truncation and "truncation_side" not in options:
-        side = tokenizer.truncation["direction"]
-        check(side == "right", f"{file}: truncation.direction is {side!r}; only 'right' is supported")
+    side = (tokenizer.truncation or {}).get("direction", "right")
+    is_right = "truncation_side" in options or side == "right"
+    check(is_right, f"{file}: truncation.direction is {side!r}; only 'right' is supported")
     splitter = tokenizer.pre_tokenizer
-    if class_name == "RobertaTokenizer" and isinstance(splitter, pre_tokenizers.ByteLevel):
+    if class_name == "Roberta" and isinstance(splitter, pre_tokenizers.ByteLevel):
         splitter.add_prefix_space = bool(options.get("add_prefix_space", False))
         tokenizer.pre_tokenizer = splitter
     return tokenizer
@@ -196,7 +164,7 @@ def _parsed(text: str, options: Mapping[str, Any], prompt: str | None) -> Tokeni
     """
     raw = json.loads(text)
     added, vocabulary = raw.get("added_tokens") or [], raw["model"].get("vocab")
-    structure = {*_structure(options), *_of_template(raw.get("post_processor"))}
+    structure = {*_structure(options), *_of_template(raw.get("post_processor") or {})}
     if prompt is not None:
         structure |= {one["content"] for one in added if one["special"] or one["content"] in prompt}
     special = {token["content"] for token in added} & structure
@@ -211,20 +179,17 @@ def _parsed(text: str, options: Mapping[str, Any], prompt: str | None) -> Tokeni
     return Tokenizer.from_str(json.dumps(raw))
 
 
-def _structure(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how the tokens that have a role are spelled."""
-    for role, spellings in _ROLES.items():
-        yield from [_content(options[role])] if options.get(role) else spellings
+def _structure(options: Mapping[str, Any]) -> set[str]:
+    """Return how the tokens that have a role are spelled."""
+    return _STRUCTURE | {_content(options[role]) for role in _ROLES if options.get(role)}
 
 
-def _of_template(processor: Any) -> Iterator[str]:
+def _of_template(processor: Mapping[str, Any]) -> Iterator[str]:
     """Yield the special tokens that a post-processor puts into a pair."""
-    if not isinstance(processor, dict):
-        return
-    for token in (processor.get("special_tokens") or {}).values():
+    for token in processor.get("special_tokens", {}).values():
         yield from token["tokens"]
     yield from (processor[part][0] for part in ("sep", "cls") if part in processor)
-    for part in processor.get("processors") or ():
+    for part in processor.get("processors", ()):
         yield from _of_template(part)
 
 
@@ -240,9 +205,9 @@ def _declares_more(directory: Path, options: Mapping[str, Any], tokenizer: Token
     for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
         tokens = options.get(name) or ()
         declared += tokens.values() if isinstance(tokens, dict) else tokens
-    declared += [token for name, token in options.items() if name.endswith("_token") and token]
+    named = (token for name, token in options.items() if name.endswith("_token"))
+    declared += [token for token in named if isinstance(token, str | dict)]  # add_bos_token is a flag
     known = {token.content.removeprefix(SPECIAL) for token in tokenizer.get_added_tokens_decoder().values()}
-    declared = [token for token in declared if isinstance(token, str | dict)]  # add_bos_token is a flag
     return not {_content(token) for token in declared} <= known.union(_structure(options))
 
 
@@ -260,3 +225,43 @@ def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | 
             "Write one where the packages sentencepiece and protobuf are installed: "
             f"AutoTokenizer.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
         ) from None
+
+
+class Piece(NamedTuple):
+    """A token without the marks of its vocabulary."""
+
+    text: str  # "" for a space alone
+    spaced: bool  # a space precedes it
+    begins: bool  # its first character is part of a word; punctuation is not
+    ends: bool  # so is its last one
+
+    def begins_word(self, before: Self) -> bool:
+        """Return whether a word begins here, after the piece `before` of the same text.
+
+        Words end at spaces and around punctuation, about as BERT's pre-tokenizer splits a text.
+        """
+        return self.spaced or (bool(before.text) and not (before.ends and self.begins))
+
+
+def piece_reader(tokenizer: Tokenizer) -> Callable[[str], Piece]:
+    """Return the function that makes a Piece of a token of this tokenizer."""
+    model = tokenizer.model
+    if isinstance(model, WordPiece):  # which itself says where words begin
+        prefix = model.continuing_subword_prefix
+        return lambda token: Piece(token.removeprefix(prefix), not token.startswith(prefix), True, True)
+    if isinstance(model, BPE) and "ByteLevel" in str(tokenizer.pre_tokenizer):
+        byte_level = decoders.ByteLevel()
+
+        def of_bytes(token: str) -> Piece:
+            text = byte_level.decode([token])
+            return _piece(token if "\ufffd" in text else text, partial="\ufffd" in text)
+
+        return of_bytes
+    return lambda token: _piece(token.replace("▁", " "))
+
+
+def _piece(text: str, *, partial: bool = False) -> Piece:
+    """Return a piece that is written with its space. partial: it holds some bytes of a letter."""
+    word = text.strip()
+    begins, ends = (partial or word[:1].isalnum(), partial or word[-1:].isalnum())
+    return Piece(word, text[:1].isspace(), begins, ends)

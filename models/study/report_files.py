@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from models.checkpoint.extras import FILE, weights_id
+from models.checkpoint.files import HEAD_STUDY, weights_id
 from models.checkpoint.hub import locate
 from models.device import describe
 from models.files import write_whole
@@ -69,7 +69,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
         REPORT: text,
         "report.md": page.markdown(**values),
         "report.html": page.html(drawings, **values),
-        FILE: head_study(plain, weights_id(locate(study.model)), study.shape),
+        HEAD_STUDY: head_study(plain, weights_id(locate(study.model)), study.shape),
         **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
         **result.files,
     }

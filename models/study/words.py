@@ -10,8 +10,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.pieces import Piece
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from models.checkpoint.tokenizer_files import Piece
 
 Ints = NDArray[np.int64]
 Floats32 = NDArray[np.float32]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
-from models.checkpoint.reading import OtherReading
-from models.checkpoint.tokenizer import PairTokenizer
+from models.checkpoint.tokenizer import OtherReading, PairTokenizer
 from models.classifier import Classifier
 from models.errors import ModelError
 from service.config.settings import Settings

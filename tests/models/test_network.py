@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from models.batch import pack
 from models.checkpoint.fields import ACTIVATIONS
-from models.checkpoint.pair_template import PairTemplate
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair, PairTemplate
 from models.network import Network
 from models.ops import kernel_library
 from tests import decoders, families

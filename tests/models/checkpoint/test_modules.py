@@ -130,11 +130,13 @@ def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], objec
             lambda d: edit_modules(d, lambda m: m[3].update(type="sentence_transformers.models.Normalize")),
             "the modules are Transformer → Pooling → Dense → Normalize → Dense; supported: ",
         ),
-        (lambda d: edit_modules(d, lambda m: m[2].update(type="own.Dense")), "sentence-transformers' own"),
-        (lambda d: (d / "3_LayerNorm/model.safetensors").unlink(), "3_LayerNorm holds neither"),
+        (lambda d: edit_modules(d, lambda m: m[2].update(type="own.Dense")), "Pooling → own.Dense → Layer"),
+        (
+            lambda d: (d / "3_LayerNorm/model.safetensors").unlink(),
+            "tensor 3_LayerNorm/norm.weight is missing",
+        ),
         (lambda d: (d / "modules.json").write_text("{}"), "modules.json"),
-        (lambda d: edit_modules(d, lambda m: m[2].update(path="../2_Dense")), "leaves the checkpoint's"),
-        (lambda d: edit_modules(d, lambda m: m[2].update(path="/2_Dense")), "leaves the checkpoint's"),
+        (lambda d: edit_modules(d, lambda m: m[2].update(path="../../3_Dense")), "3_Dense.* does not exist"),
         (
             lambda d: (d / "sentence_bert_config.json").write_text('{"do_lower_case": true}'),
             "do_lower_case is set",

@@ -69,16 +69,14 @@ def test_a_sharded_checkpoint_scores_the_same(checkpoint: Path) -> None:
         ({"hidden_act": "laplace"}, "hidden_act is 'laplace'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"problem_type": "multi_label_classification"}, "multi_label"),
-        ({"num_attention_heads": 5}, "must be a multiple"),
+        ({"num_attention_heads": 5}, "layer.0.attention.self.query.weight has shape"),
         ({"num_hidden_layers": 4}, "layer.3"),
         ({"num_hidden_layers": 2}, r"layer\.2.*does not belong"),
         ({"hidden_size": "32"}, "hidden_size is '32'"),
         ({"vocab_size": 200}, "word_embeddings.weight has shape"),
         ({"type_vocab_size": 1}, "two segments"),
-        ({"pruned_heads": {"9": [0]}}, r"pruned_heads is \{'9'"),
-        ({"pruned_heads": {"0": [4]}}, r"pruned_heads is \{'0': \[4\]\}"),
         ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
-        ({"id2label": {"0": "a", "2": "b"}}, "ids from 0 without a gap"),
+        ({"id2label": {"0": "a", "2": "b"}}, "classifier.weight has shape"),
         ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
         ({"headroom": {"label_order": ["exact"]}}, "label order"),
     ],
@@ -94,7 +92,7 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000; it must be at most 1,000"),
+        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000; .* from 1 to 1,000"),
         (
             {"num_hidden_layers": 1000},
             "the weights cannot be read: model.safetensors has .* bytes, and .* parameters",
@@ -104,9 +102,9 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
         ({"intermediate_size": 10**8}, "the weights cannot be read"),
         (
             {"max_position_embeddings": 10**9},
-            "max_position_embeddings is 1000000000; it must be at most 131,072",
+            "max_position_embeddings is 1000000000; .* from 1 to 131,072",
         ),
-        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000; it must be at most 10,000"),
+        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000; .* from 1 to 10,000"),
     ],
 )
 def test_sizes_that_the_weights_do_not_have_cost_no_memory(
@@ -171,16 +169,15 @@ INDEX, TOKENIZER, PROMPTS = (
     ("name", "content", "message"),
     [
         (INDEX, [1], "is not a JSON object"),
-        (INDEX, {"weight_map": ["a"]}, "weight_map must map"),
-        (INDEX, {"weight_map": {"a": 3}}, "weight_map must map"),
+        (INDEX, {"weight_map": {"a": 3}}, f"{INDEX} cannot be read"),
         ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]"),
         ("config.json", {"model_type": ["bert"]}, r"model_type is \['bert'\]"),
         ("config.json", {"headroom": {"label_order": 5}}, "label order 5"),
         ("config.json", {"headroom": {"label_order": [1, "exact"]}}, r"label order \[1, 'exact'\]"),
-        (PROMPTS, {"prompts": ["a"], "default_prompt_name": "a"}, "prompts must be an object"),
-        (PROMPTS, {"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, "default_prompt_name"),
+        ("config.json", {"pruned_heads": [1]}, "config.json cannot be read"),
+        (PROMPTS, {"prompts": ["a"], "default_prompt_name": "a"}, f"{PROMPTS} cannot be read"),
         (TOKENIZER, {"do_lower_case": None}, "tokenizer_config.json cannot be read"),
-        (TOKENIZER, {"model_input_names": 3}, "model_input_names is 3"),
+        (TOKENIZER, {"model_input_names": 3}, f"{TOKENIZER} cannot be read"),
     ],
 )
 def test_a_malformed_file_is_refused_in_one_sentence(

@@ -16,7 +16,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from models.checkpoint.config import read_config
-from models.checkpoint.extras import FILE, weights_id
+from models.checkpoint.files import HEAD_STUDY, weights_id
 from service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
@@ -332,7 +332,7 @@ def test_a_study_of_too_few_queries_shows_what_is_missing(chromium: Any, tmp_pat
         "queries": 9,
         "heads": [{"layer": layer, "head": head, **missing} for layer, head in places],
     }
-    (model / FILE).write_text(json.dumps(study), encoding="utf-8")
+    (model / HEAD_STUDY).write_text(json.dumps(study), encoding="utf-8")
     with served(model) as url:
         page = Page(chromium, url)
         page.open(address("playground", ""))
