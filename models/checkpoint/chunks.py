@@ -33,11 +33,6 @@ class LongTitles:
         if self.overflow not in get_args(Overflow):
             raise ModelError(f"overflow {self.overflow!r} is neither 'truncate' nor 'chunks'")
 
-    def limit(self, room: int) -> int | None:
-        """Return after how many tokens a title is cut off, if a chunk has room for `room` of them."""
-        limits = [self.max_tokens, None if self.max_chunks is None else self.max_chunks * room]
-        return min((limit for limit in limits if limit is not None), default=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -114,7 +109,8 @@ def chunk_pairs(
             yield ChunkedPair([pair], [], pair.truncated or shortened)
             continue
         ids, starts, word_starts = array("i"), array("i"), bytearray()  # lists take ten times the memory
-        limit = long_titles.limit(room)
+        limits = long_titles.max_tokens, (long_titles.max_chunks or 0) * room
+        limit = min(filter(None, limits), default=None)
         for portion in tokenizer.portions(title_text):
             ids.extend(portion.ids)
             starts.extend(portion.starts)

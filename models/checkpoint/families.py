@@ -288,12 +288,12 @@ def family_of(raw: Mapping[str, Any]) -> str:
     """
     model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
     own_code = raw.get("auto_map") or {}
-    family = OF_CONFIG.get(str(own_code.get("AutoConfig")).rsplit(".", 1)[-1], model_type)
-    if family is None:  # XLMRobertaForSequenceClassification
+    named = OF_CONFIG.get(str(own_code.get("AutoConfig")).rsplit(".", 1)[-1], model_type)
+    if named is None:  # XLMRobertaForSequenceClassification
         class_names = {name.replace("-", ""): name for name in FAMILIES}
-        family = class_names.get(re.split("For|Model", architectures[0])[0].lower())
-    is_listwise = architectures == ["JinaForRanking"]
-    if str(family) not in FAMILIES or is_listwise:
+        named = class_names.get(re.split("For|Model", architectures[0])[0].lower())
+    family, is_listwise = str(named), architectures == ["JinaForRanking"]
+    if family not in FAMILIES or is_listwise:
         kind = " (a listwise reranker)" if is_listwise else ""
         raise UnsupportedCheckpoint(
             f"config.json: model_type is {model_type!r}, and architectures is "
@@ -301,4 +301,4 @@ def family_of(raw: Mapping[str, Any]) -> str:
         )
     is_own = FAMILIES[family].in_transformers and any(name.startswith("AutoModel") for name in own_code)
     need(not is_own, "auto_map", own_code, "the checkpoint brings code of its own, which is not run")
-    return str(family)
+    return family

@@ -23,20 +23,9 @@ from models.errors import ModelError, UnsupportedCheckpoint
 
 logger = logging.getLogger("headroom.models")
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "spm.model",
-    MODULE_FILE,
-)
+_SETTINGS = "tokenizer_config.json chat_template.jinja special_tokens_map.json added_tokens.json"
+_PIECES = "tokenizer.json vocab.txt vocab.json merges.txt sentencepiece.bpe.model spiece.model spm.model"
+TOKENIZER_FILES = (*_SETTINGS.split(), *_PIECES.split(), MODULE_FILE)
 """The files of a checkpoint's tokenizer and of its window, as far as it has them."""
 
 INDEX = "model.safetensors.index.json"

@@ -25,9 +25,6 @@ LOCATED = "HEADROOM_LOCATED"
 """Environment variable that names a JSON file: the directory of each checkpoint that the program which
 started this process has located (`share`). This process asks no hub for them, and loads the same commits."""
 
-ANSWER_SECONDS = 10.0
-"""How long the hub may take to answer the first question."""
-
 _located: dict[str, Path] = {}
 _NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?(@.*)?")
 _SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/([0-9a-f]{40})/?$")
@@ -115,7 +112,7 @@ def _download(target: str) -> Path:
     revision, problem = version or None, None
     try:
         if not constants.is_offline_mode() and not re.fullmatch("[0-9a-f]{40}", version):
-            HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+            HfApi().model_info(name, revision=revision, timeout=10.0)  # it may be silent
     except Exception as error:  # of many unrelated types, as below
         problem = _problem(error, target)
         check(not isinstance(error, RevisionNotFoundError), problem)

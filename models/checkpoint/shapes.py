@@ -70,21 +70,16 @@ def expected_shapes(config: ModelConfig) -> Shapes:
 def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
     """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
 
-    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense,
-    and gate.dense of a gated network)
-        weight             (out, in) int8      W'
-        weight_scale       (out,)    float32   s_w: the value of one unit of the row's sum
-        bias               (out,)    float     b', which includes the effect of the input's offset
-    They mean y = s_w·(q − z)·W'ᵀ + b' for the quantized input q, from 0 to 255:
-        query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
-            (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
-            attention.self.input_scale and attention.self.input_offset;
+    Each product of a layer means y = s·(q − z)·W'ᵀ + b' for its input x, quantized to q from 0 to 255.
+        weight W' (out, in) int8; weight_scale s (out,) float32, the value of one unit of the row's sum;
+        bias b' (out,), which includes the effect of the input's offset
+        query, key and value, which share attention.self's input, and intermediate.dense, which gate.dense
+            reads too: x ≈ input_scale·(q − 128) + input_offset, z = 128, each (in,) float32 (the scales are
+            folded into W', the offsets into b'); so does output.dense of a gated network
         attention.output.dense: x ≈ q − 128, z = 128; its scales are folded into the rows of value, because
-            softmax and head weights do not change them;
-        output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale; input_scale is () float32
-            and z = input_zero_point () uint8.
-    In a gated network, gate.dense reads what intermediate.dense reads, and output.dense has an input_scale
-    and an input_offset like intermediate.dense.
+            softmax and head weights do not change them
+        output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale () float32;
+            z = input_zero_point () uint8
     """
     for number in range(config.num_layers):
         prefix = layer_prefix(number)

@@ -23,8 +23,6 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from models.checkpoint.tokenizer_files import unknown_id
 from models.errors import ModelError, TokenizerFailed
 
-FAILED = "the tokenizer failed on a text"
-
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _LONG = 1024  # characters: a text of fewer is read at once, for any window
@@ -166,7 +164,7 @@ class TextReader:
         while start < len(text):
             cut = _find_cut(text, start + size, start + 2 * size)
             end = start + 2 * size if cut is None else cut.start()
-            with without_panics(TokenizerFailed, FAILED):
+            with without_panics():
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self.forbidden else id_ for id_ in encoding.ids]
             kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
@@ -191,7 +189,7 @@ class TextReader:
 
     def _encoded(self, texts: list[str]) -> dict[str, EncodedText]:
         """Encode and cache texts that are not long."""
-        with without_panics(TokenizerFailed, FAILED):
+        with without_panics():
             encoded = dict(zip(texts, map(self._text, self._encode(texts)), strict=True))
         self._cache.put(encoded)
         return encoded
@@ -228,7 +226,9 @@ class TextReader:
 
 
 @contextmanager
-def without_panics(kind: type[ModelError], what: str) -> Iterator[None]:
+def without_panics(
+    kind: type[ModelError] = TokenizerFailed, what: str = "the tokenizer failed on a text"
+) -> Iterator[None]:
     """Raise `kind` where a library in Rust panics: a panic is no Exception, and handlers would miss it."""
     try:
         yield

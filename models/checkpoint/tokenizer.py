@@ -123,9 +123,6 @@ class EncodedPair:
 class PairTokenizer(TextReader):
     """Encodes pairs as transformers does (`longest_first` truncation).
 
-    A literal "[SEP]" or "</s>" in a title becomes ordinary pieces, so nobody can forge the structure of the
-    sequence; other added tokens become their own ids (`models.checkpoint.tokenizer_files`).
-
     If both texts of a pair overflow the window, and one is so long that it is not read to its end, the odd
     token of an odd window may go to another text than in transformers.
 
@@ -143,9 +140,7 @@ class PairTokenizer(TextReader):
     ) -> None:
         """max_tokens: the window, special tokens included. vocab_size: rows of the model's word embeddings.
 
-        prompt: of a decoder; None for the tokenizer's own pairs.
-        Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit the
-        model.
+        Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit these.
         """
         super().__init__(tokenizer, reach=max_tokens, cache_size=cache_size)
         token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
@@ -284,15 +279,11 @@ class PairTokenizer(TextReader):
 
 
 class OtherReading(PairTokenizer):
-    """A tokenizer that differs from a given one in what it keeps, or in what it pairs: other servers' clients
-    may ask for the end of long texts, and for one text alone.
+    """A tokenizer that reads as other servers' clients may ask. It caches no text.
 
-    keep_end: of texts that do not fit into the window together, keep the ends; `longest_first`, as of the
-    beginnings.
+    keep_end: of texts that do not fit into the window together, keep the ends; each text is read to its end.
     alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself: as
     [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
-
-    It caches no text. To keep the ends, it reads each text to its end.
     """
 
     def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
