@@ -194,16 +194,22 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     kind, own, foreign = raw.get("problem_type"), ours.get("quantization"), raw.get("quantization_config")
     is_right = kind != "multi_label_classification" and (kind != "regression" or len(labels) == 1)
     need(is_right, "problem_type", kind, "supported are grades that exclude each other, or one label")
-    is_ours = own is not None and own["format"] == INT8_FORMAT and foreign in (None, QUANTIZATION_CONFIG)
-    is_right = is_ours or (own is None and not foreign)
-    need(is_right, "quantization_config", foreign or own, "load an unquantized checkpoint")
+    is_right = not foreign or (own and foreign == QUANTIZATION_CONFIG)
+    need(is_right, "quantization_config", foreign, "load an unquantized checkpoint")
+    is_right = own is None or (isinstance(own, Mapping) and own.get("format") == INT8_FORMAT)
+    need(is_right, "headroom.quantization", own, f"it must be an object whose format is {INT8_FORMAT!r}")
+    most, sizes = shape.intermediate_size, ours.get("intermediate_sizes")
+    widths = tuple(sizes or [most] * shape.num_layers)
+    is_right = len(widths) == shape.num_layers and all(type(n) is int and 0 < n <= most for n in widths)
+    wanted = f"it must hold a number from 1 to {most} for each layer"
+    need(is_right, "headroom.intermediate_sizes", sizes, wanted)
     return replace(
         shape,
         family=family,
         labels=labels,
         label_order=order,
         kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
-        widths=tuple(ours.get("intermediate_sizes") or [shape.intermediate_size] * shape.num_layers),
+        widths=widths,
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
         int8=own is not None,

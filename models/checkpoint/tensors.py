@@ -35,10 +35,8 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
         found["classifier.weight"] = answer_row(config.decoder, stored)
     found |= head_tensors(directory, config, stored)
     tensors: dict[str, Tensor] = {}
-    wanted: dict[str, tuple[tuple[int, ...], str]] = {
-        name: (shape, "floating point of 16, 32 or 64 bits") for name, shape in expected_shapes(config)
-    }
-    for name, (shape, kind) in (wanted | dict(int8_shapes(config) if config.int8 else ())).items():
+    floats = {name: (shape, "") for name, shape in expected_shapes(config)}
+    for name, (shape, kind) in (floats | dict(int8_shapes(config) if config.int8 else ())).items():
         tensor = found.get(name)
         is_new = new_classifier and name.startswith(("bert.pooler.", "classifier."))
         if is_new and (tensor is None or tensor.shape != shape):
@@ -48,9 +46,12 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
             raise UnsupportedCheckpoint(f"{shown} is missing")
         there = tuple(tensor.shape)
         check(there == shape, f"{shown} has shape {there}, config.json wants {shape}")
-        dtypes = _FLOATS if kind.startswith("floating") else (getattr(torch, kind),)
-        check(tensor.dtype in dtypes, f"{shown} is {tensor.dtype}, not {kind}")
+        dtypes = (getattr(torch, kind),) if kind else _FLOATS
+        wanted = f"torch.{kind}" if kind else "floating point of 16, 32 or 64 bits"
+        check(tensor.dtype in dtypes, f"{shown} is {tensor.dtype}, not {wanted}")
         check(torch.isfinite(tensor).all(), f"{shown} holds NaN or infinite values")
+        is_right = not name.endswith("_scale") or bool((tensor > 0).all())
+        check(is_right, f"{shown} holds a scale that is not above 0")
         tensors[name] = tensor
     unknown = min(found.keys() - tensors.keys(), default=None)
     is_whole = unknown is None

@@ -193,7 +193,7 @@ def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> No
         "org/short": f"it cannot be downloaded from {host} to {cache}: Consistency check failed",
         "org/onnx": "org/onnx has neither model.safetensors nor pytorch_model.bin",
         "org/other": "nothing-we-know",
-        "a b/c": "a b/c is neither a directory nor a name of the hub (organization/model[@revision])",
+        "a b/c": "a b/c does not exist",
         "./models@v1": "./models@v1 does not exist",
         "a/b/c": "a/b/c does not exist",
     }
