@@ -54,10 +54,8 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
         check(is_right, f"{shown} holds a scale that is not above 0")
         tensors[name] = tensor
     unknown = min(found.keys() - tensors.keys(), default=None)
-    is_whole = unknown is None
-    check(
-        is_whole, f"{directory}: tensor {unknown} does not belong to the network that config.json describes"
-    )
+    problem = "does not belong to the network that config.json describes"
+    check(unknown is None, f"{directory}: tensor {unknown} {problem}")
     return tensors
 
 

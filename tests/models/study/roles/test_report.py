@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from models import Classifier
-from models.checkpoint.pieces import _piece
+from models.checkpoint.tokenizer_files import _piece
 from models.quality.labelled import LabelledPair
 from models.study import kinds
 from models.study.pairs import Judged
