@@ -18,7 +18,6 @@ from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import SAMPLE
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
-from models.checkpoint.texts import TextCache
 from models.quality.labelled import Columns, read_labelled
 from service.config.settings import LiveConfig
 from service.files.job import make_job
@@ -43,7 +42,7 @@ def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: 
 
         def whole_job(_: int) -> float:
             began = time.monotonic()
-            scorer.catalog.base.tokenizer._cache = TextCache(65_536)  # each turn reads new texts
+            scorer.catalog.base.tokenizer._cache.clear()  # each turn reads new texts
             run(job, lambda: nullcontext(scorer), lambda *_: None, overwrite=True)
             return pairs / (time.monotonic() - began)
 

@@ -162,10 +162,8 @@ def chunk_windows(
 def best_chunks(
     scores: Sequence[float], pairs: Sequence[ChunkedPair]
 ) -> tuple[list[int], list[Chunk | None]]:
-    """Return the row with the highest score of each pair, the first of equal ones, and its chunk.
-
-    scores: one per row of all pairs, in order.
-    """
+    """Return the row with the highest score of each pair, the first of equal ones, and its chunk. scores: one
+    per row of all pairs, in order."""
     best: list[int] = []
     chunks: list[Chunk | None] = []
     end = 0

@@ -148,10 +148,8 @@ def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def read_rope(raw: Mapping[str, Any], head_size: int, positions: int, kinds: Sequence[str]) -> Rope:
-    """Return the rotary angles: of `rope_parameters`, or of the fields of transformers 4.
-
-    kinds: the kinds of scaling that the family may have: linear, yarn or ntk.
-    """
+    """Return the rotary angles: of `rope_parameters`, or of the fields of transformers 4. kinds: of scaling
+    that the family may have: linear, yarn or ntk."""
     given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     theta = positive_float(given.get("rope_theta", raw.get("rope_theta", 10_000.0)), "rope_theta")
     kind = given.get("rope_type", given.get("type", "default"))

@@ -35,8 +35,7 @@ _BIASES = {
 
 
 def _in_one_map(name: str) -> dict[str, str]:
-    """Return the names of queries, keys and values, and of their input's quantization, in a checkpoint that
-    holds them as one map."""
+    """Return the names of queries, keys and values, and of their input's quantization, in one map."""
     return {f"{one}.": name for one in (*PROJECTIONS, "attention.self")}
 
 
@@ -66,8 +65,7 @@ def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
 
 
 def _modernbert_ropes(raw: Mapping[str, Any]) -> dict[str, Rope]:
-    """Return the rotary angles of each kind of layer: of `rope_parameters`, or of the fields of
-    transformers 4."""
+    """Return the rotary angles of each kind: of `rope_parameters`, or of the fields of transformers 4."""
     parameters = raw.get("rope_parameters") or {}
     wanted = f"it must have one object for {_GLOBAL!r} and one for {_LOCAL!r}"
     need(parameters.keys() <= {_GLOBAL, _LOCAL}, "rope_parameters", parameters, wanted)
@@ -283,8 +281,7 @@ FAMILIES: dict[str, Family] = {
 def family_of(raw: Mapping[str, Any]) -> str:
     """Return the family of a parsed config.json. Raises UnsupportedCheckpoint if it is none of FAMILIES.
 
-    Configs from before `model_type` are told apart by their `architectures`; without these too, they are
-    BERT's.
+    Configs from before `model_type` are told apart by `architectures`; without these too, they are BERT's.
     """
     model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
     own_code = raw.get("auto_map") or {}

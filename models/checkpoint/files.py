@@ -52,10 +52,8 @@ def check_files(directory: Path) -> None:
 
 
 def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
-    """Return the files that a checkpoint is loaded from, in order. Others that lie there are not among them.
-
-    masks: the stored masks are among them.
-    """
+    """Return the files that a checkpoint is loaded from, in order; with `masks`, the stored masks too. Others
+    that lie there are not among them."""
     names = [*_FILES, *(f"{folder.name}/config.json" for folder in classifier_folders(directory))]
     stored = (directory / "masks").glob("*.json") if masks else ()
     there = {*(directory / name for name in names), *stored, *weights_of(directory)}
@@ -63,10 +61,8 @@ def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
 
 
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:
-    """Return the names of the weights to load, none if there are none; safetensors are preferred.
-
-    directory: holds the files of DESCRIPTION. names: all files of the repository.
-    """
+    """Return the names of the weights to load; safetensors are preferred. directory: holds the files of
+    DESCRIPTION. names: all files of the repository."""
     found: list[str] = []
     for folder in ("", *(f"{folder.name}/" for folder in classifier_folders(directory))):
         whole, pickled = f"{folder}model.safetensors", f"{folder}pytorch_model.bin"

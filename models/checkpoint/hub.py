@@ -95,10 +95,8 @@ def name_of(path: str | Path | None, directory: Path) -> str:
 
 
 def _download(target: str) -> Path:
-    """Return the directory of a repository's snapshot in the cache; download what it lacks.
-
-    target: the repository, with @revision unless it is the main branch.
-    """
+    """Return the directory of a repository's snapshot in the cache; download what it lacks. target: the
+    repository, with @revision unless it is the main branch."""
     # slow to import, and only names of the hub need it
     from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
@@ -148,10 +146,8 @@ def _download(target: str) -> Path:
 
 
 def _problem(error: BaseException, target: str) -> str:
-    """Return one sentence about an error of the hub's client: what is wrong, and what to do.
-
-    It shows no token, nor an address, which may hold a password.
-    """
+    """Return one sentence about an error of the hub's client: what is wrong, and what to do. It shows no
+    token, nor an address, which may hold a password."""
     from huggingface_hub import constants, errors, get_token
 
     while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:

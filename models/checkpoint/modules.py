@@ -40,10 +40,8 @@ _ACTIVATIONS = {
 
 
 def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json as it would be if the classifier stood in the checkpoint itself.
-
-    Raises UnsupportedCheckpoint for modules or prompts that would not be computed.
-    """
+    """Return a config.json as it would be if the classifier stood in the checkpoint itself. Raises
+    UnsupportedCheckpoint for modules or prompts that would not be computed."""
     file = directory / "config_sentence_transformers.json"
     model = read_json(file) if file.is_file() else {}
     ours = dict(raw.get("headroom") or {})
@@ -87,10 +85,8 @@ def classifier_folders(directory: Path) -> list[Path]:
 
 
 def head_tensors(directory: Path, config: ModelConfig, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a classifier in modules under our names, if there is one.
-
-    stored: the checkpoint's tensors; a module's name begins with its folder's.
-    """
+    """Return the tensors of a classifier in modules under our names, if there is one. stored: all tensors of
+    the checkpoint; a module's name begins with its folder's."""
     folders = classifier_folders(directory)
     if len(folders) != len(_HEAD):
         return {}
@@ -143,10 +139,8 @@ def _activation(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def module_window(directory: Path) -> Any:
-    """Return how long a sequence may be; None if the module Transformer does not say it.
-
-    Raises UnsupportedCheckpoint for settings that would change how texts are read.
-    """
+    """Return how long a sequence may be; None if the module Transformer does not say it. Raises
+    UnsupportedCheckpoint for settings that would change how texts are read."""
     file = directory / FILE
     settings = read_json(file) if file.is_file() else {}
     of_decoders = {"chat_template": {"add_generation_prompt": True}}

@@ -39,8 +39,11 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     for name, (shape, kind) in (floats | dict(int8_shapes(config) if config.int8 else ())).items():
         tensor = found.get(name)
         is_new = new_classifier and name.startswith(("bert.pooler.", "classifier."))
-        if is_new and (tensor is None or tensor.shape != shape):
-            tensor = _initial(name, shape)
+        if is_new and (tensor is None or tensor.shape != shape):  # as usual (Devlin et al. 2019)
+            if name.endswith("LayerNorm.weight"):
+                tensor = torch.ones(shape)
+            else:
+                tensor = torch.zeros(shape) if name.endswith(".bias") else torch.randn(shape) * 0.02
         shown = f"{directory}: tensor {family.their_name(name)}"
         if tensor is None:
             raise UnsupportedCheckpoint(f"{shown} is missing")
@@ -57,13 +60,6 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     problem = "does not belong to the network that config.json describes"
     check(unknown is None, f"{directory}: tensor {unknown} {problem}")
     return tensors
-
-
-def _initial(name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the usual first weights of a part of a classifier (Devlin et al. 2019)."""
-    if name.endswith("LayerNorm.weight"):
-        return torch.ones(shape)
-    return torch.zeros(shape) if name.endswith(".bias") else torch.randn(shape) * 0.02
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:

@@ -53,31 +53,6 @@ class Portion(NamedTuple):
     word_starts: list[bool]
 
 
-class TextCache:
-    """A cache of the texts that were encoded last. Threads may share it."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._texts: OrderedDict[str, EncodedText] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, texts: Iterable[str]) -> dict[str, EncodedText]:
-        """Return the texts that are cached."""
-        with self._lock:
-            cached = {text: self._texts[text] for text in texts if text in self._texts}
-            for text in cached:
-                self._texts.move_to_end(text)
-        return cached
-
-    def put(self, texts: dict[str, EncodedText]) -> None:
-        """Remember the texts that are short enough."""
-        short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
-        with self._lock:
-            self._texts.update(short)
-            while len(self._texts) > self._size:
-                self._texts.popitem(last=False)
-
-
 class TextReader:
     """Encodes texts by themselves, without special tokens. Threads may share one.
 
@@ -108,7 +83,8 @@ class TextReader:
         if splits_as_bert and special == added.keys():
             self._encode = lambda texts: [self._joined(text.split(" ")) for text in texts]
         self._remembered = lru_cache(_WORDS)(self._ids)
-        self._cache = TextCache(cache_size)
+        self._cache: OrderedDict[str, EncodedText] = OrderedDict()  # the texts that were encoded last
+        self._cache_size, self._lock = cache_size, Lock()
 
     def characters(self, text: str) -> int:
         """Return about how many characters of a text are read."""
@@ -127,7 +103,10 @@ class TextReader:
         Each step yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed.
         """
         texts = list(texts)
-        cached = self._cache.get(texts)
+        with self._lock:
+            cached = {text: self._cache[text] for text in texts if text in self._cache}
+            for text in cached:
+                self._cache.move_to_end(text)
         yield cached
         batch: list[str] = []
         characters = 0
@@ -191,7 +170,11 @@ class TextReader:
         """Encode and cache texts that are not long."""
         with without_panics():
             encoded = dict(zip(texts, map(self._text, self._encode(texts)), strict=True))
-        self._cache.put(encoded)
+        short = {text: one for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS}
+        with self._lock:
+            self._cache.update(short)
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
         return encoded
 
     def _joined(self, words: list[str]) -> bytes:

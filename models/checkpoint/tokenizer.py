@@ -3,6 +3,7 @@
 import copy
 import sys
 from array import array
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, reading
 from models.checkpoint.prompt import Prompt, read_prompt
-from models.checkpoint.texts import EncodedText, TextCache, TextReader, check_surrogates, without_panics
+from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import (
     FILE,
     SPECIAL,
@@ -164,10 +165,7 @@ class PairTokenizer(TextReader):
 
     @classmethod
     def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: int) -> Self:
-        """Load a checkpoint's tokenizer from its files (`models.checkpoint.tokenizer_files`).
-
-        Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
-        """
+        """Load a checkpoint's tokenizer from its files. Raises UnsupportedCheckpoint, naming the file."""
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
             found = read_tokenizer(directory, None if prompt is None else "".join(prompt.parts))
             tokenizer = cls(found, prompt=prompt, **options)
@@ -288,7 +286,7 @@ class OtherReading(PairTokenizer):
 
     def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
         vars(self).update(vars(tokenizer))
-        self._cache = TextCache(0)
+        self._cache, self._cache_size = OrderedDict(), 0
         self._keep_end = keep_end
         self._alone = alone if self.prompt is None else ()
         if keep_end:
@@ -320,10 +318,8 @@ class OtherReading(PairTokenizer):
 
 
 def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
-    """Load a checkpoint's tokenizer, with the window that its files and its network allow.
-
-    Raises UnsupportedCheckpoint, also for what transformers would score otherwise.
-    """
+    """Load a checkpoint's tokenizer, with the window that its files and its network allow. Raises
+    UnsupportedCheckpoint, also for what transformers would score otherwise."""
     with reading(directory / FILE):
         window, prompt = read_window(directory, config), None
         if config.decoder is not None:

@@ -102,10 +102,8 @@ def passes_types(directory: Path) -> bool | None:
 
 
 def unknown_id(tokenizer: Tokenizer) -> int:
-    """Return the id of the unknown token, −1 for a tokenizer without one.
-
-    Raises UnsupportedCheckpoint for another kind of tokenizer than WordPiece, BPE and Unigram.
-    """
+    """Return the id of the unknown token, −1 for a tokenizer without one. Raises UnsupportedCheckpoint for
+    another kind of tokenizer than WordPiece, BPE and Unigram."""
     model = tokenizer.model
     if isinstance(model, Unigram):
         with suppress(Exception):  # the library raises Exception itself: there is no unknown token
@@ -121,10 +119,8 @@ def unknown_id(tokenizer: Tokenizer) -> int:
 
 
 def _class_of(directory: Path, options: Mapping[str, Any]) -> str:
-    """Return the class of the tokenizer, Bert for BertTokenizerFast, found as AutoTokenizer finds it.
-
-    tokenizer_config.json names it, or else config.json does, or its model_type tells.
-    """
+    """Return the class of the tokenizer, Bert for BertTokenizerFast, found as AutoTokenizer finds it:
+    tokenizer_config.json names it, or else config.json does, or its model_type tells."""
     file = directory / "config.json"
     config = read_json(file) if file.is_file() else {}
     name = options.get("tokenizer_class") or config.get("tokenizer_class")
@@ -158,10 +154,8 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
 
 
 def _parsed(text: str, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special.
-
-    SPECIAL marks them in a Unigram vocabulary.
-    """
+    """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special. SPECIAL
+    marks them in a Unigram vocabulary."""
     raw = json.loads(text)
     added, vocabulary = raw.get("added_tokens") or [], raw["model"].get("vocab")
     structure = {*_structure(options), *_of_template(raw.get("post_processor") or {})}
