@@ -131,8 +131,7 @@ class ModelConfig:
         )
 
     def key_heads(self, heads: Sequence[int]) -> list[int]:
-        """Return the head of keys and values that each of some heads of queries reads, as in the unpruned
-        model."""
+        """Return the head of keys and values, before pruning, that each of some heads of queries reads."""
         shared = self.num_heads if self.decoder is None else self.decoder.key_heads
         return [head * shared // self.num_heads for head in heads]
 
@@ -203,12 +202,17 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     is_right = len(widths) == shape.num_layers and all(type(n) is int and 0 < n <= most for n in widths)
     wanted = f"it must hold a number from 1 to {most} for each layer"
     need(is_right, "headroom.intermediate_sizes", sizes, wanted)
+    # as transformers 4 writes it: {"layer": [removed heads]}
+    gone = {int(layer): heads for layer, heads in (raw.get("pruned_heads") or {}).items()}
     return replace(
         shape,
         family=family,
         labels=labels,
         label_order=order,
-        kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
+        kept_heads=tuple(
+            tuple(head for head in range(shape.num_heads) if head not in gone.get(layer, ()))
+            for layer in range(shape.num_layers)
+        ),
         widths=widths,
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw, shape),
@@ -267,9 +271,3 @@ def _labels(
     is_right = is_right and sorted(map(str, wanted)) == sorted(set(names))
     check(is_right, f"label order {wanted!r} does not name each label of the checkpoint once: {names}")
     return tuple(wanted), tuple(names.index(name) for name in wanted)
-
-
-def _kept_heads(raw: Mapping[str, Any], layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
-    """Read `pruned_heads` as transformers 4 writes it: {"layer": [removed heads]}."""
-    gone = {int(layer): numbers for layer, numbers in (raw.get("pruned_heads") or {}).items()}
-    return tuple(tuple(h for h in range(heads) if h not in gone.get(layer, ())) for layer in range(layers))

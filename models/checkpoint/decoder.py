@@ -74,9 +74,8 @@ def decoders(
         """Return the shape with what only a decoder's config.json says."""
         size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
         rope = read_rope(raw, size, shape.max_positions, ("linear", "yarn"))
-        kinds = raw.get("layer_types") or ()
-        is_whole = {"full_attention"}.issuperset(kinds)
-        need(is_whole, "layer_types", kinds, "sliding windows are not supported")
+        kinds = set(raw.get("layer_types") or ())
+        need(kinds <= {"full_attention"}, "layer_types", kinds, "sliding windows are not supported")
         biased = raw.get("attention_bias", False) if projection_bias is None else projection_bias
         without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
         is_language_model = raw.get("architectures") == [f"{architecture}ForCausalLM"]

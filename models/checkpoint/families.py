@@ -22,6 +22,8 @@ _ROBERTA = Family(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pa
 OF_CONFIG = {"JinaBertConfig": "jina-bert", "XLMRobertaFlashConfig": "xlm-roberta-flash"}
 """The class of configuration that `auto_map` names → the family that computes the same."""
 
+_GATED: dict[str, Any] = {"gated": True, "without_bias": frozenset(GATES), "absolute_positions": False}
+
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 """ModernBERT's names of the two kinds of layers, in `layer_types` and `rope_parameters`."""
 
@@ -106,21 +108,16 @@ def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     )
 
 
-def _gated(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:  # noqa: ARG001
-    """Return the shape with gated layers, whose gates have no bias, and without embeddings of positions."""
-    return replace(shape, gated=True, without_bias=frozenset(GATES), absolute_positions=False)
-
-
 def _gte(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     rope = read_rope(raw, shape.head_size, shape.max_positions, ("ntk",))
-    return replace(_gated(raw, shape), ropes=(rope,) * shape.num_layers)
+    return replace(shape, **_GATED, ropes=(rope,) * shape.num_layers)
 
 
 def _jina(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     choice(raw, "position_embedding_type", ["alibi"])
     kinds = {"geglu": "gelu", "reglu": "relu"}
     kind = choice(raw, "feed_forward_type", kinds, "original")
-    return replace(_gated(raw, shape), activation=kinds[kind])
+    return replace(shape, **_GATED, activation=kinds[kind])
 
 
 FAMILIES: dict[str, Family] = {

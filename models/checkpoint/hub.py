@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -123,10 +123,9 @@ def _download(target: str) -> Path:
         if problem is not None:
             line = f"headroom: {problem}; using commit {directory.name} from the cache"
             print(line, file=sys.stderr, flush=True)
-        try:
-            sizes = {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
-        except CachedRepoTreeNotFoundError:  # another program has filled the cache
-            sizes = {file.relative_to(directory).as_posix(): 0 for file in directory.rglob("*")}
+        sizes = {file.relative_to(directory).as_posix(): 0 for file in directory.rglob("*")}
+        with suppress(CachedRepoTreeNotFoundError):  # another program has filled the cache
+            sizes |= {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
         check("config.json" in sizes, f"{target} has no config.json, so it is not a model of transformers")
         read_config(directory)
         weights = weight_files(directory, sizes)
