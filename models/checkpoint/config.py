@@ -16,7 +16,7 @@ from models.checkpoint.files import bytes_of_weights, check_files, weights_of
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
-from models.errors import ModelError
+from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
@@ -222,13 +222,13 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
     """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask"."""
-    layers, heads, units = config.num_layers, config.num_heads, config.intermediate_size
+    size = {"layers": config.num_layers, "heads": config.num_heads, "units": config.intermediate_size}
     masks = {}
     for file in sorted((directory / "masks").glob("*.json")):
-        with reading(file):
-            masks[file.stem] = HeadMask.parse(
-                read_json(file)["mask"], layers=layers, heads=heads, units=units
-            )
+        try:
+            masks[file.stem] = HeadMask.parse(read_json(file)["mask"], **size)
+        except (KeyError, InvalidMask) as error:
+            raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
 
 
