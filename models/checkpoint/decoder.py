@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Family
-from models.checkpoint.fields import check, need, positive_float, positive_int
+from models.checkpoint.fields import check, choice, need, positive_float, positive_int
 from models.checkpoint.shapes import ATTENTION, MLP
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def decoders(
         need(kinds <= {"full_attention"}, "layer_types", kinds, "sliding windows are not supported")
         biased = raw.get("attention_bias", False) if projection_bias is None else projection_bias
         without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
-        is_language_model = raw.get("architectures") == [f"{architecture}ForCausalLM"]
+        known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
+        is_language_model = choice(raw, "architectures", (*known, [], None)) == known[1]
         ours = raw.get("headroom") or {}
         is_tied = raw.get("tie_word_embeddings", is_gemma)
         vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"

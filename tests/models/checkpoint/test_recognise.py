@@ -56,6 +56,7 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "rope_parame
         ("deberta-v2", {"relative_attention": None}, "relative_attention is None"),
         ("deberta-v2", {"type_vocab_size": 1}, "type_vocab_size is 1"),
         ("qwen3", {"architectures": ["JinaForRanking"]}, "listwise"),
+        ("qwen3", {"architectures": ["Qwen3Model"]}, "architectures is"),
         ("qwen3", {"use_sliding_window": True}, "use_sliding_window is True"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "sliding windows"),
         ("qwen3", DYNAMIC, "rope_scaling is"),
