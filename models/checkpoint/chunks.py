@@ -67,10 +67,6 @@ class ChunkedPair:
         """Return how many [UNK] all rows hold."""
         return sum(row.unknown_tokens for row in self.rows)
 
-    def chunk(self, row: int) -> Chunk | None:
-        """Return the chunk of a row; None if the title is not cut up."""
-        return Chunk(row, len(self.rows), *self.spans[row]) if self.spans else None
-
     def __len__(self) -> int:
         """Return the tokens of all rows."""
         return sum(map(len, self.rows))
@@ -162,15 +158,16 @@ def chunk_windows(
 def best_chunks(
     scores: Sequence[float], pairs: Sequence[ChunkedPair]
 ) -> tuple[list[int], list[Chunk | None]]:
-    """Return the row with the highest score of each pair, the first of equal ones, and its chunk. scores: one
-    per row of all pairs, in order."""
+    """Return the row with the highest score of each pair, the first of equal ones, and its chunk, None if the
+    title is not cut up. scores: one per row of all pairs, in order."""
     best: list[int] = []
     chunks: list[Chunk | None] = []
     end = 0
     for pair in pairs:
         start, end = end, end + len(pair.rows)
         best.append(max(range(start, end), key=scores.__getitem__))
-        chunks.append(pair.chunk(best[-1] - start))
+        row = best[-1] - start
+        chunks.append(Chunk(row, len(pair.rows), *pair.spans[row]) if pair.spans else None)
     return best, chunks
 
 
