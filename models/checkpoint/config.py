@@ -103,11 +103,8 @@ class ModelConfig:
             )
 
     def units_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
-        """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips.
-
-        A unit is an inner activation of a layer's feed-forward half: a row of the up map (and of the gate)
-        and a column of the down map.
-        """
+        """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips. A unit
+        is an inner activation: a row of the up map (and of the gate), a column of the down map."""
         off = mask.units_off
         off = np.zeros((len(self.widths), self.intermediate_size), np.bool_) if off is None else off
         return tuple(
@@ -222,11 +219,12 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
     """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask"."""
-    size = {"layers": config.num_layers, "heads": config.num_heads, "units": config.intermediate_size}
+    layers, heads, units = config.num_layers, config.num_heads, config.intermediate_size
     masks = {}
     for file in sorted((directory / "masks").glob("*.json")):
         try:
-            masks[file.stem] = HeadMask.parse(read_json(file)["mask"], **size)
+            form = read_json(file)["mask"]
+            masks[file.stem] = HeadMask.parse(form, layers=layers, heads=heads, units=units)
         except (KeyError, InvalidMask) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks

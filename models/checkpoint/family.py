@@ -57,10 +57,8 @@ class Family:
     keeps_first_layer: bool = False  # which alone has no norm before its attention, so it must stay
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
-        """Return the shape of the network that a config.json describes; `parse_config` adds the rest.
-
-        Raises UnsupportedCheckpoint for what the network would not compute exactly.
-        """
+        """Return the shape of the network that a config.json describes; `parse_config` adds the rest. Raises
+        UnsupportedCheckpoint for what the network would not compute exactly."""
         for name, value in (_ENCODERS | self.fixed).items():
             choice(raw, name, (None, value))
         called, defaults = dict(self.fields), {**_DEFAULTS, **self.defaults}

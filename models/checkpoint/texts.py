@@ -99,9 +99,7 @@ class TextReader:
 
     def reading(self, texts: Iterable[str], portion: int) -> Iterator[dict[str, EncodedText]]:
         """Encode each text by itself, step by step: about `portion` characters, or a part of a long text.
-
-        Each step yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed.
-        """
+        Yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed."""
         texts = list(texts)
         with self._lock:
             cached = {text: self._cache[text] for text in texts if text in self._cache}

@@ -34,10 +34,8 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """The ids around a query and a title, as a tokenizer's post-processor puts them.
-
-    BERT: [CLS] query [SEP] title [SEP]. RoBERTa: <s> query </s></s> title </s>.
-    """
+    """The ids around a query and a title, as a tokenizer's post-processor puts them. BERT: [CLS] query [SEP]
+    title [SEP]. RoBERTa: <s> query </s></s> title </s>."""
 
     before: tuple[int, ...]
     between: tuple[int, ...]
@@ -189,10 +187,8 @@ class PairTokenizer(TextReader):
         return other
 
     def instructed(self, instruction: str | None) -> Self:
-        """Return this tokenizer for prompts with an instruction; the same one if the model takes none.
-
-        instruction: None or "": the model's default. Raises ModelError if it does not fit the window.
-        """
+        """Return this tokenizer for prompts with an instruction, the same one if the model takes none. None
+        or "": the model's default. Raises ModelError if it does not fit the window."""
         if not instruction or self.prompt is None or self.prompt.instructed is None:
             return self
         other = copy.copy(self)

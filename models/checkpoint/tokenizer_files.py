@@ -45,10 +45,8 @@ _PASSES_TYPES = {
 
 
 def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
-    """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it.
-
-    prompt: the fixed text of a decoder's prompt. Its tokens are structural, and all that are special.
-    """
+    """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it. prompt:
+    the fixed text of a decoder's prompt; its tokens are structural, and all that are special."""
     has_vocabulary = any((directory / name).is_file() for name in _SOURCES)
     check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
@@ -230,10 +228,8 @@ class Piece(NamedTuple):
     ends: bool  # so is its last one
 
     def begins_word(self, before: Self) -> bool:
-        """Return whether a word begins here, after the piece `before` of the same text.
-
-        Words end at spaces and around punctuation, about as BERT's pre-tokenizer splits a text.
-        """
+        """Return whether a word begins here, after the piece `before` of the same text. Words end at spaces
+        and around punctuation, about as BERT's pre-tokenizer splits a text."""
         return self.spaced or (bool(before.text) and not (before.ends and self.begins))
 
 
