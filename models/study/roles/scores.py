@@ -36,9 +36,7 @@ Scored = tuple[Floats32, Floats32]
 class RoleScores:
     """One role's scores, by head in the order of `Study.heads`."""
 
-    excess: Sequence[
-        Interval
-    ]  # attention as the role asks, beyond chance, with its 95 % interval over queries
+    excess: Sequence[Interval]  # attention as the role asks beyond chance, with its interval over queries
     p_adjusted: Floats  # over the heads (familywise)
     queries: int  # how many counted; if none, all is nan and p 1
 
