@@ -25,10 +25,11 @@ DEEPEST = 12
 def run(study: Study) -> Result:
     """Search, and report what was found."""
     found = measure(study)
+    where = "held-out queries" if study.holdout is not None else "the search data, which chose the parts"
     caption = (
-        "The change of each smaller network (point) with its lower bound (end of the line), on held-out "
-        "queries or else on the search data. A network passes if both bounds lie above the margin. A loss of "
-        f"more than {DEEPEST} margins is below the picture."
+        f"The change of each smaller network (point) on {where}; the end of its line is the lower bound. A "
+        f"network passes if both bounds lie above the margin. A loss of more than {DEEPEST} margins is below "
+        "the picture."
     )
     picture = Figure("search", caption, partial(_draw, found, study))
     sections = [_networks_section(found, study)]
