@@ -56,7 +56,7 @@ def command(
     overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes a
     report with each grade's calibration, confusion matrices and the worst queries.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned30 --out runs/evaluation
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned20 --out runs/evaluation
     """
     for refused, option, reason in (
         (variant is None and config is not None, "--config", "it needs --variant"),

@@ -59,7 +59,7 @@ Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
-FORMS = "a spec such as 6-11.* or @pruned30, a JSON form, or a .json file such as a study's mask.json"
+FORMS = "a spec such as 6-11.* or @pruned20, a JSON form, or a .json file such as a study's mask.json"
 """How the help texts describe a mask."""
 
 

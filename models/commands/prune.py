@@ -20,7 +20,7 @@ def command(
     """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask. Its
     layers are numbered from 0.
 
-    Example: headroom prune --mask @pruned30 --out ./smaller && headroom serve --model ./smaller
+    Example: headroom prune --mask @pruned20 --out ./smaller && headroom serve --model ./smaller
     """
     check_empty(out)
     source = locate(model)

@@ -89,9 +89,9 @@ def command(
     With --input and --output, scores the rows of a file of any size (docs/bulk.md). If it is stopped, the
     same command goes on from what is done.
 
-    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned30
+    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned20
 
-    Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned30
+    Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned20
     """
     if source is not None or output is not None:
         if query is not None or source is None or output is None:

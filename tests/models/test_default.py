@@ -35,11 +35,8 @@ def test_it_has_the_source_studys_geometry_and_five_grades(clf: Classifier) -> N
     assert clf.quality is not None
 
 
-def test_the_proven_masks_and_two_smaller_networks_are_shipped_with_the_model(clf: Classifier) -> None:
-    assert {name: mask.heads_on for name, mask in clf.stored_masks.items()} == {
-        "pruned20": 115,
-        "pruned30": 101,
-    }
+def test_the_proven_mask_and_two_smaller_networks_are_shipped_with_the_model(clf: Classifier) -> None:
+    assert {name: mask.heads_on for name, mask in clf.stored_masks.items()} == {"pruned20": 115}
     networks = {path.name: read_config(path) for path in (DEFAULT / "networks").iterdir()}
     assert {name: (config.num_layers, sum(config.widths)) for name, config in networks.items()} == {
         "fast": (12, 5504),

@@ -30,7 +30,7 @@ def test_the_shipped_file_is_right() -> None:
     config = load(DEPLOY, Overrides())
     assert (config.host, config.port, config.replicas) == ("127.0.0.1", 8000, None)
     names = [variant.name for variant in config.live.variants]
-    assert names == ["full", "pruned20", "pruned30", "fast", "rough", "cascade"]
+    assert names == ["full", "pruned20", "fast", "rough", "cascade"]
     assert config.settings.request_timeout_s == config.document["http_options"]["request_timeout_s"]
 
 

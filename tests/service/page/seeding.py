@@ -43,7 +43,7 @@ DEEPER: dict[str, Any] = {
     "salt": "2026-11b",
     "arms": [
         {"name": "control", "variant": "full", "weight": 50},
-        {"name": "pruned30", "variant": "pruned30", "weight": 50},
+        {"name": "half", "variant": "half", "weight": 50},
     ],
     "slots": [5000, 10000],
     "metrics": [
@@ -57,7 +57,7 @@ LIVE: dict[str, Any] = {
     "variants": [
         {"name": "full"},
         {"name": "pruned20", "head_mask": "@pruned20", "sliced": True},
-        {"name": "pruned30", "head_mask": "@pruned30", "sliced": True},
+        {"name": "half", "head_mask": "random:0.5@7", "sliced": True},
     ],
     "experiments": [PRUNE20, DEEPER],
 }
@@ -109,7 +109,7 @@ def seed(database: Path) -> None:
                 detail = "p99 612 ms over 500 ms in 248 requests of 60 s"
                 at = began + DAYS * 86_400 * 0.4
                 rollback = Action(
-                    "deeper", "rollback", at, "guardrail", "pruned30", reason="p99_ms", detail=detail
+                    "deeper", "rollback", at, "guardrail", "half", reason="p99_ms", detail=detail
                 )
                 store.record_action(rollback)
     finally:

@@ -503,7 +503,7 @@ def test_screenshots_for_the_documentation(page: Page, page_server: str) -> None
 
 def under_load(page: Page, server: str) -> int:
     """Send some traffic. Returns how many points a chart of the live view has."""
-    for variant, titles in (("full", 12), ("pruned20", 8), ("pruned30", 20)):
+    for variant, titles in (("full", 12), ("pruned20", 8), ("half", 20)):
         body = {"query": MOUSE, "titles": list(SHOWN[: titles % 8 + 1]) * 2, "variant": variant}
         httpx.post(f"{server}/v1/score", json=body, headers={"authorization": "Bearer plain"}, timeout=30)
     path = page.run("return document.querySelector('.charts .line')?.getAttribute('d') ?? ''")

@@ -64,10 +64,10 @@ def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_s
         "seed.dispatchEvent(new Event('change', {bubbles: true}))"
     )
     assert spec(page) == HeadMask.parse("random:0.2@8", layers=12, heads=12).spec
-    page.one("optgroup option[value='mask:pruned30']").click()
-    assert page.one(".chip.active .label").text == "pruned30"
+    page.one("optgroup option[value='mask:pruned20']").click()
+    assert page.one(".chip.active .label").text == "pruned20"
     settled(page)
-    shown_scores(page, page_server, "@pruned30")
+    shown_scores(page, page_server, "@pruned20")
 
     page.write("#spec", "12.0\n")
     assert "layer 12 does not exist; this model has layers 0 to 11" in page.one("#spec-wrong").text
@@ -214,7 +214,7 @@ def test_an_unknown_stored_mask_is_answered_with_those_that_are_there(page: Page
     page.open()
     settled(page)
     page.write("#spec", "@prune20\n")
-    assert page.one("#spec-wrong").text.endswith("this model's stored masks: pruned20, pruned30")
+    assert page.one("#spec-wrong").text.endswith("this model's stored masks: pruned20")
 
 
 def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) -> None:

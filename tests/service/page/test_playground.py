@@ -201,7 +201,7 @@ def test_an_unreadable_mask_of_the_address_is_named_until_it_is_changed(
 
 
 def test_an_address_may_name_a_stored_mask(page: Page) -> None:
-    page.open("#playground?q=mouse&t=wireless+mouse&mask=@pruned30")
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=@pruned20")
     settled(page, columns=1)
     assert not page.all(".trouble")
     assert spec(page) != "none"

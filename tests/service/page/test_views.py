@@ -264,7 +264,7 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> None:
     page.open("#live")
     page.one(".tiles")
-    body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "pruned30"}
+    body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "half"}
     for _ in range(3):
         httpx.post(f"{page_server}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
 
@@ -272,11 +272,11 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
         rows = page.run("""
           const rows = [...document.querySelectorAll('.live tbody tr')];
           return rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))""")
-        return next((cells for cells in rows if cells[0] == "pruned30"), [""] * 7)
+        return next((cells for cells in rows if cells[0] == "half"), [""] * 7)
 
-    page.until(lambda: row()[1] == "101" and row()[2] not in ("–", "0") and row()[5].endswith(" ms"))
-    page.button("pruned30", ".live").click()
-    page.until(lambda: "Pair time, pruned30" in page.one(".charts").text)
+    page.until(lambda: row()[1] == "72" and row()[2] not in ("–", "0") and row()[5].endswith(" ms"))
+    page.button("half", ".live").click()
+    page.until(lambda: "Pair time, half" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
 
 
