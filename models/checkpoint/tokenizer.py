@@ -237,7 +237,8 @@ class PairTokenizer(TextReader):
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
-        pairs = self.dressed(pairs)
+        if self.prompt is not None:
+            pairs = self.dressed(pairs)
         return self.join(pairs, self.encode_texts({text for pair in pairs for text in pair}))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
