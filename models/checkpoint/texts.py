@@ -106,8 +106,8 @@ class TextReader:
             for text in cached:
                 self._cache.move_to_end(text)
         yield cached
-        batch: list[str] = []
-        characters = 0
+        batches: list[list[str]] = []
+        characters = portion
         for text in texts:
             if text in cached:
                 continue
@@ -123,13 +123,20 @@ class TextReader:
                     yield {}
                 yield {text: self._text(ids.tobytes())}
                 continue
-            batch.append(text)
-            characters += len(text)
             if characters >= portion:
-                yield self._encoded(batch)
-                batch, characters = [], 0
-        if batch:
-            yield self._encoded(batch)
+                batches.append([])
+                characters = 0
+            batches[-1].append(text)
+            characters += len(text)
+        for batch in batches:
+            with without_panics():
+                encoded = dict(zip(batch, map(self._text, self._encode(batch)), strict=True))
+            short = {text: one for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS}
+            with self._lock:
+                self._cache.update(short)
+                while len(self._cache) > self._cache_size:
+                    self._cache.popitem(last=False)
+            yield encoded
 
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
@@ -163,17 +170,6 @@ class TextReader:
         """Return the ids of each text, int32 values."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [self._allowed(encoding.ids) for encoding in encodings]
-
-    def _encoded(self, texts: list[str]) -> dict[str, EncodedText]:
-        """Encode and cache texts that are not long."""
-        with without_panics():
-            encoded = dict(zip(texts, map(self._text, self._encode(texts)), strict=True))
-        short = {text: one for text, one in encoded.items() if len(text) <= _CACHED_CHARACTERS}
-        with self._lock:
-            self._cache.update(short)
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
-        return encoded
 
     def _joined(self, words: list[str]) -> bytes:
         """Return the ids of words, one after the other."""
