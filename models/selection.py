@@ -184,14 +184,12 @@ class WeightCache:
         None means that it does not pay to copy them yet, or that another thread is copying them: nobody waits
         for its copies and its device. at_once: it is known that the set will come again.
         """
-        key, size = (
-            (layer, type(whole), on.tobytes()),
-            whole.nbytes * int(np.count_nonzero(on)) // whole.count,
-        )
+        key = layer, type(whole), on.tobytes()
         with self._lock:
             if key in self._copies:
                 self._copies.move_to_end(key)
                 return cast(S, self._copies[key])
+            size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
             if key in self._in_work or size > self.max_bytes or not (at_once or self._came_lately(key, size)):
                 return None
             self._in_work.add(key)

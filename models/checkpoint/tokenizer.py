@@ -6,7 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Self
 
@@ -239,7 +239,7 @@ class PairTokenizer(TextReader):
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
         if self.prompt is not None:
             pairs = self.dressed(pairs)
-        return self.join(pairs, self.encode_texts({text for pair in pairs for text in pair}))
+        return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
