@@ -15,7 +15,7 @@ from models.study.result import Figure, Result, Section, Table
 from models.study.search.compute import Candidate, Found, measure
 from models.study.statistics import TESTED_METRICS, permutation_p
 from models.study.study import Study
-from models.study.wording import METHODS, NAMES, p_value, signed
+from models.study.wording import METHODS, NAMES, listed, p_value, signed
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
@@ -64,11 +64,15 @@ def _verdict(chosen: Candidate | None, study: Study) -> str:
         return f"Nothing is chosen, because no network is {claim}."
     config, mask = study.classifier.config, chosen.mask
     heads, units = _counts(mask, study)
+    kept = [f"{heads} of {sum(map(len, config.kept_heads))} heads"]
+    if units < sum(config.widths):
+        kept.append(f"{units:,} of {sum(config.widths):,} units")
+    if mask.skipped:
+        kept.append(f"{mask.layers_on} of {config.num_layers} layers")
     return (
-        f"The chosen network keeps {heads} of {sum(map(len, config.kept_heads))} heads, {units:,} of "
-        f"{sum(config.widths):,} units and {mask.layers_on} of {config.num_layers} layers, is "
-        f"{chosen.pace.speedup.value:.2f} × as fast as the intact one, "
-        f"{'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} {claim}."
+        f"The chosen network keeps {listed(kept)}, is {chosen.pace.speedup.value:.2f} × as fast as the "
+        f"intact one, {'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} "
+        f"{claim}."
     )
 
 
