@@ -29,6 +29,7 @@ class Deberta(Bert):
         assert self.config.distances is not None
         buckets, largest = self.config.distances
         norm, distances = self.norm(tensors, DISTANCES_NORM), self.table(tensors, DISTANCES).float()
+        assert norm.bias is not None
         distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
         self.distances = distances.flip(0)  # the key furthest to the left first
         order = log_buckets(buckets, largest, self.config.max_positions - 1)

@@ -151,6 +151,7 @@ class Weights(ABC):
             if isinstance(part, Tensor):
                 tensors[name] = part.float()
             else:
+                assert part.bias is not None  # no encoder has such norms
                 tensors |= {f"{name}.weight": part.weight.float(), f"{name}.bias": part.bias.float()}
         return tensors
 

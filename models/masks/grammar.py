@@ -139,10 +139,21 @@ def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
     if spec != "none":
         for item in _items(spec):
             if item.text.startswith("skip:"):
-                skipped[_skipped(item, shape)] = True
+                match = _SKIP.fullmatch(item.text)
+                if not match:
+                    raise InvalidMask(
+                        f"{shown(item.text)} is not skip:layers (such as skip:3 or skip:6-11); this model "
+                        f"has {_range('layer', shape)}"
+                    )
+                skipped[_span(match[1], "layer", shape, item.where)] = True
         rest = (item for item in _items(spec) if not item.text.startswith("skip:"))
         if first := next(rest, None):
-            off = _off(first, rest, shape)
+            if first.text.startswith("random:"):
+                off = _random(first, rest, shape)
+            else:
+                names_kept = first.text.startswith("keep:")
+                first = first._replace(text=first.text.removeprefix("keep:").strip(_SPACES))
+                off = _listed(chain([first], rest), shape) != names_kept
     return (~off).astype(np.float32), skipped, None
 
 
@@ -167,27 +178,6 @@ def _items(text: str) -> Iterator[_Item]:
     texts = text.split(",")
     for number, item in enumerate(texts, start=1):
         yield _Item(item.strip(_SPACES), number, len(texts) == 1)
-
-
-def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
-    """Return the layers of `skip:a`, `skip:a-b` or `skip:*`."""
-    match = _SKIP.fullmatch(item.text)
-    if not match:
-        raise InvalidMask(
-            f"{shown(item.text)} is not skip:layers (such as skip:3 or skip:6-11); this model has "
-            f"{_range('layer', shape)}"
-        )
-    return _span(match[1], "layer", shape, item.where)
-
-
-def _off(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads:
-    """Return the heads that the items of a spec switch off; items that skip layers are not among them."""
-    if first.text.startswith("keep:"):
-        kept = first._replace(text=first.text.removeprefix("keep:").strip(_SPACES))
-        return ~_listed(chain([kept], others), shape)
-    if first.text.startswith("random:"):
-        return _random(first, others, shape)
-    return _listed(chain([first], others), shape)
 
 
 def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
@@ -284,23 +274,18 @@ def canonical(off: Heads) -> str:
     items: list[str] = []
     for is_whole, group in groupby(range(len(off)), key=lambda layer: bool(off[layer].all())):
         if is_whole:
-            items += [f"{run}.*" for run in _runs(group)]
+            items += [f"{run}.*" for run in runs(group)]
         else:
-            items += [f"{layer}.{run}" for layer in group for run in _runs(np.flatnonzero(off[layer]))]
+            items += [f"{layer}.{run}" for layer in group for run in runs(np.flatnonzero(off[layer]))]
     return ",".join(items) or "none"
 
 
-def canonical_skip(layers: Iterable[int]) -> list[str]:
-    """Return the canonical items that skip these layers, ascending: `skip:3`, `skip:6-11`."""
-    return [f"skip:{run}" for run in _runs(layers)]
-
-
-def _runs(numbers: Iterable[int]) -> list[str]:
+def runs(numbers: Iterable[int]) -> list[str]:
     """Return ascending numbers as `a`, and runs of consecutive ones as `a-b`."""
     # Within a run of consecutive numbers, number minus position does not change.
     groups = groupby(enumerate(numbers), key=lambda pair: int(pair[1]) - pair[0])
-    runs = [[number for _, number in group] for _, group in groups]
-    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    members = [[number for _, number in group] for _, group in groups]
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in members]
 
 
 def check_length(value: Sized, name: str, unit: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidMask
-from models.masks.grammar import canonical, canonical_skip, check_length, parts_of, shown, stored_name
+from models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
 
 _NO_MASKS: Mapping[str, HeadMask] = MappingProxyType({})
 
@@ -164,7 +164,7 @@ class HeadMask:
         """
         heads = canonical(self._heads_off) if self._is_binary else f"weights:{self.id}"
         items = [] if heads == "none" else [heads]
-        items += canonical_skip(self.skipped)
+        items += [f"skip:{run}" for run in runs(self.skipped)]
         if self.units_off is not None:
             items.append(f"units:{self.id}")
         return ",".join(items) or "none"

@@ -26,9 +26,7 @@ def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Tor
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
     if device.type == "cpu":
         return CpuOps(dtype, kernel_library.best() if dtype in DTYPES else None)
-    return (
-        choose_on_gpu(config.head_size, device, dtype) if device.type == "cuda" else TorchOps(device, dtype)
-    )
+    return choose_on_gpu(config.head_size, device, dtype)
 
 
 def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> CudaOps:

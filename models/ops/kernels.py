@@ -79,8 +79,7 @@ class Kernels:
         turns, distances = 0 if rotation is None else len(rotation), None
         if positions.relative is not None:
             distances = laid_out(positions.relative, size, projected.dtype, tiles=self.multiplies)
-        weights = None if head_weights is None else head_weights.float().contiguous()
-        rows = 0 if weights is None else len(weights)
+        weights, rows = _rows(head_weights)
         out = projected.new_empty(sequences if first_only else tokens, heads * size)
         problem = self._attend[projected.dtype](
             *(_address(projected, projected.dtype, tokens * 3 * heads * size), tokens),
@@ -89,8 +88,7 @@ class Kernels:
             *(_address(rotation, torch.float32, turns * size), turns, -1 if window is None else window),
             *(distances, out.data_ptr(), torch.get_num_threads()),
         )
-        if problem:
-            raise _error(problem, tokens)
+        _check(problem, tokens)
         return out
 
     def causal(
@@ -110,8 +108,7 @@ class Kernels:
         """
         tokens, sequences, (positions, size) = len(projected), len(offsets) - 1, how.rotation.shape
         heads, borders = how.borders[-1], torch.tensor(how.borders, dtype=torch.int32)
-        weights = None if head_weights is None else head_weights.float().contiguous()
-        rows = 0 if weights is None else len(weights)
+        weights, rows = _rows(head_weights)
         out = projected.new_empty(sequences if last_only else tokens, heads * size)
         problem = self._causal[projected.dtype](
             *(_address(projected, projected.dtype, tokens * (heads + 2 * how.groups) * size), tokens),
@@ -122,8 +119,7 @@ class Kernels:
             *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
             *(how.eps, out.data_ptr(), torch.get_num_threads()),
         )
-        if problem:
-            raise _error(problem, tokens)
+        _check(problem, tokens)
         return out
 
     def normalise(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
@@ -222,12 +218,7 @@ class Kernels:
             is_quantized = x.dtype is torch.uint8
             multiplier, shift, middle = (None, None, 0.0) if is_quantized else source
             out_of_memory = self._map_int8(
-                *(
-                    _address(x, torch.uint8 if is_quantized else bf16, rows * inputs),
-                    is_quantized,
-                    rows,
-                    inputs,
-                ),
+                *(_address(x, x.dtype if is_quantized else bf16, rows * inputs), is_quantized, rows, inputs),
                 *(_address(multiplier, fp32, inputs), _address(shift, fp32, inputs), middle),
                 *(_address(tiles, torch.int8, size * width), _address(factors[0], torch.int32, size)),
                 *(_address(factors[1], fp32, size), _address(factors[2], fp32, size)),
@@ -253,15 +244,21 @@ def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
     return function
 
 
-def _error(problem: int, tokens: int) -> Exception:
-    """Return the error that an attention kernel's answer stands for."""
+def _rows(head_weights: Tensor | None) -> tuple[Tensor | None, int]:
+    """Return the weights as the attention kernels read them, and how many rows they have."""
+    return (None, 0) if head_weights is None else (head_weights.float().contiguous(), len(head_weights))
+
+
+def _check(problem: int, tokens: int) -> None:
+    """Raise the error that an attention kernel's answer stands for; 0 stands for none."""
     if problem == 1:
-        return MemoryError("not enough memory for the attention of the longest sequence")
-    return ValueError(
-        f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
-        "sequence, a row of the rotation for each position and one of `order` for each distance; a "
-        "prefix must be a sequence without one"
-    )
+        raise MemoryError("not enough memory for the attention of the longest sequence")
+    if problem:
+        raise ValueError(
+            f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+            "sequence, a row of the rotation for each position and one of `order` for each distance; a "
+            "prefix must be a sequence without one"
+        )
 
 
 def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | None:

@@ -106,12 +106,15 @@ class Linear:
 
 
 class Norm:
-    """Layer normalisation over the last dimension.
+    """Layer normalisation over the last dimension; without a bias, x / √(mean(x²) + ε)·weight.
 
-    weight, bias: (D,). kernels: those that compute it, if they compute rows of D numbers; else torch does.
+    weight, bias: (D,); a weight without a bias is float32. kernels: those that compute it, if they compute
+    rows of D numbers; else torch does.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float, kernels: Kernels | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, eps: float, kernels: Kernels | None = None
+    ) -> None:
         self.weight = weight
         self.bias = bias
         self.eps = eps
@@ -121,21 +124,9 @@ class Norm:
         """x: (T, D) → (T, D)."""
         if self.kernels is not None:
             return self.kernels.normalise(x, self.weight, self.bias, self.eps)
+        if self.bias is None:
+            return rms_normed(x, self.weight, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-class RmsNorm(Norm):
-    """x / √(mean(x²) + ε)·(weight + offset) over the last dimension. weight: (D,)."""
-
-    def __init__(self, weight: Tensor, eps: float, offset: float, kernels: Kernels | None = None) -> None:
-        super().__init__(weight, weight, eps, kernels)
-        self.factor = weight.float() + offset
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x: (T, D) → (T, D)."""
-        if self.kernels is not None:
-            return self.kernels.normalise(x, self.factor, None, self.eps)
-        return rms_normed(x, self.factor, self.eps)
 
 
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
@@ -218,8 +209,8 @@ class TorchOps:
         return Norm(weight, bias, eps, self.kernels)
 
     def rms_norm(self, weight: Tensor, eps: float, offset: float) -> Norm:
-        """Return a normalisation by the root mean square for this device, as `RmsNorm` takes it."""
-        return RmsNorm(weight, eps, offset, self.kernels)
+        """Return x / √(mean(x²) + ε)·(weight + offset) for this device. weight: (D,)."""
+        return Norm(weight.float() + offset, None, eps, self.kernels)
 
     def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
