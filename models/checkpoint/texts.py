@@ -88,6 +88,8 @@ class TextReader:
 
     def characters(self, text: str) -> int:
         """Return about how many characters of a text are read."""
+        if self.reach == sys.maxsize:
+            return len(text)
         return min(len(text), self._whole_characters if text.isascii() else self._piece_characters)
 
     def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:

@@ -128,6 +128,9 @@ class PairTokenizer(TextReader):
     budget: how many tokens a query and a title may have together. Threads may share one.
     """
 
+    _keep_end = False
+    _alone: Collection[int] = ()
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -198,6 +201,20 @@ class PairTokenizer(TextReader):
             raise ModelError("it leaves no room in the window for a query and a title") from None
         return other
 
+    def reading_as(self, *, keep_end: bool, alone: Collection[int] = ()) -> Self:
+        """Return a tokenizer that reads as other servers' clients may ask. It caches no text.
+
+        keep_end: of texts that do not fit into the window together, keep the ends; each text is read whole.
+        alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself:
+        as [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
+        """
+        other = copy.copy(self)
+        other._cache, other._cache_size, other._keep_end = OrderedDict(), 0, keep_end
+        other._alone = alone if self.prompt is None else ()
+        if keep_end:
+            other.reach = sys.maxsize
+        return other
+
     def _prompted(self, instruction: str | None) -> PairTemplate:
         """Return the template of prompts with an instruction; None: without any."""
         prompt = self.prompt
@@ -244,14 +261,24 @@ class PairTokenizer(TextReader):
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
-        for query_text, title_text in pairs:
+        for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
-            truncated = query.tokens + title.tokens > self.budget
+            is_alone = index in self._alone
+            room = self.max_tokens - 2 if is_alone else self.budget
+            truncated = query.tokens + title.tokens > room
             if truncated:
-                kept = self.kept(query.tokens, title.tokens)
-                query, title = self.part(query, 0, kept[0]), self.part(title, 0, kept[1])
-            encoded.append(self.pair(query, title, truncated=truncated))
+                kept = (room, 0) if is_alone else self.kept(query.tokens, title.tokens)
+                query, title = self._part(query, kept[0]), self._part(title, kept[1])
+            pair = self.pair(query, title, truncated=truncated)
+            if is_alone:
+                pair.ids = np.concatenate((pair.ids[: 1 + pair.query_tokens], pair.ids[-1:]))
+            encoded.append(pair)
         return encoded
+
+    def _part(self, text: EncodedText, tokens: int) -> EncodedText:
+        """Return the first tokens of a text, or the last ones."""
+        start = text.tokens - tokens if self._keep_end else 0
+        return self.part(text, start, start + tokens)
 
     def pair(self, query: EncodedText, title: EncodedText, *, truncated: bool = False) -> EncodedPair:
         """Return the pair of two texts that fit the window. truncated: whether they were longer."""
@@ -271,47 +298,6 @@ class PairTokenizer(TextReader):
     def max_tokens(self) -> int:
         """Return the window, special tokens included."""
         return self.budget + len(self.template.ids)
-
-
-class OtherReading(PairTokenizer):
-    """A tokenizer that reads as other servers' clients may ask. It caches no text.
-
-    keep_end: of texts that do not fit into the window together, keep the ends; each text is read to its end.
-    alone: the pairs, by their index in `join`, whose title is empty and whose query is encoded by itself: as
-    [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
-    """
-
-    def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
-        vars(self).update(vars(tokenizer))
-        self._cache, self._cache_size = OrderedDict(), 0
-        self._keep_end = keep_end
-        self._alone = alone if self.prompt is None else ()
-        if keep_end:
-            self.reach = sys.maxsize
-
-    def characters(self, text: str) -> int:
-        """Return about how many characters of a text are read."""
-        return len(text) if self._keep_end else super().characters(text)
-
-    def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
-        """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
-        encoded = []
-        for index, (query_text, title_text) in enumerate(pairs):
-            query, title = texts[query_text], texts[title_text]
-            kept = self.kept(query.tokens, title.tokens)
-            if index in self._alone:
-                kept = min(query.tokens, self.max_tokens - 2), 0
-            truncated = sum(kept) < query.tokens + title.tokens
-            pair = self.pair(self._part(query, kept[0]), self._part(title, kept[1]), truncated=truncated)
-            if index in self._alone:
-                pair.ids = np.concatenate((pair.ids[: 1 + pair.query_tokens], pair.ids[-1:]))
-            encoded.append(pair)
-        return encoded
-
-    def _part(self, text: EncodedText, tokens: int) -> EncodedText:
-        """Return the first tokens of a text, or the last ones."""
-        start = text.tokens - tokens if self._keep_end else 0
-        return self.part(text, start, start + tokens)
 
 
 def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:

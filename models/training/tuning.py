@@ -32,9 +32,19 @@ from models.files import write_whole
 from models.learner import Learner
 from models.quality.evaluation import evaluation_of, intervals
 from models.quality.labelled import LabelledPair
-from models.training.batches import Batch, grouped, logits_of, targets
 from models.training.job import MARK, Job, Options, prepare
-from models.training.loop import Progress, Schedule, ordinal_loss, read_saved, save, train
+from models.training.loop import (
+    Batch,
+    Progress,
+    Schedule,
+    grouped,
+    logits_of,
+    ordinal_loss,
+    read_saved,
+    save,
+    targets,
+    train,
+)
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
-from models.checkpoint.tokenizer import OtherReading, PairTokenizer
+from models.checkpoint.tokenizer import PairTokenizer
 from models.classifier import Classifier
 from models.errors import ModelError
 from service.config.settings import Settings
@@ -196,7 +196,7 @@ class Scorer:
         if isinstance(request, DocumentsRequest):
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:
-                tokenizer = OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
+                tokenizer = tokenizer.reading_as(keep_end=request.keep == "end", alone=request.alone)
         pairs = await self._encoder.encode(tokenizer, texts, long_titles)
         for number, pair in enumerate(pairs):
             if not pair.query_tokens:

@@ -33,8 +33,7 @@ from transformers import BertConfig, BertModel
 
 from models.errors import ModelError
 from models.training.shipped.checks import read_quadruples
-from models.training.shipped.judged import TRAINING_FOLDS, VALIDATION_FOLDS, read_judged
-from models.training.shipped.mixture import read_catalogue
+from models.training.shipped.mixture import TRAINING_FOLDS, VALIDATION_FOLDS, read_catalogue, read_judged
 
 log = logging.getLogger(__name__)
 

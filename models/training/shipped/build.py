@@ -29,20 +29,22 @@ from models.checkpoint.shapes import POSITIONS
 from models.checkpoint.tokenizer import PairTokenizer
 from models.learner import Learner
 from models.quality.evaluation import evaluation_of
-from models.training.batches import Batch, logits_of
 from models.training.job import GRADES
-from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
+from models.training.loop import Batch, Progress, Schedule, logits_of, ordinal_loss, ranking_loss, train
 from models.training.shipped.base import MAX_TOKENS, PIECES, make_base
 from models.training.shipped.checks import Answer, Floats, ranking_answers
-from models.training.shipped.judged import (
+from models.training.shipped.mixture import (
     FOLDS,
     TRAINING_FOLDS,
     VALIDATION_FOLDS,
+    Group,
     Judged,
+    Sources,
+    mixed_groups,
     read_judged,
+    read_sources,
     source_groups,
 )
-from models.training.shipped.mixture import Group, Sources, mixed_groups, read_sources
 from models.training.tuning import start, write_learner
 
 

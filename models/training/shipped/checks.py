@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from models.classifier import Classifier
 from models.quality.comparison import Side, compare
 from models.quality.evaluation import evaluation_of
-from models.training.shipped.judged import FOLDS, Judged, read_judged, source_groups
+from models.training.shipped.mixture import FOLDS, Judged, read_judged, source_groups
 from models.training.shipped.typed import nonsense
 
 Floats = NDArray[np.float64]

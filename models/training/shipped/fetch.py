@@ -1,4 +1,4 @@
-"""Downloads the training data from public repositories and prepares it for models.training.shipped.judged.
+"""Downloads the training data from public repositories and prepares it for models.training.shipped.mixture.
 
     python -m models.training.shipped.fetch --out runs/data
 
@@ -37,7 +37,7 @@ from torch.hub import download_url_to_file
 
 from models.errors import ModelError
 from models.files import write_whole
-from models.training.shipped.judged import Judged, json_lines
+from models.training.shipped.mixture import Judged, json_lines
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from models.commands.options import parse_mask
 from models.compress.prune import write_checkpoint
 from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
-from models.training.shipped.judged import TRAINING_FOLDS
-from models.training.shipped.mixture import mixed_groups, read_sources
+from models.training.shipped.mixture import TRAINING_FOLDS, mixed_groups, read_sources
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2

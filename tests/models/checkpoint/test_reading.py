@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
 
-from models.checkpoint.tokenizer import OtherReading, PairTokenizer
+from models.checkpoint.tokenizer import PairTokenizer
 from tests.models.checkpoint.library import library_tokenizer
 
 WINDOW = 12
@@ -43,7 +43,7 @@ def test_pairs_are_cut_as_the_library_cuts_them(
 ) -> None:
     theirs = LIBRARIES[keep_end].encode(query, title)
 
-    (ours,) = OtherReading(tokenizer, keep_end=keep_end).encode([(query, title)])
+    (ours,) = tokenizer.reading_as(keep_end=keep_end).encode([(query, title)])
 
     assert ours.ids.tolist() == theirs.ids
     assert [0] * ours.first_segment + [1] * (len(ours) - ours.first_segment) == theirs.type_ids
@@ -57,7 +57,7 @@ def test_a_text_alone_is_read_as_the_library_reads_it(
 ) -> None:
     theirs = LIBRARIES[keep_end].encode(text)
 
-    pair, alone = OtherReading(tokenizer, keep_end=keep_end, alone={1}).encode([(text, ""), (text, "")])
+    pair, alone = tokenizer.reading_as(keep_end=keep_end, alone={1}).encode([(text, ""), (text, "")])
 
     assert alone.ids.tolist() == theirs.ids
     assert (alone.first_segment, alone.truncated) == (len(theirs.ids), bool(theirs.overflowing))
@@ -68,7 +68,7 @@ def test_the_tokenizer_itself_reads_on_as_before(tokenizer: PairTokenizer) -> No
     long = "steel " * 5_000 + "lamp"
     before = tokenizer.encode([("angle", long)])[0].ids.tolist()
 
-    (end,) = OtherReading(tokenizer, keep_end=True).encode([("angle", long)])
+    (end,) = tokenizer.reading_as(keep_end=True).encode([("angle", long)])
 
     assert tokenizer.tokens(end)[-2:] == ["lamp", "[SEP]"]
     assert tokenizer.encode([("angle", long)])[0].ids.tolist() == before

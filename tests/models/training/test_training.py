@@ -16,8 +16,7 @@ from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer
 from models.learner import Learner
 from models.training import loop
-from models.training.batches import Batch, graded_target, grouped
-from models.training.loop import Schedule, ordinal_loss, ranking_loss, train
+from models.training.loop import Batch, Schedule, graded_target, grouped, ordinal_loss, ranking_loss, train
 from models.training.shipped.build import batches_of
 from models.training.shipped.mixture import Example
 from tests.checkpoints import write_checkpoint

@@ -20,9 +20,8 @@ from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
 from models.quality.labelled import LabelledPair, read_labelled
 from models.training import tuning
-from models.training.batches import logits_of, targets
 from models.training.job import Options, prepare, read_split
-from models.training.loop import read_saved
+from models.training.loop import logits_of, read_saved, targets
 from models.training.tuning import start, tune
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config

@@ -8,9 +8,9 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from models.checkpoint.tokenizer import PairTokenizer
-from models.training.batches import logits_of
+from models.training.loop import logits_of
 from models.training.shipped.build import averaged, calibrate, calibration, untuned
-from models.training.shipped.judged import Judged
+from models.training.shipped.mixture import Judged
 from tests.checkpoints import write_checkpoint
 
 

@@ -11,7 +11,7 @@ from models.training.shipped.checks import (
     read_table,
     wording_answers,
 )
-from models.training.shipped.judged import Judged
+from models.training.shipped.mixture import Judged
 
 
 def counts_kits(pairs: Sequence[tuple[str, str]]) -> Floats:

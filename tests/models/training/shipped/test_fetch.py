@@ -17,7 +17,7 @@ import yaml
 
 from models.errors import ModelError
 from models.training.shipped.fetch import PUBLIC, fetch, fold_of, judged_pairs
-from models.training.shipped.judged import MovieQuery, read_judged, read_movies
+from models.training.shipped.mixture import MovieQuery, read_judged, read_movies
 
 COMMIT = "0123456789" * 4
 COLOURS = ("red", "blue", "green", "white")

@@ -9,22 +9,20 @@ from pathlib import Path
 import pytest
 
 from models.training.shipped.checks import read_quadruples
-from models.training.shipped.judged import (
+from models.training.shipped.mixture import (
     TEST_FOLDS,
     TRAINING_FOLDS,
     VALIDATION_FOLDS,
+    Example,
     Judged,
     MovieQuery,
-    read_judged,
-)
-from models.training.shipped.mixture import (
-    Example,
     Sources,
     Titles,
     by_query,
     kinds,
     mixed_groups,
     read_catalogue,
+    read_judged,
 )
 
 ROWS = [
