@@ -115,18 +115,7 @@ def command(
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     network = Network(model, config, one_variant, one_mask, device, dtype)
-    score_pairs(query, pairs_of(query, titles), network, overflow, as_json, instruction)
-
-
-def score_pairs(
-    query: str,
-    pairs: Iterator[tuple[str, str]],
-    network: Network,
-    overflow: Overflow,
-    as_json: bool,
-    instruction: str | None = None,
-) -> None:
-    """Score pairs and print a line for each. query: as given; if it is -, the lines hold the queries."""
+    pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
     if network.variant is None and not (chosen.configured or chosen).mask.is_none:
         on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"

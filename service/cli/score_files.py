@@ -17,7 +17,6 @@ from service.cli import choice
 
 if TYPE_CHECKING:
     from models.quality.labelled import Columns
-    from service.config.settings import LiveConfig
     from service.files.job import Job
     from service.files.options import ColumnSet, ScoreOptions
     from service.files.scoring import WindowScorer
@@ -120,7 +119,14 @@ def options_of(
     for option, given in (("--mask", masks), ("--variant", variants)):
         if len(set(given)) < len(given):
             raise typer.BadParameter("one mask or variant is given twice", param_hint=option)
-    live = _live(setup, variants)
+    live = setup.only(variants or (setup.live.default_variant,))
+    # A row is scored without the other titles of its query, which a cascade ranks together.
+    if cascades := [variant.name for variant in live.variants if variant.cascade is not None]:
+        what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
+        raise ValueError(
+            f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
+            " alone; name one of its stages"
+        )
     columns = _columns(masks, variants, live.default_variant)
     default = next(variant for variant in live.variants if variant.name == live.default_variant)
     if not (variants or default.head_mask in (None, "none")):
@@ -157,16 +163,3 @@ def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tup
             form = None if mask is None else forms[mask]
             columns.append(ColumnSet(" ".join(word for word in words if word), variant, form))
     return tuple(columns)
-
-
-def _live(setup: choice.Setup, variants: Sequence[str]) -> LiveConfig:
-    """Return the config's masks, and these variants of it; without any, the default one."""
-    live = setup.only(variants or (setup.live.default_variant,))
-    # A row is scored without the other titles of its query, which a cascade ranks together.
-    if cascades := [variant.name for variant in live.variants if variant.cascade is not None]:
-        what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
-        raise ValueError(
-            f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
-            " alone; name one of its stages"
-        )
-    return live

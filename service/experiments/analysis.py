@@ -171,7 +171,10 @@ def recommend(
     if not running:
         return "stop", "Every arm was rolled back to control."
     primary = config.metrics[0]
-    harm = {arm.arm: _beyond_margin(arm) for arm in running}
+    harm = {  # by more than a metric's margin
+        arm.arm: " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")
+        for arm in running
+    }
     good = [arm for arm in running if arm.metrics[0].decision in GOOD and not harm[arm.arm]]
     if good:
         arm = max(good, key=lambda candidate: primary.sign * (candidate.metrics[0].difference or 0.0))
@@ -201,8 +204,3 @@ def _boundary(config: ExperimentConfig, arm: str) -> Boundary:
     widths = config.exposed(1.0)
     share = (widths[arm] + widths[config.control]) / sum(widths.values())
     return Boundary(_alpha(config), config.planned_units * share)
-
-
-def _beyond_margin(arm: ArmReport) -> str:
-    """Say which metrics with a margin, beside the first, the arm harms by more than it; empty if none."""
-    return " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")

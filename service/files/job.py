@@ -65,10 +65,12 @@ class Job:
 
 
 def make_job(name: str, output: str, options: ScoreOptions) -> Job:
-    """Look the input up. Raises ModelError if there is none, or a format is not known."""
+    """Look the input up. Raises ModelError if it is missing, would be overwritten or has no known format."""
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
-    _check_apart(name, output)
+    given, *written = map(_place, (name, output, output + REJECTS, output + ".parts"))
+    if any(given.is_relative_to(place) for place in written):
+        raise ModelError(f"{output}: writing there would replace --input, {name}")
     source, target = (_format_of(each, options) for each in (name, output))
     if (stat := Storage(name).stat(name)) is None:
         raise ModelError(f"{name} does not exist, or is no file")
@@ -79,13 +81,6 @@ def _format_of(name: str, options: ScoreOptions) -> Format:
     if (file_format := format_of(name, options.fields.delimiter)) is None:
         raise ModelError(f"{name}: the name ends in no known format; use {KNOWN}")
     return file_format
-
-
-def _check_apart(name: str, output: str) -> None:
-    """Raise ModelError if the job would write over its input."""
-    given, *written = map(_place, (name, output, output + REJECTS, output + ".parts"))
-    if any(given.is_relative_to(place) for place in written):
-        raise ModelError(f"{output}: writing there would replace --input, {name}")
 
 
 def _place(name: str) -> PurePath:

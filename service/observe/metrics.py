@@ -139,7 +139,9 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = self._registry = CollectorRegistry()
-        self._directory = node_directory()
+        # The directory that the node's processes share; prometheus-client read the variable at its import.
+        is_alone = values.ValueClass is values.MutexValue
+        self._directory = None if is_alone else Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
         self.history: deque[tuple[float, str]] = deque(maxlen=HISTORY_LENGTH)
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
@@ -255,14 +257,6 @@ class Metrics:
         if self._directory is None:
             return generate_latest(self._registry)
         return render_node(self._directory)
-
-
-def node_directory() -> Path | None:
-    """Return the directory that the processes of this node share; None: this process is on its own."""
-    # prometheus-client reads the variable when it is imported, so a later change has no effect.
-    if values.ValueClass is values.MutexValue:
-        return None
-    return Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float = _STEPS) -> None:

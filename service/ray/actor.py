@@ -180,7 +180,8 @@ class Relevance:
 
         device = resolve_device(self._settings.device)
         if device.type == "cuda":
-            limit_memory(device, _gpu_share())
+            resources = ray.get_runtime_context().get_assigned_resources()
+            limit_memory(device, float(resources.get("GPU", 1.0)))  # `num_gpus`
         else:
             # The tokenizers library would run each text on its own threads, which wait for the cores that
             # the forward threads use.
@@ -198,11 +199,6 @@ def _reason(error: Exception) -> str:
         return str(error)
     logger.warning("a config cannot be applied", exc_info=error)
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
-
-
-def _gpu_share() -> float:
-    """Return this replica's part of a GPU (`num_gpus`); 1 if it asked for none."""
-    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0))
 
 
 def _threads() -> int:
