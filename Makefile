@@ -88,7 +88,7 @@ release: dev clients sbom
 
 ## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
-model: .venv/installed-model
+model: .venv/installed
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.shipped.fetch --out $(DATA))
 	$(BIN)/python -m models.training.shipped.build --data $(DATA)
 

@@ -100,10 +100,7 @@ def _deberta(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
         shape,
         absolute_positions=bool(raw.get("position_biased_input", True)),
         head_activation=activation(raw, "pooler_hidden_act"),
-        distances=(
-            positive_int(raw, "position_buckets"),
-            largest if largest > 0 else shape.max_positions,
-        ),
+        distances=(positive_int(raw, "position_buckets"), largest if largest > 0 else shape.max_positions),
         without_bias=frozenset({"bert.embeddings_project"}),
     )
 

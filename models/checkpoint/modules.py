@@ -114,9 +114,14 @@ def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, A
     is_right = raw.get("model_type") == "modernbert" and raw.get("norm_eps", 1e-5) == 1e-5
     check(is_right, f"{folders[2]}: LayerNorm has epsilon 1e-05; supported: a modernbert with this norm_eps")
     pooling, dense, last = (read_json(folders[index] / "config.json") for index in (0, 1, 3))
+    activations = []
     for folder, config in ((folders[1], dense), (folders[3], last)):
         check(not config.get("use_residual"), f"{folder}: use_residual is set; it is not supported")
-    is_linear = _activation(folders[3], last) == "none"
+        name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+        known = ", ".join(_ACTIVATIONS)
+        check(name in _ACTIVATIONS, f"{folder}: activation_function is {name}; supported: {known}")
+        activations.append(_ACTIVATIONS[name])
+    is_linear = activations[1] == "none"
     check(is_linear, f"{folders[3]}: activation_function is not Identity, which the last map must have")
     flags = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}  # of earlier releases
     on = [flags.get(name, name) for name in pooling if name.startswith("pooling_mode_") and pooling[name]]
@@ -126,16 +131,9 @@ def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, A
     return {
         "num_labels": positive_int(last, "out_features", at_most=10_000),
         "classifier_pooling": modes[0],
-        "classifier_activation": _activation(folders[1], dense),
+        "classifier_activation": activations[0],
         "classifier_bias": bool(dense.get("bias", True)),
     }
-
-
-def _activation(folder: Path, config: Mapping[str, Any]) -> str:
-    name = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    known = ", ".join(_ACTIVATIONS)
-    check(name in _ACTIVATIONS, f"{folder}: activation_function is {name}; supported: {known}")
-    return _ACTIVATIONS[name]
 
 
 def module_window(directory: Path) -> Any:

@@ -24,14 +24,15 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
+from models.checkpoint.config import read_config
 from models.checkpoint.files import readable_as_usual
 from models.checkpoint.shapes import POSITIONS
-from models.checkpoint.tokenizer import PairTokenizer
+from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.learner import Learner
 from models.quality.evaluation import evaluation_of
 from models.training.job import GRADES
 from models.training.loop import Batch, Progress, Schedule, logits_of, ordinal_loss, ranking_loss, train
-from models.training.shipped.base import MAX_TOKENS, PIECES, make_base
+from models.training.shipped.base import MAX_TOKENS, make_base
 from models.training.shipped.checks import Answer, Floats, ranking_answers
 from models.training.shipped.mixture import (
     FOLDS,
@@ -114,7 +115,7 @@ def build(
 
     If judged sources are left out, return how it ranks these, and write nothing.
     """
-    tokenizer = PairTokenizer.load(base, max_tokens=MAX_TOKENS, vocab_size=PIECES)
+    tokenizer = load_tokenizer(base, read_config(base)).within(MAX_TOKENS)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
     sources, models, progress = read_sources(data, TRAINING_FOLDS, shares), list[Learner](), []
     for number, training in enumerate(trainings, 1):
@@ -268,7 +269,7 @@ def main() -> None:
     without = [name for name in options.without.split(",") if name]
     base = options.base / "checkpoint"
     if not (base / "tokenizer_config.json").exists():
-        make_base(options.data, options.base)
+        make_base(options.base)
     print(*build(options.data, base, options.out, options.work, trainings, without), sep="\n")
 
 

@@ -115,11 +115,7 @@ def fold_of(query: str) -> int:
 def grade_of_votes(votes: Sequence[int]) -> int:
     """Return the grade (0 to 4) of votes from 0 to 3, by their mean: 0, (0, 1], (1, 2), [2, 3), 3."""
     total, count = sum(votes), len(votes)
-    if total <= count:
-        return 0 if total == 0 else 1
-    if total < 3 * count:
-        return 2 if total < 2 * count else 3
-    return 4
+    return sum((total > 0, total > count, total >= 2 * count, total >= 3 * count))
 
 
 def esci_pairs(raw: Path) -> Iterator[Pair]:

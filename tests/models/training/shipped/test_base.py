@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.shipped.base import SPECIAL, kept_pieces, tokenizer_of
+from models.training.shipped.base import tokenizer_of
 
 LETTERS = "abc"
 PIECES = [
-    *((piece, 0.0) for piece in SPECIAL),
+    *((piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")),
     ("\u2581", -3.0),
     *((letter, -6.0 - index) for index, letter in enumerate(LETTERS)),
     ("\u2581ab", -4.0),
@@ -31,12 +31,6 @@ def test_a_text_whose_pieces_are_kept_is_split_as_before(words: list[str], cut: 
     if set(whole.ids) <= set(kept):
         assert pieces == whole.tokens
     assert "".join(pieces).replace("\u2581", " ").split() == words
-
-
-def test_single_letters_and_hangul_stay_and_the_most_used_pieces_fill_the_rest() -> None:
-    counts = {8: 0.2, 9: 0.5, 10: 0.1, 12: 0.4}
-    kept = kept_pieces(PIECES, counts, limit=11)
-    assert kept == [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12]
 
 
 @pytest.mark.parametrize(
