@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 
 from models.commands import terminal
 from models.files import write_whole
 from models.numbers import fixed
 from models.quality.bootstrap import Interval
-from models.study import page
-from models.study.result import Section, Table
+from models.study import page, plots
+from models.study.result import Figure, Section, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
 
 WIDTH = 100
 """The widest table in a terminal, in characters; what is wider becomes several tables."""
@@ -93,8 +98,11 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[str]:
 def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     first, order = document["sides"][0], fixed(document["ndcg10_random_order"])
+    caption = "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order."
+    picture = Figure("ndcg10", caption, partial(_draw_ndcg10, document))
     html = page.html(
-        {},
+        {picture.name: plots.svg(picture.draw)},
+        picture=picture,
         title=f"Evaluation of {' and '.join(dict.fromkeys(side['model'] for side in document['sides']))}",
         verdict=f"{first['name']}: NDCG@10 {first['metrics']['ndcg10'].text()}, a random order {order}.",
         conclusion="{pairs:,} pairs of {queries:,} queries from {data}.".format(**document),
@@ -106,6 +114,22 @@ def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     )
     write_whole(out / "report.html", html.encode())
     write_whole(out / "report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+
+def _draw_ndcg10(document: dict[str, Any]) -> Drawing:
+    """Draw a point with its interval for each side and each baseline, the first side on top."""
+    shown = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
+    shown |= {name: one["metrics"]["ndcg10"] for name, one in document["baselines"].items()}
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(shown))
+    for row, one in enumerate(shown.values()):
+        colour = plots.BLUE if row < len(document["sides"]) else plots.GREY
+        axes.plot([one.low, one.high], [row, row], color=colour)
+        axes.plot(one.value, row, "o", color=colour)
+    if np.isfinite(document["ndcg10_random_order"]):
+        axes.axvline(document["ndcg10_random_order"], color=plots.GREY, ls="--", lw=1)
+    axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_yticks(range(len(shown)), list(shown))
+    return drawing
 
 
 def _of_side(side: dict[str, Any], labels: Sequence[str]) -> Section:

@@ -107,7 +107,7 @@ def test_models_and_masks_are_compared_pairwise_in_a_report(
     html = (tmp_path / "out" / "report.html").read_text()
     assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 100
     assert "http" not in html.replace("http-equiv", "")
-    for text in (worst[0]["query"], "word overlap", "query_spearman"):
+    for text in (worst[0]["query"], "word overlap", "query_spearman", "data:image/svg+xml"):
         assert text in html
     run("evaluate", "--data", str(labelled), "--model", "a", "--model", "a", status=2)
 
