@@ -10,9 +10,8 @@ from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, Row, at_most
 from benchmarks.workload import SAMPLE
 from models import Classifier
-from models.condense import METHODS
 from models.condense.local import Titles, condense, judge
-from models.condense.search import Task
+from models.condense.search import METHODS, Task
 from models.condense.words import read_words
 from models.quality.labelled import read_labelled
 

@@ -49,8 +49,7 @@ class GroupedAttention(MultiHeadAttention):
     def probabilities(self, x: Tensor) -> Tensor:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
         query, key, _ = self.causal.parts(self.query_key_value(x).float())
-        hidden = ~self.causal.visible(len(x), len(x), x.device)
-        bias = query.new_zeros(len(x), len(x)).masked_fill_(hidden, -torch.inf)
+        bias = query.new_full((len(x), len(x)), -torch.inf).triu_(1)  # 0 for each key that is seen
         return attention_probabilities(query, self.causal.grouped(key), bias)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from models.commands import options
 from models.commands.terminal import counted, table, warn
-from models.condense import Method
+from models.condense.search import Method, Task, largest_cost
 from models.errors import ModelError, reading_problem
 from models.files import read_bytes
 from models.quality.labelled import format_of, read_pairs
@@ -60,7 +60,6 @@ def command(
     clf, head_mask = options.resolve(options.Network(model, config, variant, mask, device, dtype))
 
     from models.condense.local import condense
-    from models.condense.search import Task, largest_cost
     from models.condense.words import read_words
 
     task = Task(query, read_words(query), method, words, max_loss)

@@ -49,9 +49,18 @@ class HeadMask:
             raise InvalidMask(f"the skipped layers {skipped} are not all among layers 0 to {len(matrix) - 1}")
         matrix[list(skipped)] = 0
         matrix.flags.writeable = False
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "skipped", skipped)
-        object.__setattr__(self, "units_off", _units_off(self.units_off, len(matrix), skipped))
+        units = None if self.units_off is None else np.array(self.units_off)
+        if units is not None:
+            if units.dtype != np.bool_ or units.ndim != 2 or len(units) != len(matrix):
+                raise InvalidMask(
+                    f"units_off has dtype {units.dtype} and shape {units.shape}; it is bool and has the "
+                    f"shape ({len(matrix)}, units)"
+                )
+            units[list(skipped)] = False
+            units.flags.writeable = False
+            units = units if units.any() else None
+        for name, value in (("matrix", matrix), ("skipped", skipped), ("units_off", units)):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def parse(
@@ -199,15 +208,13 @@ class HeadMask:
 
         Raises InvalidMask if the shapes differ.
         """
-        if self.matrix.shape != other.matrix.shape:
-            raise InvalidMask(f"a mask of shape {other.matrix.shape} does not fit one of {self.matrix.shape}")
+        both = (("heads", self.matrix, other.matrix), ("units", self.units_off, other.units_off))
+        for name, ours, theirs in both:
+            if ours is not None and theirs is not None and ours.shape != theirs.shape:
+                shapes = (f"{len(one)} layers of {one.shape[1]} {name}" for one in (theirs, ours))
+                raise InvalidMask(f"a mask of {' does not fit one of '.join(shapes)}")
         units_off = self.units_off if other.units_off is None else other.units_off
         if self.units_off is not None and other.units_off is not None:
-            if self.units_off.shape != other.units_off.shape:
-                raise InvalidMask(
-                    f"a mask of {other.units_off.shape[1]} units per layer does not fit one of "
-                    f"{self.units_off.shape[1]}"
-                )
             units_off = self.units_off | other.units_off
         return HeadMask(self.matrix * other.matrix, self.skipped + other.skipped, units_off)
 
@@ -224,22 +231,3 @@ class HeadMask:
 
     def __repr__(self) -> str:
         return f"HeadMask({self.spec!r}, layers={self.layers}, heads={self.heads})"
-
-
-def _units_off(
-    value: npt.ArrayLike | None, layers: int, skipped: tuple[int, ...]
-) -> npt.NDArray[np.bool_] | None:
-    """Return a read-only copy with nothing off in skipped layers; None if no unit is off."""
-    if value is None:
-        return None
-    units = np.array(value)
-    if units.dtype != np.bool_ or units.ndim != 2 or len(units) != layers:
-        raise InvalidMask(
-            f"units_off has dtype {units.dtype} and shape {units.shape}; it is bool and has the shape "
-            f"({layers}, units)"
-        )
-    units[list(skipped)] = False
-    if not units.any():
-        return None
-    units.flags.writeable = False
-    return units

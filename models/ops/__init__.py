@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
     """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
     if device.type == "cpu":
-        return CpuOps(dtype, kernel_library.best() if dtype in DTYPES else None)
+        return CpuOps(dtype, kernel_library.choice().kernels if dtype in DTYPES else None)
     return choose_on_gpu(config.head_size, device, dtype)
 
 

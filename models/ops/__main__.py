@@ -7,7 +7,7 @@ import logging
 import sys
 
 from models.ops.kernel_build import BUILT, build_all, levels_of_machine
-from models.ops.kernel_library import best, how_to_compile
+from models.ops.kernel_library import choice, how_to_compile
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
     failed = any(failures.values())
     if failed:
         print(f"the kernels make a CPU up to 1.8 times as fast: {how_to_compile()}")
-    kernels = best()
+    kernels = choice().kernels
     used = f"those for {kernels.name}" if kernels else "none, torch computes"
     print(f"kernels used on this processor: {used} ({BUILT})")
     return int(failed)

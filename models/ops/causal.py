@@ -68,10 +68,6 @@ class Causal:
         counts = torch.tensor([end - first for first, end in pairwise(self.borders)], device=keys.device)
         return keys.repeat_interleave(counts, 0, output_size=self.borders[-1])
 
-    def visible(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """Return which keys the last `queries` tokens of a sequence of `keys` tokens see, (queries, keys)."""
-        return torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
-
 
 def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Return x / √(mean(x²) + ε)·weight over the last dimension, computed in float32; x without a weight."""
@@ -112,7 +108,8 @@ def attend(
         if before[row] >= 0:
             own = [torch.cat(both, 1) for both in zip(parts[before[row]][1:], own, strict=True)]
         key, value = (causal.grouped(part) for part in own)  # (h, n, d) each
-        mask = causal.visible(asked.shape[1], key.shape[1], key.device)
+        visible = torch.ones(asked.shape[1], key.shape[1], dtype=torch.bool, device=key.device)
+        mask = visible.tril_(key.shape[1] - asked.shape[1])
         context = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask)
         if head_weights is not None:
             weights = head_weights[row if len(head_weights) > 1 else 0]

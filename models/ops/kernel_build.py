@@ -39,10 +39,6 @@ class Level(NamedTuple):
     flags: tuple[str, ...]
     features: tuple[str, ...]
 
-    def lacking(self, features: frozenset[str]) -> list[str]:
-        """Return the level's features that are not among `features`."""
-        return [feature for feature in self.features if feature not in features]
-
 
 _AVX2 = (
     *("avx2", "avx", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"),  # x86-64-v3; abm is LZCNT
@@ -73,21 +69,14 @@ def levels_of_machine() -> tuple[Level, ...]:
     return tuple(level for level in LEVELS if level.machine == platform.machine())
 
 
-def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
+def build_all(levels: tuple[Level, ...]) -> dict[str, BaseException | None]:
     """Compile the kernels for each level, unless that was done before.
 
-    Returns the compiler's (or the system's) message for each level by name; None for a level that is there.
+    Returns the error of each level by name, as `build` raises it; None for a level that is there.
     """
-
-    def failure(level: Level) -> str | None:
-        try:
-            build(level)
-        except (OSError, RuntimeError) as error:
-            return str(error)
-        return None
-
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip((level.name for level in levels), pool.map(failure, levels), strict=True))
+        builds = {level.name: pool.submit(build, level) for level in levels}
+    return {name: done.exception() for name, done in builds.items()}
 
 
 def build(level: Level) -> Path:

@@ -33,18 +33,13 @@ class Choice(NamedTuple):
     notice: str | None = None
 
 
-def best() -> Kernels | None:
-    """Return the kernels of the best level that works here; None if none does."""
-    return choice().kernels
-
-
 @functools.cache
 def choice() -> Choice:
     """Try this processor's levels from the best one down, and log why one is skipped."""
     kernels, skipped, remedy = None, [], ""
     features, levels = cpu_flags(), levels_of_machine()
     for level, below in itertools.zip_longest(levels, levels[1:]):
-        lacking = level.lacking(features)
+        lacking = [feature for feature in level.features if feature not in features]
         if below is not None and features.isdisjoint({*level.features} - {*below.features}):
             continue  # an older kind of processor: nothing is hidden
         if lacking:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.quality.bootstrap import resample
-from models.quality.evaluation import Evaluation, changes_of, differences, evaluation_of, intervals_of
+from models.quality.evaluation import Evaluation, changes_of, evaluation_of, intervals, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
 
@@ -46,9 +46,11 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
-    baselines = {}
-    for name, evaluation in rankings(pairs, first.grades).items():
-        drawn = evaluation.draws(counts)
+    baselines, titles = {}, sorted({pair.title for pair in pairs})  # the file's own words are counted
+    no_grades = np.full((len(pairs), first.grades), 1 / first.grades)
+    for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
+        ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
+        drawn = evaluation_of(pairs, no_grades, ranking).draws(counts)
         metrics, change = intervals_of(drawn, counts), changes_of(drawn, draws[sides[0].name], counts)
         baselines[name] = {
             "metrics": {metric: metrics[metric] for metric in RANKING},
@@ -77,19 +79,6 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
         ],
         "baselines": baselines,
     }
-
-
-def rankings(pairs: Sequence[LabelledPair], grades: int) -> dict[str, Evaluation]:
-    """Return the lexical baselines, as evaluations of which only RANKING means anything.
-
-    Their word statistics are those of the file's own titles.
-    """
-    titles = sorted({pair.title for pair in pairs})
-    evaluations = {}
-    for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
-        scores = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        evaluations[name] = evaluation_of(pairs, np.full((len(pairs), grades), 1 / grades), scores)
-    return evaluations
 
 
 def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list[dict[str, Any]]:
@@ -127,8 +116,8 @@ def agreement(
     distance = np.abs(first.probabilities - second.probabilities)
     before, after, change = {}, {}, {}
     if labelled is not None:
-        sides = [evaluation_of(labelled, one.probabilities, one.raw_score) for one in (first, second)]
-        (before, after), change = (side.metrics() for side in sides), differences(*sides)
+        one, other = (evaluation_of(labelled, side.probabilities, side.raw_score) for side in (first, second))
+        before, after, change = one.metrics(), other.metrics(), intervals(other, one)
     return {
         "pairs": len(distance),
         "same_grade": float((first.grade == second.grade).mean()),

@@ -199,20 +199,18 @@ def evaluation_of(
     return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities, ranking)
 
 
-def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-    """Return each metric with its 95 % interval; nan for the ends of one that leaves the metric's range."""
-    counts = resample(evaluation.clusters, resamples, seed)
-    return intervals_of(evaluation.draws(counts), counts)
-
-
-def differences(
-    first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0
+def intervals(
+    evaluation: Evaluation, before: Evaluation | None = None, *, resamples: int = 2000, seed: int = 0
 ) -> dict[str, Interval]:
-    """Return each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
-    if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
-        raise ValueError("the two evaluations are not of the same pairs")
-    counts = resample(first.clusters, resamples, seed)
-    return changes_of(first.draws(counts), second.draws(counts), counts)
+    """Return each metric, or how much higher it is than that of `before`, with its 95 % interval."""
+    counts = resample(evaluation.clusters, resamples, seed)
+    draws = evaluation.draws(counts)
+    if before is None:
+        return intervals_of(draws, counts)
+    for one, other in ((evaluation.query_of, before.query_of), (evaluation.truth, before.truth)):
+        if not np.array_equal(one, other):
+            raise ValueError("the two evaluations are not of the same pairs")
+    return changes_of(before.draws(counts), draws, counts)
 
 
 def changes_of(

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from models.condense import Method
-from models.condense.search import largest_cost
+from models.condense.search import Method, largest_cost
 from models.condense.words import count_words
 from service.config.settings import Settings
 from service.errors import InvalidRequest

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from models.classifier import Classifier
-from models.condense import METHODS, Method
 from models.condense.local import condense
-from models.condense.search import Task, jensen_shannon
+from models.condense.search import METHODS, Method, Task, jensen_shannon
 from models.condense.words import read_words
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask

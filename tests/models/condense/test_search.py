@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from models.condense import METHODS
-from models.condense.search import Condensed, Floats, Task, jensen_shannon, largest_cost, search
+from models.condense.search import (
+    METHODS,
+    Condensed,
+    Floats,
+    Task,
+    jensen_shannon,
+    largest_cost,
+    search,
+)
 from models.condense.words import Word, join, read_words
 
 WORTH = {"duck": 3.0, "gangnam": 2.0, "party": 1.0}

@@ -74,7 +74,7 @@ def test_quantized_values_pass_from_one_product_to_the_next(activation: str, com
     first, second = random_map(48, 40), random_map(24, 48)
     x = torch.randn(17, 40)
     source = ChannelScale(torch.full((40,), 0.02), torch.zeros(40))
-    ours = kernel_library.best() if compiled else None
+    ours = kernel_library.choice().kernels if compiled else None
     up = Int8Linear(first, activation, dtype=torch.float32, source=source, target=between, kernels=ours)
     down = Int8Linear(second, dtype=torch.float32, source=between)
 
@@ -176,7 +176,7 @@ def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits:
 def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: int, value: float) -> None:
     x = torch.randn(9, width).to(dtype)
     x[4, 7] = value
-    ours = kernel_library.best()
+    ours = kernel_library.choice().kernels
     for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), None):
         linear = Int8Linear(random_map(24, width), dtype=dtype, source=source, kernels=ours)
         y = linear(x, torch.zeros(9, 24).to(dtype))

@@ -29,7 +29,7 @@ LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-HERE = [level for level in levels_of_machine() if not level.lacking(cpu_flags())]
+HERE = [level for level in levels_of_machine() if cpu_flags().issuperset(level.features)]
 
 
 @pytest.fixture(scope="module", params=HERE, ids=lambda level: level.name)

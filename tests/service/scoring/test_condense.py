@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from models.condense import METHODS, Method, search, words
+from models.condense import search, words
 from models.condense.local import condense
-from models.condense.search import Task
+from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from service.engine.runner import Batch
 from tests.service.asgi import DISCONNECT, Exchange, chunk
