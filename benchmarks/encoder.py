@@ -24,8 +24,7 @@ from benchmarks.workload import (
     useful_flops,
 )
 from models.batch import pack
-from models.masks.head_mask import HeadMask
-from models.masks.rows import Masks, RowMasks
+from models.masks.head_mask import HeadMask, Masks, RowMasks
 
 OURS, FP32 = "ours bf16", "transformers fp32"
 BF16 = "transformers bf16"

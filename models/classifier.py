@@ -17,9 +17,8 @@ from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from models.device import resolve_device, resolve_dtype
 from models.errors import ModelError
-from models.masks.head_mask import HeadMask
-from models.masks.rows import Masks as RowsMasked
-from models.masks.rows import RowMasks, by_structure, check_fits, keys_of, rows_of
+from models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
+from models.masks.head_mask import Masks as RowsMasked
 from models.network import Network
 from models.networks import build
 

@@ -31,7 +31,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import expected_shapes
 from models.graphs import Graphs
 from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.rows import Masks, RowMasks, rows_of
+from models.masks.head_mask import Masks, RowMasks, rows_of
 from models.ops import choose
 from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
 from models.selection import Chosen, Selector

@@ -20,7 +20,7 @@ from torch import Tensor
 from models.batch import to_device
 from models.checkpoint.config import ModelConfig
 from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.rows import Masks, RowMasks
+from models.masks.head_mask import Masks, RowMasks
 from models.ops.torch import TorchOps
 
 HEAD_COUNTS = 4

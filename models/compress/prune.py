@@ -24,8 +24,7 @@ from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors, write_tensors
 from models.errors import ModelError
 from models.layer import head_rows
-from models.masks.head_mask import HeadMask
-from models.masks.rows import check_fits
+from models.masks.head_mask import HeadMask, check_fits
 
 
 def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:

@@ -12,8 +12,7 @@ from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier, Scores, sigmoid
 from models.condense.search import Condensed, Floats, Task, search
 from models.errors import ModelError
-from models.masks.head_mask import HeadMask
-from models.masks.rows import RowMasks
+from models.masks.head_mask import HeadMask, RowMasks
 
 BATCH_TOKENS = 2048
 

@@ -22,8 +22,7 @@ import torch
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import is_device_failure, is_out_of_memory
-from models.masks.head_mask import HeadMask
-from models.masks.rows import RowMasks
+from models.masks.head_mask import HeadMask, RowMasks
 from service.engine.request import Row, added_tokens
 from service.engine.runner import Batch
 from service.errors import DeviceFailed, InferenceFailed, OutOfMemory

@@ -17,7 +17,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
 from models.device import is_out_of_memory
-from models.masks.rows import RowMasks
+from models.masks.head_mask import RowMasks
 from service.engine.threads import forward_pool
 from service.files.options import ScoreOptions
 from service.files.reading import Window

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import HeadMask
-from models.masks.rows import RowMasks, by_structure
+from models.masks.head_mask import HeadMask, RowMasks, by_structure
 from models.network import Network
 from models.ops.torch import TorchOps
 from tests.checkpoints import load, random_model, random_pairs, write_checkpoint, write_int8

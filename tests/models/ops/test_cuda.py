@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.batch import PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import HeadMask
-from models.masks.rows import RowMasks
+from models.masks.head_mask import HeadMask, RowMasks
 from models.network import Bert, Network
 from models.ops import choose_on_gpu
 from models.ops.torch import CudaOps, TorchOps
