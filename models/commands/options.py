@@ -17,7 +17,7 @@ import typer
 from models import HeadMask, ModelError
 from models.errors import reading_problem
 from models.files import read_text
-from models.masks.grammar import KEYS
+from models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -106,7 +106,7 @@ def read_form(value: str) -> str | dict[str, Any]:
         content: dict[str, Any] = json.loads(text if is_form else read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: str | dict[str, Any] = content if is_form or content.keys() & set(KEYS) else content["mask"]
+        form: str | dict[str, Any] = content if is_form or content.keys() & HOLDS.keys() else content["mask"]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form

@@ -39,7 +39,7 @@ Parts = tuple[Weights, npt.NDArray[np.bool_], Heads | None]
 """The content of a mask: weights of its heads; the layers that it skips, (layers,) bool; and the units that
 it switches off, None if it says nothing about units."""
 
-HOLDS = {
+HOLDS = {  # the keys of a JSON form
     "off": "pairs of integers [layer, head]",
     "keep": "pairs of integers [layer, head]",
     "weights": "a list for each layer, of a number from 0 to 1 for each head",
@@ -47,8 +47,6 @@ HOLDS = {
     "units": "the units that are off, such as '0.0-15,3.*'",
 }
 _HEADS = ("off", "keep", "weights")
-KEYS = tuple(HOLDS)
-"""The keys of a JSON form."""
 
 
 class _Form(BaseModel):
@@ -96,7 +94,7 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
 
 
 def _read(value: Mapping[str, object]) -> _Form:
-    if not value or sum(key in _HEADS for key in value) > 1 or not all(key in KEYS for key in value):
+    if not value or sum(key in _HEADS for key in value) > 1 or not value.keys() <= HOLDS.keys():
         keys = ", ".join(shown(key) for key in list(value)[:4]) or "no key"
         raise InvalidMask(
             f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"

@@ -132,15 +132,10 @@ class HeadMask:
         """Return whether the mask changes nothing."""
         return self.units_off is None and bool((self.matrix == 1).all())
 
-    @property
-    def is_structured(self) -> bool:
-        """Return whether the mask says more than weights of heads."""
-        return bool(self.skipped) or self.units_off is not None
-
     @cached_property
     def structure(self) -> bytes:
         """Return a digest of all that is off but heads; empty if nothing is. Rows of one batch share it."""
-        if not self.is_structured:
+        if not self.skipped and self.units_off is None:
             return b""
         units = b"" if self.units_off is None else self.units_off.tobytes()
         return hashlib.sha256(repr(self.skipped).encode() + units).digest()
@@ -159,7 +154,7 @@ class HeadMask:
         else 1; in skipped layers all are 1.
         """
         content = self.matrix.astype("<f4").tobytes()
-        if self.is_structured:
+        if self.structure:
             content += bytes(layer not in self.skipped for layer in range(self.layers))
         if self.units_off is not None:
             content += (~self.units_off).tobytes()

@@ -49,8 +49,10 @@ def ndcg10(truth: Ints, relevance: Floats) -> float:
 
     truth: (n,) grades from 0, not all of them 0. relevance: (n,), higher comes first.
     """
-    gains = gain(truth)
-    return float(dcg(_tied(gains, relevance)) / dcg(np.sort(gains)[::-1]))
+    gains, order = gain(truth), np.argsort(-relevance, kind="stable")
+    _, group, sizes = np.unique(-relevance[order], return_inverse=True, return_counts=True)
+    tied = (np.bincount(group, gains[order]) / sizes)[group]  # McSherry, Najork 2008
+    return float(dcg(tied) / dcg(np.sort(gains)[::-1]))
 
 
 def gain(grades: Ints) -> Floats:
@@ -62,10 +64,3 @@ def dcg(gains: Floats) -> float:
     """Return the sum of gains in rank order, (n,), each divided by log2(rank + 1), up to the cutoff."""
     top = gains[:CUTOFF]
     return float((top / np.log2(np.arange(2, len(top) + 2))).sum())
-
-
-def _tied(gains: Floats, scores: Floats) -> Floats:
-    """Return gains in the order of the scores; equal scores share their mean (McSherry, Najork 2008)."""
-    order = np.argsort(-scores, kind="stable")
-    _, group, sizes = np.unique(-scores[order], return_inverse=True, return_counts=True)
-    return np.asarray((np.bincount(group, gains[order]) / sizes)[group])

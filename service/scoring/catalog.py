@@ -69,7 +69,7 @@ class Variant:
     @cached_property
     def shared_lane(self) -> Lane:
         """The lane of its rows if a sliced mask is multiplied instead, so that they share others' batches."""
-        return Lane(self.classifier, self.mask.id if self.mask.is_structured else None)
+        return Lane(self.classifier, self.mask.id if self.mask.structure else None)
 
     @cached_property
     def info(self) -> HeadMaskInfo:

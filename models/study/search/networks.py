@@ -68,7 +68,7 @@ class Networks:
 
     def evaluate(self, masks: Sequence[HeadMask], runner: Runner, what: str) -> list[Evaluation]:
         """Return the quality under each mask on the runner's pairs. Heads alone are masked, in one pass."""
-        if not any(one.is_structured for one in masks):
+        if not any(one.structure for one in masks):
             return runner.evaluate([one.matrix for one in masks], what)
         return [
             runner.evaluation(self._logits(self.smaller(one), runner.data, one.id, what)) for one in masks

@@ -35,7 +35,7 @@ def test_prune_then_score_is_mask_then_score(tiny_checkpoint: Path, tmp_path: Pa
 
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
     assert pruned.num_layers == 3 - len(mask.skipped)
-    if mask.is_structured:
+    if mask.structure:
         assert pruned.network.parameters < whole.network.parameters
     else:
         assert pruned.network.parameters == whole.network.parameters - len(mask.off) * 8 * (4 * 32 + 3)
