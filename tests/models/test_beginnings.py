@@ -55,7 +55,7 @@ def test_shared_beginnings_give_the_same_scores_under_any_masks(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, kernels: bool
 ) -> None:
     if not kernels:
-        monkeypatch.setattr(kernel_library, "best", lambda: None)
+        monkeypatch.setattr(kernel_library, "choice", lambda: kernel_library.Choice(None))
     clf = Classifier.load(checkpoint, "cpu", "float32")
     mixed = [[None, *MASKS, SKIPPING][row % 4] for row in range(len(PAIRS))]
     for masks in (None, MASKS[0], SKIPPING, mixed):

@@ -151,7 +151,7 @@ def test_long_pairs_are_as_exact_as_transformers_own(
             assert dtype == torch.bfloat16 or bound < 2e-5 * scale
             assert np.abs(logits_of(network_of(model, dtype), pairs, weights) - exact).max() <= bound
             with monkeypatch.context() as without:
-                without.setattr(kernel_library, "best", lambda: None)
+                without.setattr(kernel_library, "choice", lambda: kernel_library.Choice(None))
                 assert np.abs(logits_of(network_of(model, dtype), pairs, weights) - exact).max() <= bound
 
 
@@ -309,7 +309,7 @@ def test_a_token_that_is_not_a_number_spoils_its_pair_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(kernel_library, "best", lambda: None)
+        monkeypatch.setattr(kernel_library, "choice", lambda: kernel_library.Choice(None))
     clf = load(checkpoints[name], dtype)
     assert (clf.network.ops.kernels is not None) == (compiled and kernel_library.choice().kernels is not None)
     encoded = clf.tokenizer.encode(pairs())
