@@ -1,5 +1,5 @@
-"""The effect of whole layers off: one at a time, from below and from above; and how much the last layer's
-output changes when the heads of one layer are off."""
+"""The effect of whole layers off: one at a time, from below and from above; and how much the outputs of later
+layers change when the heads of one layer are off."""
 
 from functools import partial
 
@@ -27,7 +27,11 @@ Floats32 = NDArray[np.float32]
 
 
 def run(study: Study) -> Result:
-    """Switch whole layers off, and measure quality and how much the last layer's output changes."""
+    """Switch whole layers off, and measure quality and how much later layers' outputs change.
+
+    `cka` of report.json is (layers, layers): the CKA of each layer's output (column) with and without the
+    heads of an earlier layer or its own (row); null where the column's layer is earlier.
+    """
     depth = study.shape[0]
     sets = [("alone", range(k, k + 1)) for k in range(depth)]
     sets += [("below", range(k + 1)) for k in range(depth)]
@@ -47,7 +51,7 @@ def run(study: Study) -> Result:
     )
     findings = []
     if depth > 1:
-        alike = np.count_nonzero(likeness[:-1] >= ALIKE)
+        alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
         ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
         findings.append(
             Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
@@ -57,7 +61,7 @@ def run(study: Study) -> Result:
         ours = f"{percent(half.relative['accuracy'].interval())} (QWK {signed(half.value['qwk'])} left)"
         findings.append(Finding(claim, "−86 % relative accuracy", ours))
     rows = tuple(
-        (str(layer), *alone[layer].cells(), p_value(adjusted[layer]), f"{likeness[layer]:.2f}")
+        (str(layer), *alone[layer].cells(), p_value(adjusted[layer]), f"{likeness[layer, -1]:.2f}")
         for layer in range(depth)
     )
     header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
@@ -84,7 +88,7 @@ def _without(study: Study, layers: range) -> Matrix:
 
 
 def _likeness(study: Study) -> Floats:
-    """Return the CKA of the last layer's output with and without the heads of each layer, (layers,)."""
+    """Return `cka` of report.json."""
     chosen = np.sort(np.random.default_rng([study.seed, 3]).permutation(len(study.data))[:PAIRS])
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in chosen])
     ends = np.cumsum([len(pair) for pair in encoded])
@@ -97,22 +101,25 @@ def _likeness(study: Study) -> Floats:
         tokens = np.flatnonzero(np.concatenate([wanted[rows[i]] for i in batch.order]))
         batches.append((batch, torch.from_numpy(tokens).to(network.device)))
 
-    def last_states(mask: Matrix) -> Floats32:
-        """Return what leaves the last layer at the drawn tokens, (tokens, D)."""
-        selection, states = network.selector.select(mask), list[Floats32]()
+    def outputs(mask: Matrix) -> list[Floats32]:
+        """Return what leaves each layer at the drawn tokens, (tokens, D)."""
+        selection, states = network.selector.select(mask), [list[Floats32]() for _ in network.layers]
         with torch.inference_mode():
             for batch, tokens in batches:
                 x = network.embed(batch)
-                for layer, chosen in zip(network.layers, selection, strict=True):
+                for layer, chosen, leaving in zip(network.layers, selection, states, strict=True):
                     x = network.layer_output(layer, x, batch, chosen)
-                states.append(x[tokens].float().numpy(force=True))
+                    leaving.append(x[tokens].float().numpy(force=True))
         study.progress.advance()
-        return np.concatenate(states)
+        return list(map(np.concatenate, states))
 
-    study.progress.start("outputs of the last layer", 1 + study.shape[0])
-    intact = last_states(study.without(()))
-    layers = range(study.shape[0])
-    return np.array([cka(intact, last_states(_without(study, range(k, k + 1)))) for k in layers])
+    depth = study.shape[0]
+    study.progress.start("outputs of later layers", 1 + depth)
+    intact, likeness = outputs(study.without(())), np.full((depth, depth), np.nan)
+    for off in range(depth):
+        masked = outputs(_without(study, range(off, off + 1)))
+        likeness[off, off:] = list(map(cka, intact[off:], masked[off:]))
+    return likeness
 
 
 def cka(first: Floats32, second: Floats32) -> float:

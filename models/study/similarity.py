@@ -1,9 +1,11 @@
-"""The distances of the heads' attention patterns, within layers and across them."""
+"""The distances of the heads' attention patterns, within layers and across them, and their clusters."""
 
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 
 from models.condense.search import jensen_shannon
 from models.numbers import percent
@@ -24,7 +26,8 @@ def run(study: Study) -> Result:
 
     `similarity` of report.json holds the mean Jensen–Shannon distances, from 0 (same attention) to 1 (none in
     common): matrix, of every two heads; within, across: of two heads of one layer, and of two layers; gap:
-    across − within; and sharing: the share of heads that share their pattern with another.
+    across − within; sharing: the share of heads that share their pattern with another; and clusters, by
+    average linkage: the tree is cut where heads no longer share their pattern.
     """
     heads, chosen = study.heads, study.data.spread(study.effort.compared_pairs, study.seed)
     by_query = _distances(study, chosen)
@@ -42,6 +45,7 @@ def run(study: Study) -> Result:
     near = NEAR * matrix[a, b].mean()
     nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
     sharing = float((nearest < near).mean())
+    clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
     shared = f"{percent(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
         f"{shared}; two heads of one layer are {within.value:.2f} apart, two of different layers "
@@ -51,6 +55,7 @@ def run(study: Study) -> Result:
         ("two heads of one layer", within.text()),
         ("two heads of different layers", across.text()),
         ("difference", gap.text(sign=True)),
+        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(heads)} heads"),
     )
     table = Table(
         ("what", "distance (95 % interval)"), rows, f"On {len(chosen)} pairs spread over the queries."
@@ -63,7 +68,7 @@ def run(study: Study) -> Result:
     )
     content = {
         "heads": heads, "matrix": matrix, "within": within, "across": across, "gap": gap,
-        "sharing": sharing, "pairs": len(chosen),
+        "sharing": sharing, "clusters": clusters, "pairs": len(chosen),
     }  # fmt: skip
     finding = Finding("most heads share their pattern", "most", shared)
     return Result("similarity", {"similarity": content}, verdict, (section,), picture, (finding,))

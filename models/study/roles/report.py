@@ -187,6 +187,7 @@ def _ranked(scores: RoleScores, heads: Heads) -> list[dict[str, Any]]:
         {
             "layer": heads[i][0],
             "head": heads[i][1],
+            "score": float(scores.score[i]),
             "excess": scores.excess[i].value,
             "interval": [scores.excess[i].low, scores.excess[i].high],
             "p_adjusted": float(scores.p_adjusted[i]),

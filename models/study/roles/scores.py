@@ -36,7 +36,8 @@ Scored = tuple[Floats32, Floats32]
 class RoleScores:
     """One role's scores, by head in the order of `Study.heads`."""
 
-    excess: Sequence[Interval]  # attention as the role asks beyond chance, with its interval over queries
+    score: Floats  # the attention that the role asks for, 0 to 1
+    excess: Sequence[Interval]  # how much more than by chance, with its interval over queries
     p_adjusted: Floats  # over the heads (familywise)
     queries: int  # how many counted; if none, all is nan and p 1
 
@@ -66,6 +67,7 @@ class _Tally:
     def __init__(self) -> None:
         self.observed: dict[int, list[Floats32]] = defaultdict(list)
         self.null: dict[int, Floats32] = {}
+        self.score = self.observed
 
     def add(self, query: int, observed: Floats32, null: Floats32 | None = None) -> None:
         """Add one pair."""
@@ -77,7 +79,8 @@ class _Tally:
         """Return the scores of the pairs added so far."""
         if not self.observed:
             heads, nan = len(study.heads), float("nan")
-            return RoleScores([Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
+            return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
+        score = np.mean([np.mean(rows, 0, dtype=np.float64) for rows in self.score.values()], 0)
         rows = self.observed.values()
         observed = excess = np.stack([np.mean(one, 0, dtype=np.float64) for one in rows])  # (queries, heads)
         if self.null:
@@ -88,7 +91,7 @@ class _Tally:
             signs = np.random.default_rng([study.seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
             null = signs @ observed / len(observed)
         intervals = mean_intervals(excess, study.effort.resamples, study.seed)
-        return RoleScores(intervals, max_t(observed.mean(0), null), len(observed))
+        return RoleScores(score, intervals, max_t(observed.mean(0), null), len(observed))
 
 
 def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[int]) -> dict[str, RoleScores]:
@@ -99,6 +102,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
     classifier, heads, seed = study.classifier, study.heads, study.seed
     roles = ("term_match", "previous_word", "next_word", "segmentation", "special")
     tallies = {role: _Tally() for role in roles}
+    matching = tallies["term_match"].score = defaultdict[int, list[Floats32]](list)
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, split, query) in enumerate(zip(pairs, words, query_of, strict=True)):
@@ -116,7 +120,8 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
         replaced = _replaced(pair, split, pool, rng)
         if replaced is not None:
             after = split.attention(classifier.attention(replaced, heads))
-            tallies["term_match"].add(query, _term_mass(between, split) - _term_mass(after, split))
+            matching[query].append(_term_mass(between, split))
+            tallies["term_match"].add(query, matching[query][-1] - _term_mass(after, split))
         study.progress.advance()
     return {role: tally.scores(study) for role, tally in tallies.items()}
 

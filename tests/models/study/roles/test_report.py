@@ -41,6 +41,7 @@ def test_exactly_the_planted_head_holds_the_role(result: Result, role: str) -> N
 
     assert [(head["layer"], head["head"]) for head in heads if head["holds"]] == [PLANTED[role]]
     assert heads[0]["p_adjusted"] < 0.05
+    assert 1 >= heads[0]["score"] >= heads[0]["excess"] - 0.01
     assert heads[0]["interval"][0] > 0.3
     assert len(heads) == 24
 
