@@ -69,7 +69,7 @@ async def test_an_edit_that_one_of_them_refuses_reaches_neither(
     two.write_config({**LIVE, "variants": [*LIVE["variants"], new]})
     line = two.wait_for_line("1 of 2 replicas refused it")
     assert "config refused, the last good one stays" in line
-    assert "be read: No such file or directory" in line
+    assert "holds neither model.safetensors nor pytorch_model.bin" in line
     assert await versions(two) == before
 
 

@@ -64,7 +64,7 @@ def service(tmp_path: Path) -> Service:
 
 def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
     """Each look finds more of it; the parts are right by themselves."""
-    for end in (EDITED.index("masks:"), EDITED.index("            # Masks and"), len(EDITED)):
+    for end in (EDITED.index("masks:"), EDITED.index("            # A mask and"), len(EDITED)):
         service.edit(EDITED[:end], looks=1)
     assert (service.applied, service.said) == ([], [])
     service.edits.look()
