@@ -164,8 +164,9 @@ def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits:
         pytest.skip("this processor has no AVX-VNNI")
     limits = {"ONEDNN_MAX_CPU_ISA": level, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run(
-        [sys.executable, "-c", BITS], env=os.environ | limits, capture_output=True, text=True, check=True
+        [sys.executable, "-c", BITS], env=os.environ | limits, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
     assert done.stdout == f"{bits} ['avx2'] avx2 [{largest * 127 * 160.0}]\n"
 
 
