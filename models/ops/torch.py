@@ -23,6 +23,11 @@ from models.ops.relative import Relative
 if TYPE_CHECKING:  # they call what this module computes
     from models.ops.kernels import Kernels
 
+# MKL chooses the code of its vector functions (cos, tanh, log, erf) at the first call in a process. If that
+# one runs on several threads, one of them may compute by other code, which is off by up to 2e-4. So the first
+# call is of one number.
+torch.ones(1).cos()
+
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
 
