@@ -1,5 +1,5 @@
-"""What is known without torch: the cores that this process may use, the processor's features, and the names
-of devices and number formats."""
+"""Finds the cores that this process may use and the processor's features, and checks the names of devices and
+number formats: all that needs no torch."""
 
 import functools
 import math
