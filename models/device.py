@@ -2,9 +2,12 @@
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.cores import DTYPES, check_device_name, check_dtype_name, cores, cpu_flags
 from models.errors import ModelError
@@ -131,6 +134,22 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def in_turns(
+    calls: Sequence[Callable[[], object]], rounds: int, advance: Callable[[], object]
+) -> NDArray[np.float64]:
+    """Return the seconds of calls that take turns, (rounds, calls), after a round that only sets things up.
+
+    advance: is called after each call.
+    """
+    seconds = np.empty((1 + rounds, len(calls)))
+    for turn, number in np.ndindex(*seconds.shape):
+        started = time.perf_counter()
+        calls[number]()
+        seconds[turn, number] = time.perf_counter() - started
+        advance()
+    return seconds[1:]
 
 
 def describe(device: torch.device) -> str:

@@ -65,13 +65,16 @@ class Weights(ABC):
         how the map's input is quantized (default: its own name), and its output (default: it is not).
         """
         if self.config.int8:
-            how = {
-                "activation": activation,
-                "norm": norm,
-                "dtype": self.ops.dtype,
-                "kernels": self.ops.kernels,
-            }
-            return int8.read_map(tensors, names, reads=reads or names[0], feeds=feeds, **how)
+            return int8.read_map(
+                tensors,
+                names,
+                reads=reads or names[0],
+                feeds=feeds,
+                activation=activation,
+                norm=norm,
+                dtype=self.ops.dtype,
+                kernels=self.ops.kernels,
+            )
         weight, bias = (
             torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])
             for part in ("weight", "bias")

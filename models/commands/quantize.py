@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,17 +118,13 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
     Both compute one batch in turns, after a warm-up of each.
     """
 
-    def seconds(side: Classifier) -> float:
-        started = time.perf_counter()
-        side.forward(pairs)
-        return time.perf_counter() - started
+    from models.device import in_turns  # it imports torch
 
-    with counted("rounds of timing", 1 + ROUNDS) as advance:
-        ratios = []
-        for _ in range(1 + ROUNDS):
-            ratios.append(seconds(floats) / seconds(int8))
-            advance(1)
-    return Interval(statistics.median(ratios[1:]), min(ratios[1:]), max(ratios[1:]))
+    calls = partial(floats.forward, pairs), partial(int8.forward, pairs)
+    with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:
+        seconds = in_turns(calls, ROUNDS, partial(advance, 1))
+    ratio = seconds[:, 0] / seconds[:, 1]
+    return Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Makes the smaller networks of a search in memory, evaluates them, and measures on this machine their speed
 and what a layer costs by heads kept and by units kept."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +16,7 @@ from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
 from models.compress.prune import cut
 from models.compress.prune import whole as whole_mask
-from models.device import one_thread
+from models.device import in_turns, one_thread
 from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.quality.bootstrap import Interval
@@ -30,8 +29,9 @@ SAMPLE = 256
 """Pairs on which candidates are compared with the intact model, taken from each query in turn, and pairs of
 which the speed is measured."""
 
-
 TOKENS = 2048
+"""About so many tokens are in the batch whose time is measured."""
+
 STEPS = 12
 """The most numbers of heads, and of units, above 0 that are measured; those between are interpolated."""
 
@@ -93,15 +93,10 @@ class Networks:
     def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
         """Return the seconds of calls that take turns on one thread, (rounds, calls), after a round that only
         sets things up. what: the name of this work on the progress bar."""
-        seconds = np.empty((1 + self.study.effort.rounds, len(calls)))
-        self.study.progress.start(what, seconds.size)
+        rounds, progress = self.study.effort.rounds, self.study.progress
+        progress.start(what, (1 + rounds) * len(calls))
         with one_thread():
-            for turn, number in np.ndindex(*seconds.shape):
-                started = time.perf_counter()
-                calls[number]()
-                seconds[turn, number] = time.perf_counter() - started
-                self.study.progress.advance()
-        return seconds[1:]
+            return in_turns(calls, rounds, progress.advance)
 
     @cached_property
     def _intact(self) -> NDArray[np.float64]:
