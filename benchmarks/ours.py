@@ -12,7 +12,7 @@ from benchmarks.workload import Shape, products
 from models import Classifier
 from models.checkpoint.tokenizer import EncodedPair
 from models.device import has_native_bfloat16
-from models.ops.cpu import PrepackedLinear
+from models.ops.cpu import PrepackedLinear, can_prepack
 from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale, input_bits
 
 ROWS = 1600
@@ -70,14 +70,17 @@ def gemms(classifier: Classifier, dtype: torch.dtype) -> dict[str, Engine]:
 
 
 def float_products(shape: Shape, dtype: torch.dtype) -> tuple[Calls, float]:
-    """Return a call of the products for each of torch's functions, and the FLOPs of one call."""
-    ways: dict[str, list[Callable[[], object]]] = {"linear": [], "mm": [], "prepacked": []}
+    """Return a call of the products for each of torch's functions that work here, and the FLOPs of a call."""
+    ways: dict[str, list[Callable[[], object]]] = {"linear": [], "mm": []}
+    if can_prepack(dtype):
+        ways["prepacked"] = []
     for out, width in products(shape):
         weight, bias = torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)
         x = torch.randn(ROWS, width).to(dtype)
         ways["linear"].append(partial(torch.nn.functional.linear, x, weight, bias))
         ways["mm"].append(partial(torch.mm, x, weight.t()))
-        ways["prepacked"].append(partial(PrepackedLinear(weight, bias), x))
+        if "prepacked" in ways:
+            ways["prepacked"].append(partial(PrepackedLinear(weight, bias), x))
     flops = float(sum(2 * ROWS * out * width for out, width in products(shape)))
     name = str(dtype).removeprefix("torch.")
     return {f"GEMM {name} [{way}]": _all(calls) for way, calls in ways.items()}, flops

@@ -139,7 +139,7 @@ def pack(
     ids, of_pair, prefixes = [pair.ids for pair in pairs], list(range(len(pairs))), [-1] * len(pairs)
     if beginnings is not None:
         ids, of_pair, prefixes = _cut(pairs, beginnings, every=deterministic)
-    lengths = np.array([len(part) for part in ids], np.int64)
+    lengths = np.fromiter(map(len, ids), np.int64)
     order = lengths.argsort(kind="stable")
     prefix, row_of_pair = np.array(prefixes)[order], np.array(of_pair, np.int64)[order]
     starts, rows, own = np.where(prefix < 0, 0, lengths[prefix]), len(ids), None
@@ -160,7 +160,7 @@ def pack(
     first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
     packed = to_device(
         [
-            np.concatenate([ids[part] for part in order.tolist()]),
+            np.concatenate(list(map(ids.__getitem__, order))),
             positions,
             positions >= first_segments[row_of_token],
             row_of_token,
