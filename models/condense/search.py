@@ -70,7 +70,7 @@ class Condensed:
 
     query: its text. loss: what it loses. kept: of each word of the task, in order. importance: the loss of
     the query without this word alone. path: the queries of all lengths, from all words to one. note: what a
-    person should know about the result. judged: how many queries were judged with all titles.
+    person should know about the result.
     """
 
     query: str
@@ -79,7 +79,6 @@ class Condensed:
     importance: tuple[float, ...]
     path: tuple[Length, ...]
     note: str | None
-    judged: int
 
 
 def largest_cost(words: int, method: Method) -> int:
@@ -124,7 +123,6 @@ def search(task: Task) -> Steps:
         tuple(map(float, importance)),
         tuple(path),
         note,
-        len(run.losses),
     )
 
 

@@ -82,7 +82,7 @@ def read_words(query: str) -> tuple[Word, ...]:
             words.append(Word(run, strip_particle(bare), number))
             continue
         for part in parts:
-            split = split_chinese(part) if _is_chinese(part) else [part]
+            split = chinese_splitter()(part) if _is_chinese(part) else [part]
             words += [Word(word, word, number) for word in split]
     return tuple(words)
 
@@ -99,13 +99,9 @@ def join(words: Iterable[Word]) -> str:
     return " ".join("".join(word.form for word in run) for _, run in groupby(words, lambda word: word.run))
 
 
-def split_chinese(text: str) -> list[str]:
-    """Return the words of a text in Chinese characters: jieba's, or single characters without jieba."""
-    return _jieba()(text)
-
-
 @functools.cache
-def _jieba() -> Callable[[str], list[str]]:
+def chinese_splitter() -> Callable[[str], list[str]]:
+    """Return the function that cuts Chinese text into words: jieba's, or without jieba into characters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its regular expressions have invalid escapes
         try:

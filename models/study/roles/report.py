@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from models.condense.words import split_chinese
+from models.condense.words import chinese_splitter
 from models.quality.bootstrap import Interval
 from models.study import plots
 from models.study.pairs import Judged
@@ -108,7 +108,7 @@ def _scores(study: Study) -> tuple[dict[str, RoleScores], int]:
     scores = role_scores(study, encoded, study.data.query_of[rows].tolist())
     for language, pairs in titles.items():
         readable = [pair for pair in pairs if 2 * pair.unknown_tokens < len(pair)]
-        split = split_chinese if language == "zh" else None
+        split = chinese_splitter() if language == "zh" else None
         scores[f"segmentation_{language}"] = segmentation_scores(study, readable, split)
     return scores, len(encoded)
 

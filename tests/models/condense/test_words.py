@@ -78,7 +78,7 @@ def test_chinese_is_split_into_words_and_joined_as_it_was_typed(
     jieba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not jieba:
-        monkeypatch.setattr(words, "_jieba", lambda: list)
+        monkeypatch.setattr(words, "chinese_splitter", lambda: list)
     query = "小米 Redmi5代真无线蓝牙耳机，白色！"
     split = read_words(query)
     expected = ["蓝牙", "耳机", "白色"] if jieba else list("蓝牙耳机白色")
