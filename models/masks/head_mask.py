@@ -16,8 +16,6 @@ import numpy.typing as npt
 from models.errors import InvalidMask
 from models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
 
-_NO_MASKS: Mapping[str, HeadMask] = MappingProxyType({})
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadMask:
@@ -71,7 +69,7 @@ class HeadMask:
         layers: int,
         heads: int,
         units: int | None = None,
-        stored: Mapping[str, HeadMask] = _NO_MASKS,
+        stored: Mapping[str, HeadMask] = MappingProxyType({}),
     ) -> HeadMask:
         """Return the mask of a spec such as `2.3,skip:6-11` or of a JSON form such as `{"off": [[2, 3]]}`.
 
@@ -88,7 +86,7 @@ class HeadMask:
                 raise InvalidMask(f"no mask is stored as {shown(name)}; this model's stored masks: {names}")
             return stored[name]
         weights, skipped, units_off = parts_of(value, (layers, heads), units)
-        return cls(weights, tuple(np.flatnonzero(skipped).tolist()), units_off)
+        return cls(weights, tuple(skipped), units_off)
 
     @classmethod
     def none(cls, layers: int, heads: int) -> HeadMask:
@@ -113,11 +111,6 @@ class HeadMask:
     def layers_kept(self) -> tuple[int, ...]:
         """Return the layers that are computed, ascending."""
         return tuple(layer for layer in range(self.layers) if layer not in self.skipped)
-
-    @property
-    def layers_on(self) -> int:
-        """Return how many layers are computed."""
-        return self.layers - len(self.skipped)
 
     def units_on(self, units: int | Sequence[int]) -> int:
         """Return how many feed-forward units are on. units: how many each layer has, or one for all."""

@@ -158,7 +158,7 @@ def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
         heads=mask.layers * mask.heads,
         units_on=mask.units_on(widths),
         units=sum(widths),
-        layers_on=mask.layers_on,
+        layers_on=len(mask.layers_kept),
         layers=mask.layers,
     )
 

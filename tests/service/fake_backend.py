@@ -233,7 +233,7 @@ class FakeBackend:
 
 def mask_info(mask: HeadMask) -> HeadMaskInfo:
     heads, units = mask.layers * mask.heads, mask.layers * UNITS
-    on = (mask.heads_on, heads, mask.units_on(UNITS), units, mask.layers_on, mask.layers)
+    on = (mask.heads_on, heads, mask.units_on(UNITS), units, len(mask.layers_kept), mask.layers)
     return HeadMaskInfo(mask.id, mask.spec, *on)
 
 

@@ -68,7 +68,7 @@ def _verdict(chosen: Candidate | None, study: Study) -> str:
     if units < sum(config.widths):
         kept.append(f"{units:,} of {sum(config.widths):,} units")
     if mask.skipped:
-        kept.append(f"{mask.layers_on} of {config.num_layers} layers")
+        kept.append(f"{len(mask.layers_kept)} of {config.num_layers} layers")
     return (
         f"The chosen network keeps {listed(kept)}, is {chosen.pace.speedup.value:.2f} × as fast as the "
         f"intact one, {'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} "
@@ -87,7 +87,7 @@ def _networks_section(found: Found, study: Study) -> Section:
     rows, tests = [], []
     for one in (found.intact, *found.candidates):
         heads, units = _counts(one.mask, study)
-        size = (str(heads), f"{units:,}", str(one.mask.layers_on))
+        size = (str(heads), f"{units:,}", str(len(one.mask.layers_kept)))
         wanted = "–" if one.speedup is None else f"{one.speedup:g}"
         speed = ("–", "–")
         if one.pace is not None:
@@ -161,7 +161,7 @@ def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
     content: dict[str, Any] = {
         "heads_on": heads,
         "units_on": units,
-        "layers_on": one.mask.layers_on,
+        "layers_on": len(one.mask.layers_kept),
         "spec": one.mask.spec,
         "speedup_wanted": one.speedup,
         "speedup_predicted": one.predicted,

@@ -84,7 +84,7 @@ def test_every_implementation_reads_the_worked_cases_alike(case: dict[str, Any])
     if units is None:
         assert mask.off == tuple(tuple(head) for head in case["off"])
         return
-    counts = (mask.heads_on, mask.units_on(units), mask.layers_on)
+    counts = (mask.heads_on, mask.units_on(units), len(mask.layers_kept))
     assert counts == (case["heads_on"], case["units_on"], case["layers_on"])
     assert list(mask.skipped) == case["skipped"]
     units_off = [] if mask.units_off is None else np.argwhere(mask.units_off).tolist()
