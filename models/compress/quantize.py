@@ -28,14 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import pack
-from models.checkpoint.config import (
-    INT8_FORMAT,
-    QUANTIZATION_CONFIG,
-    ModelConfig,
-    check_can_be_quantized,
-    read_config,
-    read_raw,
-)
+from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, read_config, read_raw
 from models.checkpoint.files import check_empty
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors
@@ -73,7 +66,8 @@ def quantize(
     Raises ModelError if `target` is not empty or `source` is quantized already.
     """
     config = read_config(source)
-    check_can_be_quantized(source, config)
+    if config.int8:
+        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
     check_empty(target)
     if not pairs:
         raise ModelError("calibration needs at least one pair")
