@@ -16,7 +16,7 @@ from models.checkpoint.files import bytes_of_weights, check_files, weights_of
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
-from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
+from models.errors import InvalidMask, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
@@ -94,13 +94,10 @@ class ModelConfig:
             for layer, held in enumerate(self.kept_heads)
         )
 
-    def check_head_left(self, mask: HeadMask) -> None:
-        """Raise ModelError if a mask keeps none of the checkpoint's heads."""
-        if not any(self.heads_kept(mask)):
-            raise ModelError(
-                f"that would remove all {sum(map(len, self.kept_heads))} heads, and without any every pair "
-                "gets the same score; keep at least one"
-            )
+    def parse_mask(self, form: str | Mapping[str, object], stored: Mapping[str, HeadMask]) -> HeadMask:
+        """Return the mask of a spec or a JSON form, as `HeadMask.parse` does; it may switch units off."""
+        shape = {"layers": self.num_layers, "heads": self.num_heads, "units": self.intermediate_size}
+        return HeadMask.parse(form, **shape, stored=stored)
 
     def units_kept(self, mask: HeadMask) -> tuple[tuple[int, ...], ...]:
         """Return the units of each layer that a mask keeps, ascending; none in a layer that it skips. A unit
@@ -219,21 +216,13 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
     """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask"."""
-    layers, heads, units = config.num_layers, config.num_heads, config.intermediate_size
-    masks = {}
+    masks: dict[str, HeadMask] = {}
     for file in sorted((directory / "masks").glob("*.json")):
         try:
-            form = read_json(file)["mask"]
-            masks[file.stem] = HeadMask.parse(form, layers=layers, heads=heads, units=units)
+            masks[file.stem] = config.parse_mask(read_json(file)["mask"], {})
         except (KeyError, InvalidMask) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
-
-
-def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
-    """Raise ModelError if the checkpoint is quantized already."""
-    if config.int8:
-        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
 
 
 def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:

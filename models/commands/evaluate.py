@@ -102,6 +102,7 @@ def grade(
     values: the masks as they were written.
     """
     labels, masks = [], []
+    forms = {value: options.read_form(value) for value in ("none", *values)}
     for path in paths:
         directory = locate(path)
         config = read_config(directory)
@@ -109,7 +110,7 @@ def grade(
             raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
         labels.append(config.labels)
         stored = read_stored_masks(directory, config)
-        masks.append({value: options.parse_mask(value, config, stored) for value in ("none", *values)})
+        masks.append({value: config.parse_mask(form, stored) for value, form in forms.items()})
     numbers = sorted({*map(len, labels)})
     if len(numbers) > 1:
         raise ModelError(f"the models have {' and '.join(map(str, numbers))} grades; they must have as many")

@@ -7,21 +7,20 @@ sets `resolve` and `sides`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from models import HeadMask, ModelError
+from models import ModelError
 from models.errors import reading_problem
 from models.files import read_text
 from models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
-    from models import Classifier
-    from models.checkpoint.config import ModelConfig
+    from models import Classifier, HeadMask
     from models.quality.comparison import Side
     from models.quality.labelled import Columns, LabelledPair
 
@@ -110,17 +109,3 @@ def read_form(value: str) -> str | dict[str, Any]:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem("--mask" if is_form else text, error)) from None
     return form
-
-
-def parse_mask(value: str, config: ModelConfig, stored: Mapping[str, HeadMask]) -> HeadMask:
-    """Return the mask that a value of `--mask` gives for a checkpoint; it may switch units off.
-
-    stored: the checkpoint's masks by name. Raises ModelError, or InvalidMask.
-    """
-    return HeadMask.parse(
-        read_form(value),
-        layers=config.num_layers,
-        heads=config.num_heads,
-        units=config.intermediate_size,
-        stored=stored,
-    )

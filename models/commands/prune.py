@@ -8,7 +8,7 @@ import typer
 from models.checkpoint.config import read_config, read_stored_masks
 from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from models.checkpoint.hub import locate
-from models.commands.options import FORMS, AsJson, Model, NewDirectory, parse_mask
+from models.commands.options import FORMS, AsJson, Model, NewDirectory, read_form
 
 
 def command(
@@ -25,8 +25,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    weights = parse_mask(mask, config, read_stored_masks(source, config))
-    config.check_head_left(weights)
+    weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
 
     from models.compress.prune import prune, transformers_refusal  # imports torch
 

@@ -98,8 +98,12 @@ def cut(
     if the family cannot be without one of the layers.
     """
     check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
-    config.check_head_left(mask)
     heads, units, left = config.heads_kept(mask), config.units_kept(mask), config.under(mask)
+    if not any(heads):
+        raise ModelError(
+            f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
+            "gets the same score; keep at least one"
+        )
     FAMILIES[config.family].check_removable(mask.skipped)
     smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
     for number, layer in enumerate(mask.layers_kept):

@@ -124,7 +124,6 @@ def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> Non
 
     live: a config whose only variant is the one to score with. directory: that variant's checkpoint.
     """
-    from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
     from service.config.masks import left_out, resolve_masks
 
@@ -133,8 +132,7 @@ def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> Non
     masks, of_variant = resolve_masks(live, own, stored, live.variants[0].checkpoint)
     left_out(live, of_variant)
     if mask is not None:
-        shape = {"layers": own.num_layers, "heads": own.num_heads, "units": own.intermediate_size}
-        HeadMask.parse(mask, **shape, stored=masks)
+        own.parse_mask(mask, masks)
 
 
 def sides(network: Network, data: Path, columns: Columns) -> Sides:

@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from models.checkpoint.config import read_stored_masks
 from models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from models.classifier import Classifier
-from models.commands.options import parse_mask
+from models.commands.options import read_form
 from models.compress.prune import write_checkpoint
 from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
@@ -53,7 +52,7 @@ def share_words(directory: Path) -> None:
     index = {"weight_map": dict.fromkeys(own, "network.safetensors") | {WORDS: OF_PARENT}}
     (directory / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     whole.unlink()
-    readable_as_usual(directory)
+    readable_as_usual(directory / "network.safetensors")
 
 
 def main() -> None:
@@ -73,7 +72,7 @@ def main() -> None:
         return step / int(options.steps)
 
     teacher = Classifier.load(options.model, "cpu", "bfloat16")
-    mask = parse_mask(options.mask, teacher.config, read_stored_masks(options.model, teacher.config))
+    mask = teacher.config.parse_mask(read_form(options.mask), teacher.stored_masks)
     student = distilled(teacher, mask, pairs_of(options.data), share_done)
     logging.info("loss: %.4f, at last %.4f", *student.before_and_after)
     out = options.model / "networks" / options.name
