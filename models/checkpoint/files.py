@@ -24,8 +24,8 @@ from models.errors import ModelError, UnsupportedCheckpoint
 logger = logging.getLogger("headroom.models")
 
 _SETTINGS = "tokenizer_config.json chat_template.jinja special_tokens_map.json added_tokens.json"
-_PIECES = "tokenizer.json vocab.txt vocab.json merges.txt sentencepiece.bpe.model spiece.model spm.model"
-TOKENIZER_FILES = (*_SETTINGS.split(), *_PIECES.split(), MODULE_FILE)
+PIECES = "tokenizer.json vocab.txt vocab.json merges.txt sentencepiece.bpe.model spiece.model spm.model"
+TOKENIZER_FILES = (*_SETTINGS.split(), *PIECES.split(), MODULE_FILE)
 """The files of a checkpoint's tokenizer and of its window, as far as it has them."""
 
 INDEX = "model.safetensors.index.json"
@@ -175,12 +175,11 @@ def put_in_place(draft: Path, target: Path) -> None:
         shutil.move(file, target / file.name)
 
 
-def readable_as_usual(path: Path) -> None:
-    """Give a file, or all in a directory, the mode that the umask asks for; safetensors writes 0600."""
+def readable_as_usual(file: Path) -> None:
+    """Give a file the mode that the umask asks for; safetensors writes 0600."""
     umask = os.umask(0o077)  # it can only be read by setting it
     os.umask(umask)
-    for each in (path, *path.rglob("*")):
-        each.chmod((0o777 if each.is_dir() else 0o666) & ~umask)
+    file.chmod(0o666 & ~umask)
 
 
 if __name__ == "__main__":

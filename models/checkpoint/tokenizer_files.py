@@ -20,12 +20,11 @@ from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, read_json, reading
+from models.checkpoint.files import PIECES
 from models.checkpoint.modules import module_window
 from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
-
-_SOURCES = "tokenizer.json vocab.txt merges.txt sentencepiece.bpe.model spiece.model spm.model".split()
 
 SPECIAL = "\ufdd0"
 """Precedes the structural tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and
@@ -47,7 +46,7 @@ _PASSES_TYPES = {
 def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
     """Read a checkpoint's tokenizer. Raises UnsupportedCheckpoint, which names what is wrong with it. prompt:
     the fixed text of a decoder's prompt; its tokens are structural, and all that are special."""
-    has_vocabulary = any((directory / name).is_file() for name in _SOURCES)
+    has_vocabulary = any((directory / name).is_file() for name in PIECES.split())
     check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"

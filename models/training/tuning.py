@@ -22,7 +22,7 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from models.checkpoint.config import read_config, read_raw
-from models.checkpoint.files import put_in_place, readable_as_usual
+from models.checkpoint.files import put_in_place
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Classifier
@@ -245,7 +245,6 @@ def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str,
     }
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")
-    readable_as_usual(draft)
     put_in_place(draft, options.out)
     shutil.rmtree(options.work)
     plain: dict[str, Any] = orjson.loads(written)

@@ -25,7 +25,6 @@ from scipy.special import log_softmax, softmax
 from torch import Tensor
 
 from models.checkpoint.config import read_config
-from models.checkpoint.files import readable_as_usual
 from models.checkpoint.shapes import POSITIONS
 from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.learner import Learner
@@ -249,7 +248,6 @@ def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any]) -> Non
     model.config = replace(model.config, max_positions=MAX_TOKENS)
     write_learner(out, model, base, max_position_embeddings=MAX_TOKENS, dtype="float16")
     (out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    readable_as_usual(out)
 
 
 def main() -> None:

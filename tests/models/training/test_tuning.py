@@ -105,7 +105,7 @@ def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
         return int(read_saved(options.work / "progress.pt")["progress"]["step"])
 
     in_epoch_2 = steps_kept(keep_if_best=Mock(side_effect=[None, KeyboardInterrupt]))
-    while_finished = steps_kept(readable_as_usual=Mock(side_effect=KeyboardInterrupt))  # it is written
+    while_finished = steps_kept(put_in_place=Mock(side_effect=KeyboardInterrupt))  # it is written
     assert 0 < 2 * in_epoch_2 == while_finished
     assert not options.out.exists()
     options.out.mkdir()
