@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from models.checkpoint.fields import check
 from models.errors import UnsupportedCheckpoint
+from models.files import write_whole
 
 DEFAULT = Path(__file__).parents[1] / "default"
 """The checkpoint that ships with the project."""
@@ -74,9 +75,7 @@ def has_network(model: Path, name: str) -> bool:
 
 def share(file: Path) -> None:
     """Write where this process has located checkpoints, for processes whose LOCATED names the file."""
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps({name: str(directory) for name, directory in _located.items()}))
-    fresh.replace(file)
+    write_whole(file, json.dumps(_located, default=str).encode())
 
 
 def origin_of(directory: Path) -> Origin | None:

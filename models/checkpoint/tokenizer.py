@@ -43,11 +43,6 @@ class PairTemplate:
     two_segments: bool  # the title and what follows have token type 1; otherwise all tokens have type 0
 
     @property
-    def before_title(self) -> int:
-        """Return how many of the special tokens stand before the title."""
-        return len(self.before) + len(self.between)
-
-    @property
     def ids(self) -> tuple[int, ...]:
         """Return all special tokens."""
         return self.before + self.between + self.after
@@ -91,7 +86,7 @@ class EncodedPair:
     @property
     def title_start(self) -> int:
         """Return the number of tokens before the title."""
-        return self.query_tokens + self.template.before_title
+        return len(self.template.before) + self.query_tokens + len(self.template.between)
 
     @property
     def beginning(self) -> bytes:
@@ -254,8 +249,7 @@ class PairTokenizer(TextReader):
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
-        if self.prompt is not None:
-            pairs = self.dressed(pairs)
+        pairs = self.dressed(pairs)
         return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
