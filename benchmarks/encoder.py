@@ -24,7 +24,7 @@ from benchmarks.workload import (
     useful_flops,
 )
 from models.batch import pack
-from models.masks.head_mask import HeadMask, Masks, RowMasks
+from models.masks.head_mask import HeadMask, RowMasks
 
 OURS, FP32 = "ours bf16", "transformers fp32"
 BF16 = "transformers bf16"
@@ -55,7 +55,7 @@ def measure_one(
     batch, model, masks = pairs(lengths, shape.vocabulary), network(shape), pruned_masks(shape)
     ours = {"bf16": encoder(model, torch.bfloat16), "fp32": encoder(model, torch.float32)}
 
-    def run(dtype: str, masks: Masks = None) -> Callable[[], object]:
+    def run(dtype: str, masks: RowMasks | None = None) -> Callable[[], object]:
         return lambda: ours[dtype].forward(pack(batch, device=ours[dtype].device), masks)
 
     rows = padded([(pair.ids, len(pair)) for pair in sorted(batch, key=len)])

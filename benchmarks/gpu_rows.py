@@ -22,6 +22,7 @@ from models.checkpoint.config import parse_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.masks.head_mask import RowMasks, rows_of
 from models.network import Network
 from models.networks import build
 from models.ops.torch import CudaOps, Linear, Norm, TorchOps
@@ -159,7 +160,7 @@ def encoder(bench: Bench) -> list[Row]:
     whole = bench.median(lambda: network.forward(batch))
     share = flops / whole / square
     shape = (len(pairs), bench.shape.layers, bench.shape.heads)
-    masks = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+    masks = RowMasks(np.random.default_rng(0).integers(0, 2, shape).astype(np.float32))
     turns = alternate(
         {"none": lambda: network.forward(batch), "masks": lambda: network.forward(batch, masks)},
         max(20, bench.rounds),
@@ -174,7 +175,7 @@ def encoder(bench: Bench) -> list[Row]:
         at_most("cost of a mask per row", cost.median, 1.02, ".2f", " ×", cost.range()),
     ]
     for name, mask in variants(bench.shape).items():
-        seconds = bench.median(partial(network.forward, batch, mask, sliced=True))
+        seconds = bench.median(partial(network.forward, batch, RowMasks(mask), sliced=True))
         removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
         saved = (1 - seconds / whole) / removed
         note = f"; {seconds * 1e3:.2f} ms with its launches"
@@ -207,11 +208,11 @@ def optimisations(bench: Bench) -> list[Row]:
     pairs, one, rows = bench.pairs(), bench.one_pair(), []
     batch, single = pack(pairs, device=bench.device), pack(one, device=bench.device)
     shape = (len(pairs), bench.shape.layers, bench.shape.heads)
-    masks = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+    masks = RowMasks(np.random.default_rng(0).integers(0, 2, shape).astype(np.float32))
     for name, ops in steps.items():
         network = bench.network(ops)
         order = np.asarray(batch.order)
-        masked = network.selector.select(masks[order])
+        masked = network.selector.select(rows_of(masks, order))
         with torch.inference_mode():
             seconds = [
                 bench.median(partial(network.forward, batch)),
@@ -297,9 +298,9 @@ def memory(bench: Bench) -> list[Row]:
     network.forward(batch)
     peak = torch.cuda.max_memory_allocated(bench.device) - before
     held, halves = allocated(), variants(bench.shape)["half of the heads off"]
-    network.forward(batch, np.full_like(halves, 0.5))
+    network.forward(batch, RowMasks(np.full_like(halves, 0.5)))
     weighted = allocated() - held
-    network.forward(batch, halves, sliced=True)
+    network.forward(batch, RowMasks(halves), sliced=True)
     sliced = allocated() - held - weighted
 
     def free() -> int:
@@ -315,7 +316,8 @@ def memory(bench: Bench) -> list[Row]:
     for turn in range(300):
         some = pairs[: int(rng.integers(1, len(pairs)))]
         shape = (len(some), bench.shape.layers, bench.shape.heads)
-        network.forward(pack(some, device=bench.device), rng.integers(0, 2, shape).astype(np.float32))
+        masks = RowMasks(rng.integers(0, 2, shape).astype(np.float32))
+        network.forward(pack(some, device=bench.device), masks)
         if turn in (99, 299):
             used.append((torch.cuda.memory_reserved(bench.device), allocated()))
     kept, grown = (last / first - 1 for first, last in zip(*used, strict=True))
@@ -358,7 +360,8 @@ def graph(bench: Bench) -> list[Row]:
                 text = f"{full * 1e3:.2f} ms, without {eager * 1e3:.2f} ms"
                 rows.append(Row(f"{name} pass as a CUDA graph", text))
             for name, mask in variants(bench.shape).items():
-                seconds = captured(partial(network.logits, batch, network.selector.select(mask, sliced=True)))
+                selection = network.selector.select(RowMasks(mask), sliced=True)
+                seconds = captured(partial(network.logits, batch, selection))
                 removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
                 saved = (
                     f"{seconds * 1e3:.2f} ms: {(1 - seconds / full) / removed:.0%} of the FLOPs saved as time"

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import torch
 
 from benchmarks.checkpoints import checkpoint, quantize_into
@@ -31,6 +30,7 @@ from benchmarks.workload import (
 from models import Classifier, HeadMask
 from models.batch import pack
 from models.device import has_native_bfloat16
+from models.masks.head_mask import RowMasks
 from models.network import Network
 from models.ops.int8 import input_bits
 from models.quality.comparison import agreement
@@ -83,7 +83,7 @@ def speed(report: Report, name: str, networks: dict[str, Network], rounds: int) 
     shape, lengths, float_format = SHAPES[name], query_title_lengths(PAIRS), formats()[0]
     batch = pairs(lengths, networks[INT8].config.vocab_size)
 
-    def run(network: Network, masks: np.ndarray | None = None) -> Callable[[], object]:
+    def run(network: Network, masks: RowMasks | None = None) -> Callable[[], object]:
         return lambda: network.forward(pack(batch, device=CPU), masks)
 
     sides = {dtype: run(network) for dtype, network in networks.items()}

@@ -11,6 +11,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPI
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
+from models.masks.head_mask import RowMasks
 from models.network import Network
 from models.networks import build
 
@@ -61,10 +62,10 @@ def document_lengths(count: int, seed: int = 0) -> np.ndarray:
     return np.minimum(lengths, 128)
 
 
-def random_masks(shape: Shape, rows: int) -> np.ndarray:
-    """Return a different mask for every row, with a random 20 % of the heads off: (rows, layers, heads)."""
+def random_masks(shape: Shape, rows: int) -> RowMasks:
+    """Return a different mask for every row, with a random 20 % of the heads off."""
     rng = np.random.default_rng(0)
-    return (rng.random((rows, shape.layers, shape.heads)) >= 0.2).astype(np.float32)
+    return RowMasks((rng.random((rows, shape.layers, shape.heads)) >= 0.2).astype(np.float32))
 
 
 def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:

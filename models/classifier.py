@@ -18,7 +18,6 @@ from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokeniz
 from models.device import resolve_device, resolve_dtype
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
-from models.masks.head_mask import Masks as RowsMasked
 from models.network import Network
 from models.networks import build
 
@@ -213,7 +212,7 @@ class Classifier:
         return replace(self.scores(logits[best]), chunks=tuple(chunks))
 
     def forward(
-        self, pairs: Sequence[EncodedPair], masks: RowsMasked = None, *, sliced: bool = False
+        self, pairs: Sequence[EncodedPair], masks: RowMasks | None = None, *, sliced: bool = False
     ) -> np.ndarray:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 

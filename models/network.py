@@ -31,7 +31,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import expected_shapes
 from models.graphs import Graphs
 from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.head_mask import Masks, RowMasks, rows_of
+from models.masks.head_mask import RowMasks, rows_of
 from models.ops import choose
 from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
 from models.selection import Chosen, Selector
@@ -96,11 +96,10 @@ class Network(Weights):
     def classify(self, pooled: Tensor) -> Tensor:
         """Return logits. pooled: (n, D) → (n, labels) float32."""
 
-    def forward(self, batch: PackedBatch, masks: Masks = None, *, sliced: bool = False) -> Tensor:
+    def forward(self, batch: PackedBatch, masks: RowMasks | None = None, *, sliced: bool = False) -> Tensor:
         """Return the logits of a packed batch.
 
-        masks: in the caller's order of rows, or one for all rows: weights of heads alone, (rows, layers,
-            heads) or (layers, heads) float32, 1 keeps a head and 0 removes it; or whole masks; None: all on.
+        masks: in the caller's order of rows, or one for all rows; None: all on.
         sliced: the mask belongs to a sliced variant, so exactly what is on is computed.
         Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
         """
@@ -178,7 +177,7 @@ class Network(Weights):
         return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
 
     def attention_maps(
-        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], masks: Masks = None
+        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], masks: RowMasks | None = None
     ) -> np.ndarray:
         """Return what some heads attend to in a batch of one pair of n tokens.
 
@@ -188,7 +187,6 @@ class Network(Weights):
         """
         length, depth = int(batch.lengths[0]), 1 + max(layer for layer, _ in heads)
         maps = np.zeros((len(heads), length, length), np.float32)
-        weights = masks.weights if isinstance(masks, RowMasks) else masks
         with torch.inference_mode():
             x = self.embed(batch)
             for number, chosen in enumerate(self.selector.select(masks)[:depth]):
@@ -198,7 +196,7 @@ class Network(Weights):
                     entering = normed(x[:length], layer.attention_input_norm)
                     probabilities = layer.heads.probabilities(entering).numpy(force=True)
                     for i, head in wanted:
-                        weight = 1.0 if weights is None else weights[number, head]
+                        weight = 1.0 if masks is None else masks.weights[number, head]
                         maps[i] = probabilities[kept.index(head)] * weight
                 x = self.layer_output(layer, x, batch, chosen)
             self.ops.synchronize()  # as in `forward`

@@ -20,7 +20,7 @@ from torch import Tensor
 from models.batch import to_device
 from models.checkpoint.config import ModelConfig
 from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.head_mask import Masks, RowMasks
+from models.masks.head_mask import RowMasks
 from models.ops.torch import TorchOps
 
 HEAD_COUNTS = 4
@@ -81,16 +81,14 @@ class Selector:
         units = sum(layer.units.nbytes for layer in self._layers)
         self.cache.max_bytes = max(LEAST_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
-    def select(self, masks: Masks, *, sliced: bool = False) -> Sequence[Chosen | None]:
+    def select(self, masks: RowMasks | None, *, sliced: bool = False) -> Sequence[Chosen | None]:
         """Return what each layer computes, None for a layer that is skipped.
 
-        masks: weights as (rows, layers, heads) or (layers, heads) float32, numbered as in the unpruned model;
-            or whole masks; None for all on. sliced: the mask belongs to a variant and will come again, so
-            weights are copied at once, and only what is on.
+        masks: numbered as in the unpruned model; None for all on. sliced: the mask belongs to a variant and
+            will come again, so weights are copied at once, and only what is on.
         """
         if masks is None:
             return self._everything
-        masks = masks if isinstance(masks, RowMasks) else RowMasks(masks)
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
         least, most = weights.min(0), weights.max(0)
         on, weighted = (least != 0) | (most != 0), (least != 1) | (most != 1)

@@ -245,24 +245,18 @@ class RowMasks:
         return cls(matrices, first.skipped, first.units_off)
 
 
-Masks = npt.NDArray[np.float32] | RowMasks | None
-"""What a network takes: weights of heads alone as in `RowMasks.weights`, or whole masks; None: all on."""
+def rows_of(masks: RowMasks | None, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks | None:
+    """Return the masks of some rows, in their order; None: all on."""
+    if masks is None or masks.weights.ndim == 2:
+        return masks
+    return replace(masks, weights=masks.weights[index])
 
 
-def rows_of(masks: Masks, index: npt.NDArray[np.int64] | Sequence[int]) -> RowMasks | None:
-    """Return the masks of some rows, in their order."""
-    if masks is None:
-        return None
-    masks = RowMasks(masks) if isinstance(masks, np.ndarray) else masks
-    return masks if masks.weights.ndim == 2 else replace(masks, weights=masks.weights[index])
-
-
-def keys_of(masks: Masks, rows: int) -> Sequence[Hashable]:
+def keys_of(masks: RowMasks | None, rows: int) -> Sequence[Hashable]:
     """Return a key of each row's mask, equal for equal masks of one batch."""
-    weights = masks.weights if isinstance(masks, RowMasks) else masks
-    if weights is None or weights.ndim == 2:
+    if masks is None or masks.weights.ndim == 2:
         return [None] * rows
-    return [row.tobytes() for row in weights]
+    return [row.tobytes() for row in masks.weights]
 
 
 def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
+from models.masks.head_mask import RowMasks
 from models.quality.bootstrap import Floats, Interval
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
@@ -103,7 +104,8 @@ def _likeness(study: Study) -> Floats:
 
     def outputs(mask: Matrix) -> list[Floats32]:
         """Return what leaves each layer at the drawn tokens, (tokens, D)."""
-        selection, states = network.selector.select(mask), [list[Floats32]() for _ in network.layers]
+        selection = network.selector.select(RowMasks(mask))
+        states = [list[Floats32]() for _ in network.layers]
         with torch.inference_mode():
             for batch, tokens in batches:
                 x = network.embed(batch)

@@ -14,6 +14,7 @@ from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
+from models.masks.head_mask import RowMasks
 from models.network import Network
 from models.networks import build
 
@@ -98,4 +99,4 @@ def network_of(model: PreTrainedModel, dtype: torch.dtype = torch.float32, **opt
 def logits_of(network: Network, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
     """Return our logits (n, labels) of pairs packed into one batch."""
     batch = pack(pairs, device=CPU, deterministic=network.deterministic)
-    return network.forward(batch, weights).numpy()
+    return network.forward(batch, None if weights is None else RowMasks(weights)).numpy()

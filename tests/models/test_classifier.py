@@ -9,6 +9,7 @@ import pytest
 from models import Classifier, HeadMask, InvalidMask, ModelError
 from models.batch import batches_by_length
 from models.classifier import Scores
+from models.masks.head_mask import RowMasks
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -52,7 +53,7 @@ def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
 ) -> None:
     pairs = clf.tokenizer.encode([("red shoe", "shoe " * (number % 9)) for number in range(40)])
     each = np.random.default_rng(0).integers(0, 2, (40, clf.num_layers, clf.num_heads)).astype(np.float32)
-    weights = {"none": None, "one": each[0], "each": each}[masks]
+    weights = {"none": None, "one": RowMasks(each[0]), "each": RowMasks(each)}[masks]
     whole = clf.forward(pairs, weights)
 
     passes = []

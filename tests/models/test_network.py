@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from models.batch import pack
 from models.checkpoint.fields import ACTIVATIONS
 from models.checkpoint.tokenizer import EncodedPair, PairTemplate
+from models.masks.head_mask import RowMasks
 from models.network import Network
 from models.ops import kernel_library
 from tests import decoders, families
@@ -234,7 +235,7 @@ def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     rng = np.random.default_rng(8)
     network = network_of(random_model(8))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)
-    mask = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 0]], np.float32)
+    mask = RowMasks(np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 0]], np.float32))
     multiplied = network.forward(batch, mask)
 
     used = []
@@ -262,13 +263,13 @@ def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyP
     cut = []
     for _ in range(2):
         for mask in masks:
-            network.forward(batch, mask, sliced=True)
+            network.forward(batch, RowMasks(mask), sliced=True)
         cut.append(network.selector.cache.nbytes)
 
     attention = sum(layer.heads.nbytes for layer in network.layers)
     assert cut[0] == cut[1] > 2 * attention  # three times three quarters
     network.selector.make_room(sliced=0)
-    network.forward(batch, np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1)), sliced=True)
+    network.forward(batch, RowMasks(np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1))), sliced=True)
     assert network.selector.cache.nbytes <= attention
 
 

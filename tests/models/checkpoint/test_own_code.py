@@ -15,6 +15,7 @@ from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
+from models.masks.head_mask import RowMasks
 from models.networks import build
 from models.ops import kernel_library
 from tests import own_code
@@ -73,7 +74,7 @@ def test_logits_are_those_of_the_published_description(family: str, data: st.Dat
             deterministic=deterministic,
         )
         batch = pack(pairs, device=CPU, deterministic=deterministic)
-        assert np.abs(network.forward(batch, masks).numpy() - exact).max() <= bound
+        assert np.abs(network.forward(batch, RowMasks(masks)).numpy() - exact).max() <= bound
 
 
 @every_family
@@ -82,7 +83,7 @@ def test_kernels_and_plain_torch_give_the_same_scores(family: str, monkeypatch: 
     shape, rng = parse_config(config), np.random.default_rng(1)
     tensors = FAMILIES[shape.family].ours(tensors_of(family, config), shape)
     pairs = pairs_of(rng, rng.integers(4, 300, 8).tolist())
-    batch, weights = pack(pairs, device=CPU), random_weights(rng, 8, 3, 4)
+    batch, weights = pack(pairs, device=CPU), RowMasks(random_weights(rng, 8, 3, 4))
     for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 0.1)):
         ours = build(shape, tensors, device=CPU, dtype=dtype).forward(batch, weights).numpy()
         with monkeypatch.context() as patched:

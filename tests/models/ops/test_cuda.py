@@ -65,7 +65,7 @@ def pairs_of(count: int = 5, vocabulary: int = 180, longest: int = 40) -> list[E
 def scores(network: Bert, mask: np.ndarray | None = None) -> np.ndarray:
     """Logits under a mask whose heads are cut out at once."""
     batch = pack(pairs_of(), device=CPU)
-    return network.forward(batch, mask, sliced=True).numpy(force=True)
+    return network.forward(batch, None if mask is None else RowMasks(mask), sliced=True).numpy(force=True)
 
 
 def assert_close(network: Bert, mask: np.ndarray | None, gpu: FakeGpu, stream: str) -> None:
@@ -175,8 +175,8 @@ UNITS: dict[str, object] = {"units": "0.0-7,2.*"}
 BOTH = SKIP | UNITS
 MASKED: dict[str, Callable[[Network], Any]] = {
     "none": lambda _: None,
-    "heads by row": lambda n: random_weights(np.random.default_rng(2), 5, n.config.num_layers, 4),
-    "heads cut": lambda n: np.tile(LEFT[:1] / 2, (n.config.num_layers, 1)),
+    "heads by row": lambda n: RowMasks(random_weights(np.random.default_rng(2), 5, n.config.num_layers, 4)),
+    "heads cut": lambda n: RowMasks(np.tile(LEFT[:1] / 2, (n.config.num_layers, 1))),
     "layers": lambda n: structured(n, SKIP),
     "heads by row, layers and units": lambda n: structured(n, *[BOTH, BOTH | {"off": [[0, 1]]}] * 2, BOTH),
     "units cut": lambda n: structured(n, UNITS),

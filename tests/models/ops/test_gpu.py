@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from models import graphs
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
+from models.masks.head_mask import RowMasks
 from models.network import Bert, Network
 from models.networks import build
 from models.ops import choose_on_gpu as choose
@@ -44,7 +45,7 @@ def networks(dtype: torch.dtype, hidden: int = 64) -> tuple[Bert, Network]:
 
 def on_gpu(network: Network, pairs: list[EncodedPair], mask: np.ndarray | None, sliced: bool) -> np.ndarray:
     batch = pack(pairs, device=network.device)
-    return network.forward(batch, mask, sliced=sliced).numpy(force=True)
+    return network.forward(batch, None if mask is None else RowMasks(mask), sliced=sliced).numpy(force=True)
 
 
 def assert_close(ours: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> None:
@@ -233,7 +234,7 @@ def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
     try:
         with torch.inference_mode():
             batch = pack(pairs, device=network.device)
-            logits = network.classify(network.pooled(batch, network.selector.select(mask)))
+            logits = network.classify(network.pooled(batch, network.selector.select(RowMasks(mask))))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert logits[: batch.rows].isfinite().all()  # further rows belong to no sequence

@@ -10,6 +10,7 @@ import pytest
 
 from models import Classifier, HeadMask
 from models.compress.prune import prune
+from models.masks.head_mask import RowMasks
 from models.study import runner
 from models.study.runner import Runner, identity_of
 from tests.checkpoints import write_checkpoint
@@ -112,7 +113,7 @@ def many(layers: int, heads: int) -> list[np.ndarray]:
 
 def one_by_one(classifier: Classifier, masks: list[np.ndarray]) -> np.ndarray:
     encoded = classifier.tokenizer.encode(judged().pairs)
-    return np.stack([classifier.forward(encoded, mask) for mask in masks])
+    return np.stack([classifier.forward(encoded, RowMasks(mask)) for mask in masks])
 
 
 def test_a_deterministic_model_gives_the_very_same_bits(tiny_checkpoint: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from models import Classifier, HeadMask
 from models.batch import pack
 from models.compress.prune import prune
+from models.masks.head_mask import RowMasks
 from models.networks import build
 from models.study.runner import Runner
 from models.study.search import compute, plans
@@ -123,7 +124,7 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     logits = np.empty((8, 5), np.float32)
     logits[batch.order] = gated_logits(clf.network.in_plain_torch(), batch, heads, units).detach().numpy()
 
-    np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
+    np.testing.assert_allclose(logits, clf.forward(encoded, RowMasks(weights)), atol=2e-5)
 
 
 def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) -> None:
