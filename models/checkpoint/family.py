@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
 from models.checkpoint.shapes import GATES, LAYERS, POSITIONS, expected_shapes, int8_shapes
-from models.errors import ModelError
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -94,14 +93,6 @@ class Family:
         """Return the fields of config.json that say which layers there are, and how many units they have."""
         sizes = {"num_hidden_layers": config.num_layers, "intermediate_size": config.intermediate_size}
         return {self.fields.get(name, name): size for name, size in sizes.items()} | self.writes(config)
-
-    def check_removable(self, layers: Collection[int]) -> None:
-        """Raise ModelError if the family's checkpoints cannot say that these layers are gone."""
-        if self.keeps_first_layer and 0 in layers:
-            raise ModelError(
-                f"layer 0 of a {self.network} cannot be removed: the layer after it has a norm of its own, "
-                "which the format does not allow in the first place"
-            )
 
     def ours(self, tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
         """Return a checkpoint's tensors as our network takes them, with zeros for biases that it lacks.

@@ -104,7 +104,12 @@ def cut(
             f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
             "gets the same score; keep at least one"
         )
-    FAMILIES[config.family].check_removable(mask.skipped)
+    family = FAMILIES[config.family]
+    if family.keeps_first_layer and 0 in mask.skipped:
+        raise ModelError(
+            f"layer 0 of a {family.network} cannot be removed: the layer after it has a norm of its own, "
+            "which the format does not allow in the first place"
+        )
     smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
     for number, layer in enumerate(mask.layers_kept):
         prefix = layer_prefix(layer)
