@@ -126,12 +126,11 @@ def table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> 
 
     numbers_from: the first of the columns that are aligned to the right.
     """
-    from rich.cells import cell_len
+    from rich.cells import cell_len, set_cell_size
 
     def aligned(cell: str, width: int, column: int) -> str:
-        spaces = " " * (width - cell_len(cell))
         is_number = numbers_from is not None and column >= numbers_from
-        return spaces + cell if is_number else cell + spaces
+        return cell.rjust(width) if is_number else set_cell_size(cell, width)
 
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(aligned, row, widths, range(len(widths)))).rstrip() for row in rows)
