@@ -116,7 +116,7 @@ def build(
     """
     tokenizer = load_tokenizer(base, read_config(base)).within(MAX_TOKENS)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
-    sources, models, progress = read_sources(data, TRAINING_FOLDS, shares), list[Learner](), []
+    sources, models, progress = read_sources(data, shares), list[Learner](), []
     for number, training in enumerate(trainings, 1):
         models.append(untuned(base))
         progress += tuned(models[-1], tokenizer, sources, training, work / str(number))

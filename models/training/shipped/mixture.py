@@ -63,7 +63,7 @@ class Judged(LabelledPair):
     @property
     def family(self) -> str:
         """Return the name that the source is reported under: ESCI's three parts are one."""
-        return "esci" if self.source.startswith("esci") else self.source.split("_")[0]
+        return self.source.split("_")[0]
 
 
 class MovieQuery(NamedTuple):
@@ -180,9 +180,9 @@ class Sources:
     catalogue: Mapping[str, Sequence[Row]]
 
 
-def read_sources(data: Path, folds: Sequence[int], judged_shares: Mapping[str, float]) -> Sources:
-    """Read the sources. data: the directory of the training data."""
-    judged = by_query(read_judged(data, folds))
+def read_sources(data: Path, judged_shares: Mapping[str, float]) -> Sources:
+    """Read what is trained on. data: the directory of the training data."""
+    judged = by_query(read_judged(data, TRAINING_FOLDS))
     titles = {name: Titles(row.title for rows in judged[name] for row in rows) for name in judged_shares}
     return Sources(judged, judged_shares, titles, read_movies(data), read_catalogue())
 
@@ -333,15 +333,13 @@ def _question(questions: Sequence[Row], rng: random.Random) -> Group:
 
 def shared_words(question: str, title: str) -> list[str]:
     """Return the longest parts of the question's words, of two characters or more, that the title has."""
-    found, at = [], 0
-    while at < len(question):
-        end = at + 1
-        if not question[at].isspace():
-            while end < len(question) and not question[end].isspace() and question[at : end + 1] in title:
-                end += 1
-        if end - at > 1:
-            found.append(question[at:end])
-        at = end
+    found = []
+    for rest in question.split():
+        while rest:
+            length = next((n for n in range(len(rest), 1, -1) if rest[:n] in title), 1)
+            if length > 1:
+                found.append(rest[:length])
+            rest = rest[length:]
     return found
 
 

@@ -23,7 +23,7 @@ from models.commands.options import read_form
 from models.compress.prune import write_checkpoint
 from models.study.search.recovery import PAIRS, distilled
 from models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
-from models.training.shipped.mixture import TRAINING_FOLDS, mixed_groups, read_sources
+from models.training.shipped.mixture import mixed_groups, read_sources
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2
@@ -31,7 +31,7 @@ SEED = 2
 
 def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
     """Yield batches of pairs without end, drawn as the second phase draws them."""
-    sources, rng = read_sources(data, TRAINING_FOLDS, JUDGED_SHARES), np.random.default_rng(SEED)
+    sources, rng = read_sources(data, JUDGED_SHARES), np.random.default_rng(SEED)
     for index in count():
         groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
         rows = [(example.query, example.title) for group in groups for example in group]
