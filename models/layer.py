@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, attention_probabilities, rotated
+from models.ops.causal import Causal
+from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,14 @@ class MultiHeadAttention:
     """The weights of h heads of width d_head: all heads of a layer, or some.
 
     query_key_value: W^Q, W^K and W^V as one map, d_model → 3·h·d_head; output: W^O, h·d_head → d_model.
-    positions: how attention over packs sees positions.
+    positions: how attention over packs sees positions. With `Causal`, several heads share keys and values.
     """
 
     count: int
     head_size: int
     query_key_value: Linear
     output: Linear
-    positions: Positions = PLAIN_POSITIONS
+    positions: Positions | Causal = PLAIN_POSITIONS
 
     @property
     def nbytes(self) -> int:
@@ -41,22 +42,20 @@ class MultiHeadAttention:
 
     def only(self, heads: Sequence[int]) -> MultiHeadAttention:
         """Return a copy of some heads, at least one. heads: their positions in this module."""
-        columns = head_rows(heads, self.head_size)
+        positions, read = self.positions.only(heads)
+        columns, keys = head_rows(heads, self.head_size), head_rows(read, self.head_size)
         width = self.count * self.head_size
-        rows = torch.cat([columns + part * width for part in range(3)])
+        width_of_keys = (len(self.query_key_value.bias) - width) // 2
+        rows = torch.cat([columns, width + keys, width + width_of_keys + keys])
         return MultiHeadAttention(
             *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
-            self.positions.only(heads),
+            positions,
         )
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
-        parts = self.query_key_value(x).float().view(len(x), 3, self.count, -1)
-        if self.positions.rotation is not None:
-            parts = rotated(parts, self.positions.rotation[: len(x)])
-        query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d_head) each
-        bias, scale = self.positions.bias(query, key), self.positions.scale(self.head_size)
-        return attention_probabilities(query, key, bias, scale)
+        projected = self.query_key_value(x).float().view(len(x), -1, self.head_size)
+        return attention_probabilities(*self.positions.scored(projected))
 
     def __call__(
         self,

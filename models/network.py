@@ -33,6 +33,7 @@ from models.graphs import Graphs
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import RowMasks, rows_of
 from models.ops import choose
+from models.ops.causal import Causal
 from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
 from models.selection import Chosen, Selector
 from models.weights import Weights, parameters_of
@@ -153,7 +154,10 @@ class Network(Weights):
 
         x: (T, D). weights: of the heads, (B, h) or (1, h); None: all 1.
         """
-        return self.ops.attention(heads.query_key_value(x), batch, heads.count, weights, heads.positions)
+        projected, positions = heads.query_key_value(x), heads.positions
+        if isinstance(positions, Causal):
+            return self.ops.causal(projected, batch, positions, weights)
+        return self.ops.attention(projected, batch, heads.count, weights, positions)
 
     def feed_forward(
         self, units: FeedForward, x: Tensor, residual: Tensor, weights: Tensor | None = None

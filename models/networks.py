@@ -36,7 +36,7 @@ class Deberta(Bert):
         self.order, self.straight = order.to(self.device), buckets // 2
         super().lay_out(tensors)
 
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+    def positions(self, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return a layer's keys and queries of distances, made by its maps as those of tokens are."""
         weights, biases = projection.weight.float().chunk(3), projection.bias.float().chunk(3)
         queries, keys = map(self._table, weights[:2], biases[:2])
@@ -51,7 +51,7 @@ class Deberta(Bert):
 class AlibiBert(Bert):
     """BERT whose heads lower their scores by distance, each by a slope of its own."""
 
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+    def positions(self, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return the slopes of the heads that a layer has."""
         kept = list(self.config.kept_heads[number])
         slopes = torch.tensor(alibi_slopes(self.config.num_heads))[kept].to(self.device)

@@ -14,6 +14,7 @@ from models.checkpoint.shapes import PROJECTIONS, expected_shapes, layer_prefix
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
+from models.ops.causal import Causal
 from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps, rotations
 
 P = TypeVar("P", Linear, Norm, Tensor)
@@ -81,7 +82,7 @@ class Weights(ABC):
         )
         return self.ops.linear(weight, bias, activation, norm)
 
-    def positions(self, tensors: Tensors, number: int, projection: Linear) -> Positions:  # noqa: ARG002
+    def positions(self, number: int, projection: Linear) -> Positions | Causal:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
         config = self.config
         if not config.ropes:
@@ -98,7 +99,7 @@ class Weights(ABC):
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
         projected = self.map(tensors, *projections, reads=f"{prefix}attention.self")
         output = self.map(tensors, f"{prefix}attention.output.dense", norm=norm)
-        positions = self.positions(tensors, number, projected)
+        positions = self.positions(number, projected)
         return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
 
     def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:

@@ -10,7 +10,7 @@ https://arxiv.org/abs/1910.07467.)
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Self
 
 import torch
@@ -29,9 +29,12 @@ class Causal:
 
     borders: tuple[int, ...]
     rotation: Tensor
-    query_norm: Tensor | None
-    key_norm: Tensor | None
     eps: float
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+
+    relative = None
+    """No scores of distances are added."""
 
     @property
     def groups(self) -> int:
@@ -42,10 +45,7 @@ class Causal:
         """Return the same for some heads of queries, ascending, and which heads of keys they read."""
         counts = [sum(first <= head < end for head in heads) for first, end in pairwise(self.borders)]
         read = [group for group, count in enumerate(counts) if count]
-        borders = [0]
-        for group in read:
-            borders.append(borders[-1] + counts[group])
-        return replace(self, borders=tuple(borders)), read
+        return replace(self, borders=(0, *accumulate(counts[group] for group in read))), read
 
     def parts(self, projected: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, (h, n, d), keys and values, (groups, n, d), normalised and rotated.
@@ -62,6 +62,12 @@ class Causal:
             turned(rms_normed(key, self.key_norm, self.eps), turn),
             value,
         )
+
+    def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Return what the scores of one sequence are made of, as `Positions.scored` does."""
+        query, key, _ = self.parts(projected)
+        hidden = query.new_full((len(projected), len(projected)), -torch.inf).triu_(1)
+        return query, self.grouped(key), hidden, query.shape[-1] ** -0.5
 
     def grouped(self, keys: Tensor) -> Tensor:
         """Return the keys (or values), (groups, n, d), of each head of queries: (h, n, d)."""
@@ -81,38 +87,3 @@ def turned(x: Tensor, rotation: Tensor) -> Tensor:
     cosine, sine = rotation.chunk(2, -1)
     one, other = x.float().chunk(2, -1)
     return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1).to(x.dtype)
-
-
-def attend(
-    projected: Tensor,
-    lengths: Sequence[int],
-    causal: Causal,
-    head_weights: Tensor | None = None,
-    *,
-    prefixes: Sequence[int] | None = None,
-    last_only: bool = False,
-) -> Tensor:
-    """Attend within each segment of a pack, and to its prefix: one segment at a time, by plain torch.
-
-    projected: (T or more, (h + 2·groups)·d), segments of these lengths end to end.
-    head_weights: (B, h), or (1, h) for all sequences, float32. prefixes: as in `PackedBatch`.
-    Returns (T, h·d); (B, h·d) if only last tokens attend.
-    """
-    before = [-1] * len(lengths) if prefixes is None else list(prefixes)
-    starts = [0 if prefix < 0 else lengths[prefix] for prefix in before]
-    split = projected[: sum(lengths)].split_with_sizes(list(lengths))
-    parts = [causal.parts(part, start) for part, start in zip(split, starts, strict=True)]
-    contexts = []
-    for row, (query, *own) in enumerate(parts):
-        asked = query[:, -1:] if last_only else query
-        if before[row] >= 0:
-            own = [torch.cat(both, 1) for both in zip(parts[before[row]][1:], own, strict=True)]
-        key, value = (causal.grouped(part) for part in own)  # (h, n, d) each
-        visible = torch.ones(asked.shape[1], key.shape[1], dtype=torch.bool, device=key.device)
-        mask = visible.tril_(key.shape[1] - asked.shape[1])
-        context = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask)
-        if head_weights is not None:
-            weights = head_weights[row if len(head_weights) > 1 else 0]
-            context = (context * weights[:, None, None]).to(context.dtype)
-        contexts.append(context)
-    return torch.cat(contexts, 1).transpose(0, 1).flatten(1)

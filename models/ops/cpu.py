@@ -14,16 +14,7 @@ from torch import Tensor
 from models.batch import PackedBatch
 from models.ops.causal import Causal
 from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import (
-    FUNCTIONS,
-    PLAIN_POSITIONS,
-    SIZE_MULTIPLE,
-    Linear,
-    Norm,
-    Positions,
-    TorchOps,
-    normed,
-)
+from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Positions, TorchOps, normed
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -65,29 +56,23 @@ class CpuOps(TorchOps):
             return TileLinear(weight, bias, activation, norm, self.kernels)
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation, norm)
 
-    def causal(
-        self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
-    ) -> Tensor:
-        """Attend as `TorchOps.causal` does; the kernel reads the pack segment by segment."""
-        if self.kernels is None or causal.rotation.shape[1] % SIZE_MULTIPLE:
-            return super().causal(projected, batch, causal, head_weights)
+    def causal(self, projected: Tensor, batch: PackedBatch, how: Causal, weights: Tensor | None) -> Tensor:
+        """Attend as `TorchOps.causal` does."""
+        if self.kernels is None or how.rotation.shape[1] % SIZE_MULTIPLE:
+            return super().causal(projected, batch, how, weights)
         prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
-        how, last_only = (projected, batch.offsets, causal, head_weights), batch.read == "last"
-        return self.kernels.causal(*how, prefixes=prefixes, last_only=last_only)
+        return self.kernels.causal(
+            projected, batch.offsets, how, weights, prefixes=prefixes, last_only=batch.read == "last"
+        )
 
     def attention(
-        self,
-        projected: Tensor,
-        batch: PackedBatch,
-        heads: int,
-        head_weights: Tensor | None = None,
-        positions: Positions = PLAIN_POSITIONS,
+        self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
         if self.kernels is None or projected.shape[1] // (3 * heads) % SIZE_MULTIPLE:
-            return super().attention(projected, batch, heads, head_weights, positions)
+            return super().attention(projected, batch, heads, weights, positions)
         return self.kernels.attention(
-            projected, batch.offsets, heads, head_weights, positions, first_only=batch.read == "first"
+            projected, batch.offsets, heads, weights, positions, first_only=batch.read == "first"
         )
 
 

@@ -101,7 +101,7 @@ class Kernels:
         prefixes: Tensor | None = None,
         last_only: bool = False,
     ) -> Tensor:
-        """Attend as `models.ops.causal.attend` does; the arguments are those of `attention`, but for these.
+        """Attend as `TorchOps.causal` does; the arguments are those of `attention`, but for these.
 
         how: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as in
             `PackedBatch`. last_only: only each sequence's last token attends.

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.causal import Causal, attend, rms_normed, turned
+from models.ops.causal import Causal, rms_normed, turned
 from models.ops.relative import Relative
 
 if TYPE_CHECKING:  # they call what this module computes
@@ -152,9 +152,22 @@ class Positions:
     window: int | None = None
     relative: Relative | None = None
 
-    def only(self, heads: Sequence[int]) -> Positions:
-        """Return the same for some heads. heads: their positions."""
-        return self if self.relative is None else replace(self, relative=self.relative.only(heads))
+    def only(self, heads: Sequence[int]) -> tuple[Positions, Sequence[int]]:
+        """Return the same for some heads, and the heads of keys that they read: their own."""
+        relative = None if self.relative is None else self.relative.only(heads)
+        return replace(self, relative=relative), heads
+
+    def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor | None, float]:
+        """Return what the scores of one sequence are made of.
+
+        projected: (n, 3·h, d), queries, keys and values.
+        Returns queries and keys, (h, n, d), what is added to their scaled products, and the scale.
+        """
+        parts = projected.view(len(projected), 3, -1, projected.shape[-1])
+        if self.rotation is not None:
+            parts = rotated(parts, self.rotation[: len(parts)])
+        query, key, _ = parts.permute(1, 2, 0, 3)
+        return query, key, self.bias(query, key), self.scale(query.shape[-1])
 
     def scale(self, head_size: int) -> float:
         """Return what q·kᵀ is multiplied by."""
@@ -222,17 +235,12 @@ class TorchOps:
         return tensors[name].to(self.device, dtype or self.dtype).contiguous()
 
     def attention(
-        self,
-        projected: Tensor,
-        batch: PackedBatch,
-        heads: int,
-        head_weights: Tensor | None = None,
-        positions: Positions = PLAIN_POSITIONS,
+        self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
-        projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
-        sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
+        projected: (T, 3·h·d), queries, keys and values of h heads; weights: of the heads, (B, h), or (1, h)
+        for all sequences, float32. A sequence's result in an exact batch has the same bits in any other one.
         Returns (T, h·d), 0 for tokens of no sequence; (B, h·d) if only first tokens are read.
         """
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
@@ -248,26 +256,39 @@ class TorchOps:
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
             contexts.append(context if index is None else context[index])
         context = torch.cat(contexts)  # (tokens, h, d)
-        if head_weights is not None:
-            rows = batch.row_of_token[: len(context)] if len(head_weights) > 1 else slice(None)
-            context = (context * head_weights[rows][..., None]).to(context.dtype)
+        if weights is not None:
+            rows = batch.row_of_token[: len(context)] if len(weights) > 1 else slice(None)
+            context = (context * weights[rows][..., None]).to(context.dtype)
         context = F.pad(context.flatten(1), (0, 0, 0, len(projected) - len(context)))
         return batch.leaving(context)
 
-    def causal(
-        self, projected: Tensor, batch: PackedBatch, causal: Causal, head_weights: Tensor | None = None
-    ) -> Tensor:
-        """Attend as decoders do (`models.ops.causal.attend`).
+    def causal(self, projected: Tensor, batch: PackedBatch, how: Causal, weights: Tensor | None) -> Tensor:
+        """Attend within each sequence of a pack, and to its prefix, one sequence at a time.
 
+        projected: (T, (h + 2·groups)·d); weights: as `attention` takes them.
         Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens are read.
         """
-        prefixes = None if batch.prefixes is None else batch.prefixes[: batch.rows].tolist()
-        last_only = batch.read == "last"
-        context = attend(
-            *(projected, batch.lengths.tolist(), causal, head_weights), prefixes=prefixes, last_only=last_only
-        )
+        lengths, last_only = batch.lengths.tolist(), batch.read == "last"
+        before = [-1] * batch.rows if batch.prefixes is None else batch.prefixes[: batch.rows].tolist()
+        starts = [0 if prefix < 0 else lengths[prefix] for prefix in before]
+        split = projected[: sum(lengths)].split_with_sizes(lengths)
+        parts = [how.parts(part, start) for part, start in zip(split, starts, strict=True)]
+        contexts = []
+        for row, (query, *own) in enumerate(parts):
+            asked = query[:, -1:] if last_only else query
+            if before[row] >= 0:
+                own = [torch.cat(both, 1) for both in zip(parts[before[row]][1:], own, strict=True)]
+            key, value = (how.grouped(part) for part in own)  # (h, n, d) each
+            visible = torch.ones(asked.shape[1], key.shape[1], dtype=torch.bool, device=key.device)
+            mask = visible.tril_(key.shape[1] - asked.shape[1])
+            context = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask)
+            if weights is not None:
+                of_heads = weights[row if len(weights) > 1 else 0]
+                context = (context * of_heads[:, None, None]).to(context.dtype)
+            contexts.append(context)
+        joined = torch.cat(contexts, 1).transpose(0, 1).flatten(1)
         rows = len(batch.first_token) if last_only else len(projected)
-        return F.pad(context, (0, 0, 0, rows - len(context)))
+        return F.pad(joined, (0, 0, 0, rows - len(joined)))
 
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""
@@ -293,14 +314,9 @@ class CudaOps(TorchOps):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 
 
-def attention_probabilities(
-    query: Tensor, key: Tensor, bias: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """Return softmax(q kᵀ·scale + bias), (B, h, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d).
-
-    scale: default: 1/√d.
-    """
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Return softmax(q kᵀ·scale + bias), (…, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d)."""
+    scores = query @ key.transpose(-1, -2) * scale
     return torch.softmax(scores if bias is None else scores + bias, -1)
 
 

@@ -66,7 +66,7 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
     fill = [-1] * (len(batch.first_token) - batch.rows)
     shared = replace(batch, prefixes=np.array([2, -1, -1, 2, *fill], np.int32))
     for view, (query_norm, key_norm) in ((batch, (None, None)), (shared, norms)):
-        how = Causal((0, 1, HEADS), angles, query_norm, key_norm, 1e-6)
+        how = Causal((0, 1, HEADS), angles, 1e-6, query_norm, key_norm)
         yield "causal attention", ops.causal(projected, view, how, weights)[:tokens]
         last = ops.causal(projected, replace(view, read="last"), how, weights)
         yield "causal attention of last tokens", last[: batch.rows]

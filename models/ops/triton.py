@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.torch import PLAIN_POSITIONS, CudaOps, Linear, Norm, Positions, rotated
+from models.ops.torch import CudaOps, Linear, Norm, Positions, rotated
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -180,19 +180,14 @@ class TritonOps(CudaOps):
         return SumNorm(weight, bias, eps)
 
     def attention(
-        self,
-        projected: Tensor,
-        batch: PackedBatch,
-        heads: int,
-        head_weights: Tensor | None = None,
-        positions: Positions = PLAIN_POSITIONS,
+        self, projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | None, positions: Positions
     ) -> Tensor:
         """Attend as `TorchOps.attention` does.
 
         What fills the pack up is undefined, NaN among it; it reaches no sequence.
         """
         if positions.relative is not None:
-            return super().attention(projected, batch, heads, head_weights, positions)
+            return super().attention(projected, batch, heads, weights, positions)
         if positions.rotation is not None:
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
@@ -200,7 +195,7 @@ class TritonOps(CudaOps):
         first_only = batch.read == "first"
         rows = (batch.first_token if first_only else projected).shape[0]
         out = projected.new_empty(rows, heads * size)
-        row_stride = 0 if head_weights is None or head_weights.shape[0] == 1 else head_weights.stride(0)
+        row_stride = 0 if weights is None or weights.shape[0] == 1 else weights.stride(0)
         scale = math.log2(math.e) / math.sqrt(size)
         for long, sequences in zip((False, True), batch.by_length(SHORT), strict=True):
             if not sequences:
@@ -210,7 +205,7 @@ class TritonOps(CudaOps):
             blocks = -(-longest // block) if long and not first_only else 1
             with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
                 attention_kernel[(len(sequences) * heads, blocks)](
-                    *(projected, batch.offsets, head_weights, out, sequences.start, heads, row_stride),
+                    *(projected, batch.offsets, weights, out, sequences.start, heads, row_stride),
                     *(NO_WINDOW if window is None else window, scale),
                     size=size,
                     tile=FEWEST_QUERIES if first_only else block,

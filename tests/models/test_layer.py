@@ -90,7 +90,7 @@ def test_a_head_mask_removes_the_head_and_keeps_the_bias(kind: str) -> None:
         )
     )
     bias = torch.full((7, 7), -torch.inf).triu(1) if kind == "causal" else None
-    heads = attention_probabilities(query, key, bias) * weights[:, :, None, None] @ value
+    heads = attention_probabilities(query, key, bias, 8**-0.5) * weights[:, :, None, None] @ value
     expected = F.linear(heads.transpose(1, 2).flatten(2), ours.output.weight, ours.output.bias)
     torch.testing.assert_close(masked, expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(masked[1], ours.output.bias.expand(7, 32))

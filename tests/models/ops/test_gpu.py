@@ -15,7 +15,7 @@ from models.masks.head_mask import RowMasks
 from models.network import Bert, Network
 from models.networks import build
 from models.ops import choose_on_gpu as choose
-from models.ops.torch import FUNCTIONS, Positions, TorchOps
+from models.ops.torch import FUNCTIONS, PLAIN_POSITIONS, Positions, TorchOps
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.modernberts import random_modernbert
@@ -102,13 +102,11 @@ def test_attention_has_the_same_bits_in_any_pack() -> None:
     projected = torch.randn(len(whole.ids), 3 * 64, device=network.device, dtype=torch.float16)
     for first_only in (False, True):
         view = replace(whole, read="first") if first_only else whole
-        found = network.ops.attention(projected, view, 4)
+        found = network.ops.attention(projected, view, 4, None, PLAIN_POSITIONS)
         for row, start in enumerate(whole.first_token[: whole.rows].tolist()):
             alone = pack([pairs[whole.order[row]]], device=network.device, fill=False)
-            end = start + int(whole.lengths[row])
-            ours = network.ops.attention(
-                projected[start:end], replace(alone, read="first") if first_only else alone, 4
-            )
+            alone, end = replace(alone, read=view.read), start + int(whole.lengths[row])
+            ours = network.ops.attention(projected[start:end], alone, 4, None, PLAIN_POSITIONS)
             assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
 
 

@@ -57,7 +57,7 @@ def test_attention_takes_no_other_form(ours: Kernels, changes: dict[str, Any], m
 
 def test_a_prefix_is_a_sequence_without_one(ours: Kernels) -> None:
     angles = rotations(100.0, 9, 16, torch.device("cpu"))
-    how = Causal((0, 2), angles, None, None, 1e-6)
+    how = Causal((0, 2), angles, 1e-6)
     for prefixes, rotation in (([-1, 2], angles), ([1, 0], angles), ([-1, 0], angles[:8])):
         with pytest.raises(ValueError, match="a prefix must be a sequence without one"):
             ours.causal(

@@ -3,23 +3,27 @@
 import platform
 import resource
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.batch import pack
+from models.checkpoint.tokenizer import EncodedPair
 from models.cores import cpu_flags
 from models.ops import kernel_library, kernels
-from models.ops.causal import Causal, attend
+from models.ops.causal import Causal
 from models.ops.cpu import CpuOps
 from models.ops.kernel_build import Level, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import PLAIN_POSITIONS, Positions, attention_probabilities, rotated, rotations
+from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, attention_probabilities, rotated, rotations
 from models.ops.trial import disagreement
 from tests.checkpoints import random_model
-from tests.models.reference import network_of
+from tests.models.reference import CPU, network_of
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels were tried on x86-64 alone"
@@ -66,22 +70,20 @@ def test_decoders_attend_to_what_is_before_a_token_and_to_a_prefix(
 ) -> None:
     """Uneven groups of heads; some sequences go on from another one. Sharing it changes no bit."""
     lengths = [1, 5, 33, 64, 90, 130]
-    prefixes = torch.tensor([-1, 4, -1, 2, -1, 2]).int()
-    borders, rows = (0, 3, 4, 6), len(lengths)
+    pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in lengths]
+    prefixes = np.array([-1, 4, -1, 2, -1, 2], np.int32)
+    batch = replace(pack(pairs, device=CPU, fill=False), prefixes=prefixes)
     projected, offsets = packed(lengths, 4, size, dtype)  # (6 + 2·3) heads
-    angles, norms = rotations(1e4, 260, size, torch.device("cpu")), torch.rand(2, size) + 0.5
-    how = Causal(borders, angles, norms[0], norms[1], 1e-6)
-    weights = torch.rand(rows, 6)
-    for last_only in (False, True):
-        found = ours.causal(projected, offsets, how, weights, prefixes=prefixes, last_only=last_only)
-        plain = attend(
-            projected.double(), lengths, how, weights, prefixes=prefixes.tolist(), last_only=last_only
-        )
-        assert (found[: len(plain)] - plain).abs().max() < ROUNDING[dtype] * plain.abs().max()
+    norms, weights = torch.rand(2, size) + 0.5, torch.rand(len(lengths), 6)
+    how = Causal((0, 3, 4, 6), rotations(1e4, 260, size, CPU), 1e-6, norms[0], norms[1])
+    for view in (batch, replace(batch, read="last")):
+        found = CpuOps(dtype, ours).causal(projected, view, how, weights)
+        plain = TorchOps(CPU, torch.float64).causal(projected.double(), view, how, weights)
+        assert (found - plain).abs().max() < ROUNDING[dtype] * plain.abs().max()
 
     whole = torch.cat([projected[offsets[4] : offsets[5]], projected[offsets[1] : offsets[2]]])
     alone = ours.causal(whole, torch.tensor([0, len(whole)]).int(), how, weights[1:2])
-    shared = ours.causal(projected, offsets, how, weights, prefixes=prefixes)
+    shared = CpuOps(dtype, ours).causal(projected, batch, how, weights)
     torch.testing.assert_close(alone[lengths[4] :], shared[offsets[1] : offsets[2]], rtol=0, atol=0)
 
 
