@@ -101,12 +101,9 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
         queries = [query for query, _ in judged.pairs]
         return Evaluation(queries, judged.grade.tolist(), clf.score(judged.pairs, mask).probabilities)
 
-    resamples = Resamples(judged, RESAMPLES, seed=0)
-    intact = resamples.draws(evaluation(servables[INTACT]))
+    resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {
-        name: compare(resamples, intact, evaluation(one), MARGIN)
-        for name, one in servables.items()
-        if name != INTACT
+        name: compare(resamples, evaluation(one), MARGIN) for name, one in servables.items() if name != INTACT
     }
 
 

@@ -72,12 +72,6 @@ class Judged:
     def __len__(self) -> int:
         return len(self.labelled)
 
-    @cached_property
-    def ranked_queries(self) -> int:
-        """Return how many queries have titles of different grades: those that NDCG@10 rests on."""
-        pairs = np.unique(np.stack([self.query_of, self.grade]), axis=1)
-        return int(np.count_nonzero(np.bincount(pairs[0]) > 1))
-
 
 def read_judged(
     path: Path,

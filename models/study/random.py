@@ -57,8 +57,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
     logits = study.runner.logits([mask.matrix for mask in masks], f"random heads of layers {name}")
-    base = resamples.draws(study.runner.evaluation(logits[0]))
-    draws, rows = [], []
+    base, draws, rows = resamples.intact, [], []
     study.progress.start(f"bands of layers {name}", len(grid))
     for (fraction, seed), mask, of_mask in zip(grid, masks, logits, strict=True):
         after = resamples.draws(study.runner.evaluation(of_mask))
@@ -83,7 +82,8 @@ def run(study: Study) -> Result:
     """Switch heads off at random, more and more of them, over all layers and, if there is more than one, over
     the lower and the upper half."""
     depth, draws, margin = study.shape[0], study.effort.draws, study.margin
-    resamples = Resamples(study.data, min(study.effort.resamples, RESAMPLES), study.seed)
+    (whole,) = study.runner.evaluate([study.without(())], "whole model")
+    resamples = Resamples(whole, min(study.effort.resamples, RESAMPLES), study.seed)
     rng = np.random.default_rng([study.seed, 2])
     weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
     weights[0] = 1

@@ -19,8 +19,7 @@ from models.quality.bootstrap import (
     resample,
     standard_errors,
 )
-from models.quality.evaluation import CLUSTERS, Evaluation
-from models.study.pairs import Judged
+from models.quality.evaluation import Evaluation
 from models.study.runner import Matrix
 from models.study.study import Study
 
@@ -51,12 +50,14 @@ class Resamples:
 
     counts: (1 + resamples, clusters); row 0 is the data as they are. queries: how many there are. testable:
     at least MIN_TESTED of them have titles of different grades, so that one-sided tests may claim something.
+    intact: the draws of `whole`, the model with all heads on.
     """
 
-    def __init__(self, data: Judged, resamples: int, seed: int) -> None:
-        self.queries = len(data.queries)
-        self.counts = resample(min(self.queries, CLUSTERS), resamples, seed)
-        self.testable = data.ranked_queries >= MIN_TESTED
+    def __init__(self, whole: Evaluation, resamples: int, seed: int) -> None:
+        self.queries = whole.queries
+        self.counts = resample(whole.clusters, resamples, seed)
+        self.testable = len(whole.ranked_queries) >= MIN_TESTED
+        self.intact = self.draws(whole)
 
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
         """Return each of METRICS on the data and on every resample."""
@@ -93,9 +94,9 @@ class Effect:
         }
 
 
-def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) -> Effect:
-    """Return the paired effect of a mask. whole: the draws of the model with all heads on."""
-    after = resamples.draws(masked)
+def effect(resamples: Resamples, masked: Evaluation) -> Effect:
+    """Return the paired effect of a mask."""
+    whole, after = resamples.intact, resamples.draws(masked)
     return Effect(
         {name: float(after[name].values[0]) for name in METRICS},
         {name: resamples.estimate(after[name] - whole[name]) for name in METRICS},
@@ -109,11 +110,10 @@ def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effe
     what: the name of the masks on the progress bar.
     """
     whole, *masked = study.runner.evaluate([study.without(()), *masks], what)
-    resamples = Resamples(study.data, study.effort.resamples, study.seed)
-    base, found = resamples.draws(whole), []
+    resamples, found = Resamples(whole, study.effort.resamples, study.seed), []
     study.progress.start(f"intervals of {what}", len(masked))
     for evaluation in masked:
-        found.append(effect(resamples, base, evaluation))
+        found.append(effect(resamples, evaluation))
         study.progress.advance()
     return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
 
@@ -203,18 +203,11 @@ class Verdict:
     tested: bool
 
 
-def compare(
-    resamples: Resamples, whole: dict[str, Draws], masked: Evaluation, margin: float
-) -> dict[str, Loss]:
-    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE.
-
-    whole: the draws of the intact model.
-    """
+def compare(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
+    """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
     after = resamples.draws(masked)
-    return {
-        metric: _loss(resamples.estimate(after[metric] - whole[metric]), margin, resamples.queries)
-        for metric in TESTED_METRICS
-    }
+    changes = {name: resamples.estimate(after[name] - resamples.intact[name]) for name in TESTED_METRICS}
+    return {name: _loss(change, margin, resamples.queries) for name, change in changes.items()}
 
 
 def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:

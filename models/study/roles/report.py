@@ -144,15 +144,15 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     tried = [(), *(gone for name, heads in sets.items() for gone in (heads, *random[name]))]
     runner, what = replace(study.runner, data=data), "heads of a role off, and random ones"
     evaluations = iter(runner.evaluate([study.without(gone) for gone in tried], what))
-    resamples = Resamples(data, study.effort.resamples, study.seed)
-    whole = resamples.draws(next(evaluations))
+    resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
     comparisons = {}
     for name, heads in sets.items():
-        off = effect(resamples, whole, next(evaluations))
+        off = effect(resamples, next(evaluations))
         others = [next(evaluations).metrics() for _ in random[name]]
         relative, changes, p = {}, {}, {}
         for metric in JUDGED:
-            intact = float(whole[metric].values[0]) or math.nan  # QWK is 0 if all pairs get one grade
+            whole = float(resamples.intact[metric].values[0])
+            intact = whole or math.nan  # QWK is 0 if all pairs get one grade
             changes[metric] = np.array([values[metric] for values in others]) / intact - 1
             relative[metric] = off.relative[metric].interval()
             p[metric] = permutation_p(-relative[metric].value, -changes[metric])

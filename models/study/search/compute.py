@@ -64,9 +64,8 @@ def measure(study: Study) -> Found:
         one.quality = quality
     if study.holdout is not None and study.holdout_runner is not None:
         held_out = networks.evaluate(masks, study.holdout_runner, "held-out queries")
-        resamples = Resamples(study.holdout, study.effort.resamples, study.seed)
-        whole = resamples.draws(held_out[0])
-        losses = [compare(resamples, whole, other, study.margin) for other in held_out[1:]]
+        resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
+        losses = [compare(resamples, other, study.margin) for other in held_out[1:]]
         verdicts = [None, *fixed_sequence(losses, study.margin)]
         for one, quality, verdict in zip(tried, held_out, verdicts, strict=True):
             one.held_out, one.verdict = quality, verdict

@@ -37,7 +37,7 @@ def run(study: Study) -> Result:
     if found.chosen is not None:
         sections.append(_chosen_section(found, found.chosen, study))
         files["mask.json"] = _mask_file(study, found.chosen.mask)
-    verdict = _verdict(found.chosen, study)
+    verdict = _verdict(found, study)
     if found.recovered is not None:
         before, after = found.recovered.before_and_after
         verdict += (
@@ -47,19 +47,20 @@ def run(study: Study) -> Result:
     return Result("search", _json(found, study), verdict, tuple(sections), picture, (), files)
 
 
-def _verdict(chosen: Candidate | None, study: Study) -> str:
+def _verdict(found: Found, study: Study) -> str:
     """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
     they chose it."""
-    data, claim = study.holdout, f"shown to lose less than {study.margin:g} of {TESTED}"
-    if data is None:
+    chosen, whole = found.chosen, found.intact.held_out
+    claim = f"shown to lose less than {study.margin:g} of {TESTED}"
+    if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
-    elif data.ranked_queries < MIN_TESTED:
+    elif (ranked := len(whole.ranked_queries)) < MIN_TESTED:
         claim += (
-            f" (too few queries: {data.ranked_queries} of the {len(data.queries)} held-out queries have "
-            f"titles of different grades, and the test needs {MIN_TESTED})"
+            f" (too few queries: {ranked} of the {whole.queries} held-out queries have titles of different "
+            f"grades, and the test needs {MIN_TESTED})"
         )
     else:
-        claim += f" on {len(data.queries)} held-out queries"
+        claim += f" on {whole.queries} held-out queries"
     if chosen is None or chosen.pace is None:
         return f"Nothing is chosen, because no network is {claim}."
     config, mask = study.classifier.config, chosen.mask

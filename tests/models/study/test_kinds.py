@@ -98,7 +98,8 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     rng = np.random.default_rng(0)
-    resamples = Resamples(judged(queries=40), 50, 0)
+    whole = Evaluation([f"q{i}" for i in range(40)], [0, 1] * 20, np.full((40, 2), 0.5))
+    resamples = Resamples(whole, 50, 0)
     weights = np.ones((51, 20))
     spread = rng.normal(0, 0.1, 20)
     changes = [Draws(np.full(51, change), np.zeros(resamples.counts.shape[1])) for change in spread]

@@ -54,11 +54,10 @@ def test_many_queries_are_drawn_in_groups_with_the_same_spread(monkeypatch: pyte
     data = judged(queries=300)
     errors = []
     for clusters in (1000, 60):
-        monkeypatch.setattr(statistics, "CLUSTERS", clusters)
         monkeypatch.setattr(evaluation, "CLUSTERS", clusters)
-        resamples = Resamples(data, 10, 0)
+        resamples = Resamples(graded(data, 0), 10, 0)
         assert resamples.counts.shape[1] == min(clusters, 300)
-        errors.append(resamples.estimate(resamples.draws(graded(data, 0))["accuracy"]).error)
+        errors.append(resamples.estimate(resamples.intact["accuracy"]).error)
     assert errors[1] == pytest.approx(errors[0], rel=0.3)
 
 
@@ -104,8 +103,7 @@ def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, 
         grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
         return Evaluation([pair.query for pair in pairs], data.grade.tolist(), 0.05 + 0.75 * np.eye(5)[grade])
 
-    resamples = Resamples(data, 500, 0)
-    by_metric = compare(resamples, resamples.draws(spoilt(1)), spoilt(seed), margin)
+    by_metric = compare(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
 
     assert [verdict.passed for verdict in fixed_sequence([by_metric], margin)] == [passed]
     loss = by_metric["qwk"]
