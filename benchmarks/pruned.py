@@ -98,8 +98,7 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     def evaluation(servable: Servable) -> Evaluation:
         clf, mask = servable
-        queries = [query for query, _ in judged.pairs]
-        return Evaluation(queries, judged.grade.tolist(), clf.score(judged.pairs, mask).probabilities)
+        return Evaluation(judged.labelled, clf.score(judged.pairs, mask).probabilities)
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {

@@ -119,7 +119,7 @@ def grade(
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
-    from models.quality.evaluation import evaluation_of
+    from models.quality.evaluation import Evaluation
 
     sides: list[Side] = []
     for path, of_model in zip(paths, masks, strict=True):
@@ -127,7 +127,7 @@ def grade(
         name = str(path) if clf.name in {side.model for side in sides} else clf.name
         for value, mask in of_model.items():
             scores = scored(clf, texts, None if mask.is_none else mask)
-            evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
+            evaluation = Evaluation(pairs, scores.probabilities, scores.raw_score)
             shown = (name if len(paths) > 1 else "full") + ("" if value == "none" else f" {value}")
             sides.append(Side(shown, name, "full", mask.spec, evaluation))
     return options.Sides(sides, pairs, labels[0], {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.quality.bootstrap import resample
-from models.quality.evaluation import Evaluation, changes_of, evaluation_of, intervals, intervals_of
+from models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
 
@@ -50,7 +50,7 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
     no_grades = np.full((len(pairs), first.grades), 1 / first.grades)
     for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
         ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        drawn = evaluation_of(pairs, no_grades, ranking).draws(counts)
+        drawn = Evaluation(pairs, no_grades, ranking).draws(counts)
         metrics, change = intervals_of(drawn, counts), changes_of(drawn, draws[sides[0].name], counts)
         baselines[name] = {
             "metrics": {metric: metrics[metric] for metric in RANKING},
@@ -116,7 +116,7 @@ def agreement(
     distance = np.abs(first.probabilities - second.probabilities)
     before, after, change = {}, {}, {}
     if labelled is not None:
-        one, other = (evaluation_of(labelled, side.probabilities, side.raw_score) for side in (first, second))
+        one, other = (Evaluation(labelled, side.probabilities, side.raw_score) for side in (first, second))
         before, after, change = one.metrics(), other.metrics(), intervals(other, one)
     return {
         "pairs": len(distance),

@@ -37,7 +37,7 @@ _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 class Evaluation:
     """Graded predictions beside the truth.
 
-    queries: of each of n pairs; truth: (n,) grades from 0; probabilities: (n, grades), rows sum to 1.
+    pairs: n, with their true grades. probabilities: (n, grades), rows sum to 1.
     ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: the mean grade under the
         probabilities, `expected`. (Float32 probabilities round to 1 and 0.)
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
@@ -45,16 +45,15 @@ class Evaluation:
 
     def __init__(
         self,
-        queries: Sequence[str],
-        truth: Sequence[int],
+        pairs: Sequence[LabelledPair],
         probabilities: NDArray[np.floating],
         ranking: NDArray[np.floating] | None = None,
     ) -> None:
-        self.truth: Ints = np.asarray(truth, np.int64)
+        self.truth: Ints = np.array([pair.grade for pair in pairs], np.int64)
         self.probabilities: Floats = np.asarray(probabilities, np.float64)
         self.grades = self.probabilities.shape[1]
         numbers: dict[str, int] = {}
-        self.query_of: Ints = np.array([numbers.setdefault(query, len(numbers)) for query in queries])
+        self.query_of: Ints = np.array([numbers.setdefault(pair.query, len(numbers)) for pair in pairs])
         self.queries = len(numbers)
         self.clusters = min(self.queries, CLUSTERS)
         self._cluster_of = self.query_of % self.clusters
@@ -185,18 +184,6 @@ class Evaluation:
                 ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
             found.append((weights * left * right).sum(1) / total[:, 0])
         return np.concatenate(found)
-
-
-def evaluation_of(
-    pairs: Sequence[LabelledPair],
-    probabilities: NDArray[np.floating],
-    ranking: NDArray[np.floating] | None = None,
-) -> Evaluation:
-    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades.
-
-    ranking: (n,), what the titles are ranked by; default: the expected grades.
-    """
-    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities, ranking)
 
 
 def intervals(

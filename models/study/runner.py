@@ -107,8 +107,8 @@ class Runner:
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
-        scores, queries = self.classifier.scores(logits), [query for query, _ in self.data.pairs]
-        return Evaluation(queries, self.data.grade.tolist(), scores.probabilities, ranking=scores.raw_score)
+        scores = self.classifier.scores(logits)
+        return Evaluation(self.data.labelled, scores.probabilities, scores.raw_score)
 
     def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""

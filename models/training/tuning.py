@@ -30,7 +30,7 @@ from models.compress.prune import write_checkpoint
 from models.device import resolve_device
 from models.files import write_whole
 from models.learner import Learner
-from models.quality.evaluation import evaluation_of, intervals
+from models.quality.evaluation import Evaluation, intervals
 from models.quality.labelled import LabelledPair
 from models.training.job import MARK, Job, Options, prepare
 from models.training.loop import (
@@ -156,7 +156,7 @@ def standing(
 ) -> dict[str, float]:
     """Return the metrics of models.quality.evaluation and the loss on the validation pairs, and log them."""
     logits = logits_of(model, tokenizer, validation)
-    metrics = evaluation_of(validation, softmax(logits, axis=1)).metrics()
+    metrics = Evaluation(validation, softmax(logits, axis=1)).metrics()
     metrics["loss"] = loss_on(logits, validation)
     figures = (metrics[name] for name in ("loss", "qwk", "spearman", "ndcg10"))
     log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, *figures)
@@ -232,7 +232,7 @@ def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str,
     ours = {name: value for name, value in ours.items() if name != "label_order"}
     write_learner(draft, model, job.base, headroom={**ours, "temperature": temperature})
     scores = Classifier.load(draft, options.device).score([(pair.query, pair.title) for pair in validation])
-    evaluation = evaluation_of(validation, scores.probabilities)
+    evaluation = Evaluation(validation, scores.probabilities)
     metrics = {
         "schema": 1,
         "validation": evaluation.metrics(),

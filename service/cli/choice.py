@@ -171,7 +171,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
     """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
     from models.quality.comparison import Side
-    from models.quality.evaluation import evaluation_of
+    from models.quality.evaluation import Evaluation
     from service.scoring.offline import score
 
     with counted("pairs", len(pairs)) as advance:
@@ -181,5 +181,5 @@ def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side,
     spec = name if stages else variant.mask.spec
     model = variant.classifier.name
     scores = scored.scores
-    evaluation = evaluation_of(pairs, scores.probabilities, scores.raw_score)
+    evaluation = Evaluation(pairs, scores.probabilities, scores.raw_score)
     return Side(name, model, name, spec, evaluation), stages

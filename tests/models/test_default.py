@@ -49,11 +49,10 @@ def test_the_smaller_networks_lose_what_the_documentation_says(clf: Classifier) 
     whole = read_labelled(SAMPLES / "test.jsonl.gz", grades=5)
     some = set(list(dict.fromkeys(pair.query for pair in whole))[::3])
     sample = [pair for pair in whole if pair.query in some]
-    queries, grades = [pair.query for pair in sample], [pair.grade for pair in sample]
     pairs = [(pair.query, pair.title) for pair in sample]
 
     def qwk(model: Classifier) -> float:
-        return Evaluation(queries, grades, model.score(pairs).probabilities).metrics()["qwk"]
+        return Evaluation(sample, model.score(pairs).probabilities).metrics()["qwk"]
 
     intact = qwk(clf)
     for name, loss, error in (("fast", -0.012, 0.014), ("rough", -0.070, 0.038)):  # of so few queries
@@ -106,9 +105,7 @@ def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifie
 
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
-    evaluation = Evaluation(
-        [pair.query for pair in sample], [pair.grade for pair in sample], scores.probabilities
-    )
+    evaluation = Evaluation(sample, scores.probabilities)
 
     assert set(scores.grade) == {0, 1, 2, 3, 4}
     assert evaluation.metrics()["ndcg10"] > evaluation.random_order_ndcg10() + 0.02

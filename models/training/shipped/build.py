@@ -28,7 +28,7 @@ from models.checkpoint.config import read_config
 from models.checkpoint.shapes import POSITIONS
 from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.learner import Learner
-from models.quality.evaluation import evaluation_of
+from models.quality.evaluation import Evaluation
 from models.training.job import GRADES
 from models.training.loop import Batch, Progress, Schedule, logits_of, ordinal_loss, ranking_loss, train
 from models.training.shipped.base import MAX_TOKENS, make_base
@@ -133,7 +133,7 @@ def build(
     for name, folds in FOLDS.items():
         rows = read_judged(data, folds)
         products = [rows[index] for index in source_groups(rows)["products"]]
-        metrics[name] = evaluation_of(products, probabilities(products)).metrics()
+        metrics[name] = Evaluation(products, probabilities(products)).metrics()
     metrics["recipe"] = {"trainings": [asdict(each) for each in trainings], "judged_shares": shares}
     metrics["progress"] = [asdict(phase) for phase in progress]
     metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}

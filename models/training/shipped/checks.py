@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.quality.comparison import Side, compare
-from models.quality.evaluation import evaluation_of
+from models.quality.evaluation import Evaluation
 from models.training.shipped.mixture import FOLDS, Judged, read_judged, source_groups
 from models.training.shipped.typed import nonsense
 
@@ -129,7 +129,7 @@ def ranking_answers(
     answers = []
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
-        evaluation = evaluation_of(rows, probabilities[indices])
+        evaluation = Evaluation(rows, probabilities[indices])
         found = compare([Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples)
         own = found["sides"][0]["metrics"]
         for baseline, of_baseline in found["baselines"].items():

@@ -9,6 +9,7 @@ from sklearn.metrics import confusion_matrix
 
 from models import Classifier, HeadMask
 from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
 
@@ -32,12 +33,13 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     options = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "200", *DEVICE)
     report = orjson.loads(run("evaluate", *options, "--mask", "0-1.*", "--json").out)
 
-    queries, titles, grades = zip(*ROWS, strict=True)
+    queries, titles, _ = zip(*ROWS, strict=True)
+    judged = [LabelledPair(*row) for row in ROWS]
     expected, sides = {}, {side["head_mask"]: side["metrics"] for side in report["sides"]}
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = Evaluation(queries, grades, scores.probabilities).metrics()
+        expected[spec] = Evaluation(judged, scores.probabilities).metrics()
         found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
@@ -128,14 +130,13 @@ def test_a_cascade_beside_its_last_stage(
     assert list(metrics) == ["full", "both"]
     assert report["stages"] == {"small": 36, "full": 12}
 
-    queries, titles, grades = zip(*rows, strict=True)
-    pairs = list(zip(queries, titles, strict=True))
+    pairs = [row[:2] for row in rows]
     small = clf.score(pairs, HeadMask.parse("0-1.*", layers=3, heads=4))
     full = clf.score(pairs)
     kept = [start + int(np.argmax(small.score[start : start + 4])) for start in range(0, 48, 4)]
     probabilities, order = small.probabilities.copy(), small.score.astype(float)
     probabilities[kept], order[kept] = full.probabilities[kept], 2.0  # before all that were left behind
-    expected = Evaluation(queries, grades, probabilities, ranking=order).metrics()
+    expected = Evaluation([LabelledPair(*row) for row in rows], probabilities, order).metrics()
     found = {name: metric["value"] for name, metric in metrics["both"].items()}
     for name in ("accuracy", "qwk", "ndcg10"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
@@ -165,5 +166,5 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     pairs = [row[:2] for row in rows]
     for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = Evaluation([row[0] for row in rows], [row[2] for row in rows], scores.probabilities)
+        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from models import Classifier
 from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
 
@@ -47,14 +48,12 @@ def test_the_loss_that_is_printed_is_the_loss(
     report = json.loads(output.out)
 
     rows = [json.loads(line) for line in judged.read_text().splitlines()]
-    pairs = [(row["query"], row["title"]) for row in rows]
+    pairs, labelled = [(row["query"], row["title"]) for row in rows], [LabelledPair(**row) for row in rows]
     exact = clf.score(pairs)
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]
     for side, scores in (("before", exact), ("after", int8)):
-        evaluation = Evaluation(
-            [row["query"] for row in rows], [row["grade"] for row in rows], scores.probabilities
-        )
+        evaluation = Evaluation(labelled, scores.probabilities)
         for name in ("qwk", "ndcg10", "accuracy"):
             assert found[side][name] == pytest.approx(evaluation.metrics()[name], abs=1e-6)
     assert found["change"]["qwk"]["value"] == pytest.approx(found["after"]["qwk"] - found["before"]["qwk"])

@@ -1,11 +1,13 @@
 """Metrics against scikit-learn and scipy, and intervals that cover what they should."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
@@ -13,6 +15,7 @@ from models.classifier import Scores
 from models.quality import metrics
 from models.quality.bootstrap import MIN_QUERIES
 from models.quality.evaluation import Evaluation, intervals, resample
+from models.quality.labelled import LabelledPair
 
 
 def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> Evaluation:
@@ -20,8 +23,11 @@ def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int =
     names = [f"q{i}" for i in rng.integers(0, queries, queries * each)]
     truth = rng.integers(0, grades, len(names))
     logits = rng.normal(size=(len(names), grades)) + 1.5 * np.eye(grades)[truth]
-    powers = np.exp(logits)
-    return Evaluation(names, truth.tolist(), powers / powers.sum(1, keepdims=True))
+    return Evaluation(judged(names, truth.tolist()), softmax(logits, axis=1))
+
+
+def judged(queries: Iterable[str], grades: Iterable[int]) -> list[LabelledPair]:
+    return [LabelledPair(query, "title", grade) for query, grade in zip(queries, grades, strict=True)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -55,7 +61,8 @@ def test_a_resample_is_the_metric_of_the_resampled_pairs(seed: int) -> None:
         (f"{query}/{copy}", row) for query, copy in drawn for row in np.flatnonzero(one.query_of == query)
     ]
     names, chosen = zip(*rows, strict=True)
-    expected = Evaluation(names, one.truth[list(chosen)].tolist(), one.probabilities[list(chosen)]).metrics()
+    pairs = judged(names, one.truth[list(chosen)].tolist())
+    expected = Evaluation(pairs, one.probabilities[list(chosen)]).metrics()
 
     found = one.resampled(counts)
 
@@ -73,7 +80,7 @@ def test_a_grade_that_never_occurs_gives_numbers_not_nan() -> None:
 
 def test_ndcg_by_hand() -> None:
     probabilities = np.array([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]])
-    evaluation = Evaluation(["a", "a", "a", "alone"], [0, 1, 1, 1], probabilities)
+    evaluation = Evaluation(judged(["a", "a", "a", "alone"], [0, 1, 1, 1]), probabilities)
     # Order of "a": grades 0, 1, 1; the ideal is 1, 1, 0. "alone" has nothing to rank.
     expected = (1 / math.log2(3) + 1 / 2) / (1 + 1 / math.log2(3))
     assert evaluation.metrics()["ndcg10"] == pytest.approx(expected)
@@ -87,7 +94,7 @@ def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(
     probabilities = np.random.default_rng(0).random((40, 5))
     probabilities[:] = probabilities[0] if same else probabilities
     probabilities /= probabilities.sum(1, keepdims=True)
-    evaluation = Evaluation([f"q{i // 2}" for i in range(40)], truth, probabilities)
+    evaluation = Evaluation(judged([f"q{i // 2}" for i in range(40)], truth), probabilities)
     found = intervals(evaluation, resamples=50)
     change = intervals(evaluation, evaluation, resamples=50)
     assert np.isnan(found["ndcg10"].value) == (len(set(truth)) == 1)
@@ -104,7 +111,7 @@ def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
     names = [f"q{query}" for query in range(queries) for _ in range(4)]
     truth = [grade if query < ranked else 2 for query in range(queries) for grade in (0, 1, 2, 4)]
     one, other = (
-        Evaluation(names, truth, probabilities / probabilities.sum(1, keepdims=True))
+        Evaluation(judged(names, truth), probabilities / probabilities.sum(1, keepdims=True))
         for probabilities in rng.random((2, len(names), 5))
     )
     for found in (intervals(one, resamples=100), intervals(other, one, resamples=100)):
@@ -120,9 +127,8 @@ def test_the_interval_of_a_difference_is_paired() -> None:
     first = random_evaluation(3, queries=40)
     # The same predictions, a little less sure of themselves: almost nothing changes, whatever the queries.
     softened = first.probabilities**0.99
-    second = Evaluation(
-        first.query_of.astype(str).tolist(), first.truth.tolist(), softened / softened.sum(1, keepdims=True)
-    )
+    pairs = judged(first.query_of.astype(str).tolist(), first.truth.tolist())
+    second = Evaluation(pairs, softened / softened.sum(1, keepdims=True))
 
     change = intervals(second, first, resamples=300)
 
@@ -135,7 +141,7 @@ def test_the_interval_of_a_difference_is_paired() -> None:
 def test_titles_that_a_model_is_sure_of_are_ranked_by_how_sure_it_is() -> None:
     scores = Scores.from_logits(np.array([[0, 0, top] for top in (20, 40, 22)], np.float32))
     assert (scores.score == 1).all()
-    evaluation = Evaluation(["q"] * 3, [0, 2, 1], scores.probabilities, ranking=scores.raw_score)
+    evaluation = Evaluation(judged("qqq", [0, 2, 1]), scores.probabilities, scores.raw_score)
     assert evaluation.metrics()["ndcg10"] == 1
 
 
@@ -147,7 +153,7 @@ def test_a_grade_at_half_of_its_share_is_seen() -> None:
     truth = rng.choice(5, n, p=[0.1, 0.1, 0.2, 0.12, 0.48])
     probabilities = np.tile([0.19, 0.19, 0.2, 0.19, 0.23], (n, 1))
     probabilities[:, 2], probabilities[:, 4] = 0.23, 0.2
-    evaluation = Evaluation([f"q{i}" for i in range(n)], truth.tolist(), probabilities)
+    evaluation = Evaluation(judged([f"q{i}" for i in range(n)], truth.tolist()), probabilities)
     found = evaluation.calibration
 
     assert evaluation.metrics()["ece"] < 0.05

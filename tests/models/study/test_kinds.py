@@ -46,12 +46,11 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
         assert set(rows[head]["delta"].values()) == {0.0}
         assert rows[head]["p_adjusted"] == 1
         assert rows[head]["interval"]["qwk"] == [0, 0]
-    names = [query for query, _ in asked.data.pairs]
 
     def alone(spec: str) -> dict[str, float]:
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = asked.classifier.score(asked.data.pairs, mask)
-        return Evaluation(names, asked.data.grade.tolist(), scores.probabilities).metrics()
+        return Evaluation(asked.data.labelled, scores.probabilities).metrics()
 
     for layer, head in ((0, 0), (2, 1)):
         row = rows[layer, head]
@@ -98,7 +97,7 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     rng = np.random.default_rng(0)
-    whole = Evaluation([f"q{i}" for i in range(40)], [0, 1] * 20, np.full((40, 2), 0.5))
+    whole = Evaluation([LabelledPair(f"q{i}", "", i % 2) for i in range(40)], np.full((40, 2), 0.5))
     resamples = Resamples(whole, 50, 0)
     weights = np.ones((51, 20))
     spread = rng.normal(0, 0.1, 20)
