@@ -53,12 +53,8 @@ class Progress(Protocol):
         """Count steps of the current stage as done."""
 
 
-class Silent:
+class Silent(Progress):
     """Ignores all progress."""
-
-    def start(self, what: str, total: int) -> None: ...
-
-    def advance(self, steps: int = 1) -> None: ...
 
 
 @dataclass(eq=False)

@@ -206,8 +206,14 @@ class Verdict:
 def compare(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
     after = resamples.draws(masked)
-    changes = {name: resamples.estimate(after[name] - resamples.intact[name]) for name in TESTED_METRICS}
-    return {name: _loss(change, margin, resamples.queries) for name, change in changes.items()}
+    losses = {}
+    for metric in TESTED_METRICS:
+        change = resamples.estimate(after[metric] - resamples.intact[metric])
+        bound = change.bounds(ERROR_RATE).low
+        reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
+        needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
+        losses[metric] = Loss(change.value, bound, needed)
+    return losses
 
 
 def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
@@ -223,11 +229,3 @@ def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Ver
         passed = tested and all(loss.bound > -margin for loss in by_metric.values())
         verdicts.append(Verdict(passed, by_metric, tested))
     return verdicts
-
-
-def _loss(change: Estimate, margin: float, queries: int) -> Loss:
-    bound = change.bounds(ERROR_RATE).low
-    if not math.isfinite(bound):
-        return Loss(change.value, -math.inf, None)  # too few queries
-    reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
-    return Loss(change.value, bound, math.ceil(queries * reach**2))

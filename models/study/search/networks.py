@@ -195,12 +195,16 @@ def _kept(
     config: ModelConfig, heads: int | None = None, units: int | None = None, only: int | None = None
 ) -> HeadMask:
     """Return the mask that keeps so many heads and units of each layer, or of one; one head always stays."""
-    matrix = whole_mask(config).matrix.copy()
-    off = np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    matrix, units_off = nothing_off(config)
     for layer, held in enumerate(config.kept_heads):
         if only in (None, layer):
             if heads is not None:
                 matrix[layer, list(held[heads or (layer == 0 and only is None) :])] = 0
             if units is not None:
-                off[layer, units : config.widths[layer]] = True
-    return HeadMask(matrix, units_off=off)
+                units_off[layer, units : config.widths[layer]] = True
+    return HeadMask(matrix, units_off=units_off)
+
+
+def nothing_off(config: ModelConfig) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the heads' weights and the units that are off, of a mask that keeps everything."""
+    return whole_mask(config).matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)

@@ -30,7 +30,7 @@ from models.compress.prune import whole
 from models.masks.head_mask import HeadMask
 from models.network import Network
 from models.selection import Chosen
-from models.study.search.networks import Times
+from models.study.search.networks import Times, nothing_off
 from models.study.study import Heads
 
 LEAST_COST, TOLERANCE = 1e-6, 1e-9
@@ -59,19 +59,14 @@ def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Ten
     heads: (rows, layers, heads); units: (rows, layers, widest layer's units), rows being those of the pack.
     Returns (rows of the pack, labels), least relevant first.
     """
-    config, x = network.config, network.embed(batch)
+    config, selection = network.config, []
     for number, layer in enumerate(network.layers):
-        if layer is network.layers[-1]:
-            batch = replace(batch, read=network.reads)
+        leaving = replace(batch, read=network.reads) if layer is network.layers[-1] else batch
+        of_heads = heads[:, number, list(config.kept_heads[number])]
         of_units = units[:, number, : config.widths[number]]
-        chosen = Chosen(
-            layer.heads,
-            layer.units,
-            heads[:, number, list(config.kept_heads[number])],
-            unit_weights=F.embedding(batch.leaving(batch.row_of_token), of_units),
-        )
-        x = network.layer_output(layer, x, batch, chosen)
-    return network.classify(network.pool(x, batch))[:, list(config.label_order)]
+        unit_weights = F.embedding(leaving.leaving(batch.row_of_token), of_units)
+        selection.append(Chosen(layer.heads, layer.units, of_heads, unit_weights))
+    return network.logits(batch, selection)[:, list(config.label_order)]
 
 
 def gradients(
@@ -209,7 +204,7 @@ class Planner:
         chosen = cheapest(options, seconds - self.times.other)
         if chosen is None:
             return None
-        matrix, units_off = _nothing_off(self.config)
+        matrix, units_off = nothing_off(self.config)
         for layer, heads, units in zip(layers, chosen[::2], chosen[1::2], strict=True):
             held, order = self.config.kept_heads[layer], self.units[layer].order
             gone = self.heads[layer].order[: len(held) - heads.kept]
@@ -249,15 +244,10 @@ class Planner:
 def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:
     """Return a mask that keeps as many heads and units of each layer, drawn at random."""
     rng = np.random.default_rng([seed, 10])
-    matrix, units_off = _nothing_off(config)
+    matrix, units_off = nothing_off(config)
     heads, units = config.heads_kept(mask), config.units_kept(mask)
     for layer in mask.layers_kept:
         held = config.kept_heads[layer]
         matrix[layer, rng.permutation(held)[len(heads[layer]) :]] = 0
         units_off[layer, rng.permutation(config.widths[layer])[len(units[layer]) :]] = True
     return HeadMask(matrix, mask.skipped, units_off)
-
-
-def _nothing_off(config: ModelConfig) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the heads' weights and the units that are off, of a mask that keeps everything."""
-    return whole(config).matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)

@@ -1,6 +1,7 @@
 """The report of `search`: verdict, picture, tables, JSON and the mask's file."""
 
 import json
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -169,9 +170,8 @@ def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
         "speed": one.pace,
         **_named(one.quality),
     }
-    if one.held_out is not None and (verdict := one.verdict) is not None:
-        judged = {"passed": verdict.passed, "loss": verdict.loss, "tested": verdict.tested}
-        content["holdout"] = {**_named(one.held_out), **judged}
+    if one.held_out is not None and one.verdict is not None:
+        content["holdout"] = _named(one.held_out) | asdict(one.verdict)
     return content
 
 
