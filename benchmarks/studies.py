@@ -30,15 +30,15 @@ def measure(rounds: int, model: Path | None = None, pairs: int = 256) -> Report:
     shape = (classifier.num_layers, classifier.num_heads)
     masks = 1 - np.eye(shape[0] * shape[1], dtype=np.float32).reshape(-1, *shape)  # mask i: head i off
     few = masks[::TAKEN]
-    runner = Runner(classifier, data)
+    runner = Runner(classifier)
 
     def separate() -> np.ndarray:
         return np.stack([classifier.score(data.pairs, HeadMask(mask)).logits for mask in few])
 
-    seconds = alternate({ONE_PASS: lambda: runner.logits(list(masks)), SEPARATE: separate}, rounds)
+    seconds = alternate({ONE_PASS: lambda: runner.logits(data, list(masks)), SEPARATE: separate}, rounds)
     seconds[SEPARATE] = [value * len(masks) / len(few) for value in seconds[SEPARATE]]
     share = ratio(seconds, SEPARATE, ONE_PASS)
-    apart = float(np.abs(runner.logits(list(few)) - separate()).max())
+    apart = float(np.abs(runner.logits(data, list(few)) - separate()).max())
     return Report(
         f"the shipped model, {len(data)} pairs under {len(masks)} masks, each with one head "
         f"off; of the separate evaluations every {TAKEN}th was run, times {TAKEN}.",

@@ -103,14 +103,12 @@ def command(
         for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
     ]
     with contextlib.closing(Stages()) as progress:
-        runners = [Runner(clf, one, out / "cache", identity, progress) for one in judged]
         study = Study(
             classifier=clf,
             data=judged[0],
-            runner=runners[0],
+            runner=Runner(clf, out / "cache", identity, progress),
             out=out,
             holdout=judged[1] if holdout else None,
-            holdout_runner=runners[1] if holdout else None,
             seed=seed,
             margin=margin,
             model=model,

@@ -56,11 +56,12 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     grid = [(k / steps, seed) for k in range(steps + 1) for seed in seeds]
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
-    logits = study.runner.logits([mask.matrix for mask in masks], f"random heads of layers {name}")
+    matrices = [mask.matrix for mask in masks]
+    logits = study.runner.logits(study.data, matrices, f"random heads of layers {name}")
     base, draws, rows = resamples.intact, [], []
     study.progress.start(f"bands of layers {name}", len(grid))
     for (fraction, seed), mask, of_mask in zip(grid, masks, logits, strict=True):
-        after = resamples.draws(study.runner.evaluation(of_mask))
+        after = resamples.draws(study.runner.evaluation(study.data, of_mask))
         values = {metric: float(after[metric].values[0]) for metric in METRICS}
         place = {"layers": name, "fraction": fraction, "seed": seed, "heads_on": mask.heads_on}
         rows.append(place | values)
@@ -82,7 +83,7 @@ def run(study: Study) -> Result:
     """Switch heads off at random, more and more of them, over all layers and, if there is more than one, over
     the lower and the upper half."""
     depth, draws, margin = study.shape[0], study.effort.draws, study.margin
-    (whole,) = study.runner.evaluate([study.without(())], "whole model")
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "whole model")
     resamples = Resamples(whole, min(study.effort.resamples, RESAMPLES), study.seed)
     rng = np.random.default_rng([study.seed, 2])
     weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)

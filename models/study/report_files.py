@@ -25,7 +25,7 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 def write(study: Study, result: Result) -> dict[str, Any]:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
-    whole = study.runner.evaluate([study.without(())], "baseline")[0]
+    whole = study.runner.evaluate(study.data, [study.without(())], "baseline")[0]
     baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
     content = {
         "schema": 1,

@@ -59,19 +59,18 @@ class Silent(Progress):
 
 @dataclass(eq=False)
 class Runner:
-    """Computes the logits of fixed pairs under any number of masks.
+    """Computes the logits of pairs under any number of masks.
 
     cache: the directory of the parts; None keeps none. identity: names model, device and number format; a
     part that was computed under another identity is not used.
     """
 
     classifier: Classifier
-    data: Judged
     cache: Path | None = None
     identity: str = ""
     progress: Progress = field(default_factory=Silent)
 
-    def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
+    def logits(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
 
         what: the name of this work on the progress bar. On a CPU, each core computes a part of its own: cores
@@ -80,14 +79,14 @@ class Runner:
         wanted = np.asarray(masks, np.float32)
         distinct, index_of = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
         distinct = distinct.reshape(-1, *wanted.shape[1:])  # sorted: neighbours share their first layers
-        lengths = [len(pair) for pair in self.classifier.tokenizer.encode(self.data.pairs)]
+        lengths = [len(pair) for pair in self.classifier.tokenizer.encode(data.pairs)]
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
         parts = [(rows, block) for rows in batches_by_length(lengths, BATCH_TOKENS) for block in blocks]
-        out = np.empty((len(distinct), len(self.data), len(self.classifier.config.labels)), np.float32)
-        self.progress.start(what, len(distinct) * len(self.data))
+        out = np.empty((len(distinct), len(data), len(self.classifier.config.labels)), np.float32)
+        self.progress.start(what, len(distinct) * len(data))
 
         def compute(rows: list[int], block: slice) -> int:
-            out[block, rows] = self._part(rows, distinct[block])
+            out[block, rows] = self._part([data.pairs[row] for row in rows], distinct[block])
             return len(rows) * len(distinct[block])
 
         cores = torch.get_num_threads()
@@ -101,19 +100,19 @@ class Runner:
             torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
         return out[index_of.ravel()]
 
-    def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
+    def evaluation(self, data: Judged, logits: NDArray[np.float32]) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
         scores = self.classifier.scores(logits)
-        return Evaluation(self.data.labelled, scores.probabilities, scores.raw_score)
+        return Evaluation(data.labelled, scores.probabilities, scores.raw_score)
 
-    def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
+    def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
-        return [self.evaluation(logits) for logits in self.logits(masks, what)]
+        return [self.evaluation(data, logits) for logits in self.logits(data, masks, what)]
 
-    def _part(self, rows: Sequence[int], masks: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _part(self, pairs: Sequence[tuple[str, str]], masks: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
         they are there."""
-        pairs, config = [self.data.pairs[row] for row in rows], self.classifier.config
+        config = self.classifier.config
         file = None if self.cache is None else self.cache / f"{self._key(pairs, masks)}.npy"
         if file is not None:
             with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged

@@ -109,7 +109,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effe
 
     what: the name of the masks on the progress bar.
     """
-    whole, *masked = study.runner.evaluate([study.without(()), *masks], what)
+    whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
     resamples, found = Resamples(whole, study.effort.resamples, study.seed), []
     study.progress.start(f"intervals of {what}", len(masked))
     for evaluation in masked:

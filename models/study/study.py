@@ -73,10 +73,9 @@ class Study:
 
     classifier: Classifier
     data: Judged
-    runner: Runner  # evaluates masks on `data`
+    runner: Runner  # evaluates masks
     out: Path  # the directory that the report, masks and plots are written to
     holdout: Judged | None = None
-    holdout_runner: Runner | None = None
     seed: int = 0  # of every random draw
     margin: float = 0.02  # the largest fall of accuracy, QWK or NDCG@10 (absolute) that a mask may cost
     model: str | None = None  # the checkpoint as the user named it, None for the shipped one

@@ -92,12 +92,12 @@ def test_what_a_training_saved_is_refused_by_name(tmp_path: Path, mark: Path, wr
 def test_what_a_study_cached_is_computed_again(
     clf: Classifier, tmp_path: Path, mark: Path, write: Writer
 ) -> None:
-    runner = Runner(clf, judged(), cache=tmp_path)
+    runner = Runner(clf, cache=tmp_path)
     masks = [np.ones((3, 4), np.float32)]
-    first = runner.logits(masks)
+    first = runner.logits(judged(), masks)
     (file,) = tmp_path.glob("*.npy")
     write(Evil(mark), file)
-    np.testing.assert_array_equal(runner.logits(masks), first)
+    np.testing.assert_array_equal(runner.logits(judged(), masks), first)
 
 
 def test_no_call_can_unpickle_or_evaluate_a_file() -> None:

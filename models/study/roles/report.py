@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,8 +141,8 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
         name: layer_matched(heads, study.heads, rng, study.effort.role_sets) for name, heads in sets.items()
     }
     tried = [(), *(gone for name, heads in sets.items() for gone in (heads, *random[name]))]
-    runner, what = replace(study.runner, data=data), "heads of a role off, and random ones"
-    evaluations = iter(runner.evaluate([study.without(gone) for gone in tried], what))
+    masks, what = [study.without(gone) for gone in tried], "heads of a role off, and random ones"
+    evaluations = iter(study.runner.evaluate(data, masks, what))
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
     comparisons = {}
     for name, heads in sets.items():

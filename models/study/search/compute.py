@@ -60,10 +60,10 @@ def measure(study: Study) -> Found:
     chosen: Candidate | None = None
     tried = [intact, *planned]
     masks = [one.mask for one in tried]
-    for one, quality in zip(tried, networks.evaluate(masks, study.runner, "search data"), strict=True):
+    for one, quality in zip(tried, networks.evaluate(study.data, masks, "search data"), strict=True):
         one.quality = quality
-    if study.holdout is not None and study.holdout_runner is not None:
-        held_out = networks.evaluate(masks, study.holdout_runner, "held-out queries")
+    if study.holdout is not None:
+        held_out = networks.evaluate(study.holdout, masks, "held-out queries")
         resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
         losses = [compare(resamples, other, study.margin) for other in held_out[1:]]
         verdicts = [None, *fixed_sequence(losses, study.margin)]
@@ -79,10 +79,10 @@ def measure(study: Study) -> Found:
     if chosen is None:
         return Found(intact, planned, None, [], None)
     random = list[Evaluation]()
-    if study.holdout_runner is not None:
+    if study.holdout is not None:
         seeds = range(study.seed, study.seed + study.effort.orders)
         others = [plans.shuffled(chosen.mask, clf.config, seed) for seed in seeds]
-        random = networks.evaluate(others, study.holdout_runner, "random networks of the same layers")
+        random = networks.evaluate(study.holdout, others, "random networks of the same layers")
     recovered = recover(networks, chosen.mask, study.recover_minutes) if study.recover_minutes else None
     return Found(intact, planned, chosen, random, recovered)
 

@@ -66,13 +66,13 @@ class Networks:
         )  # fmt: skip
         return Classifier(clf.name, config, clf.tokenizer, network, {})
 
-    def evaluate(self, masks: Sequence[HeadMask], runner: Runner, what: str) -> list[Evaluation]:
-        """Return the quality under each mask on the runner's pairs. Heads alone are masked, in one pass."""
+    def evaluate(self, data: Judged, masks: Sequence[HeadMask], what: str) -> list[Evaluation]:
+        """Return the quality under each mask on some pairs. Heads alone are masked, in one pass."""
+        runner = self.study.runner
         if not any(one.structure for one in masks):
-            return runner.evaluate([one.matrix for one in masks], what)
-        return [
-            runner.evaluation(self._logits(self.smaller(one), runner.data, one.id, what)) for one in masks
-        ]
+            return runner.evaluate(data, [one.matrix for one in masks], what)
+        logits = (self._logits(self.smaller(one), data, one.id, what) for one in masks)
+        return [runner.evaluation(data, of_mask) for of_mask in logits]
 
     def divergence(self, mask: HeadMask) -> float:
         """Return the mean Kullback–Leibler divergence of the grades under a mask from the intact model's."""
@@ -109,8 +109,8 @@ class Networks:
     def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> NDArray[np.float32]:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""
         own = self.study.runner
-        runner = Runner(classifier, data, own.cache, f"{own.identity} {name}", own.progress)
-        logits: NDArray[np.float32] = runner.logits([classifier.all_heads.matrix], what)[0]
+        runner = Runner(classifier, own.cache, f"{own.identity} {name}", own.progress)
+        logits: NDArray[np.float32] = runner.logits(data, [classifier.all_heads.matrix], what)[0]
         return logits
 
 

@@ -44,4 +44,4 @@ def drawn(result: Result) -> str:
 
 def study(classifier: Classifier, out: Path, data: Judged | None = None) -> Study:
     data = data or judged()
-    return Study(classifier, data, Runner(classifier, data), out, effort=replace(QUICK, resamples=200))
+    return Study(classifier, data, Runner(classifier), out, effort=replace(QUICK, resamples=200))

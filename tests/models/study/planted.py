@@ -122,10 +122,9 @@ def planted_study(
     return Study(
         classifier,
         data,
-        Runner(classifier, data),
+        Runner(classifier),
         directory / "out",
         held_out,
-        None if held_out is None else Runner(classifier, held_out),
         model=str(directory / "model"),
         effort=replace(FULL, resamples=300),
     )

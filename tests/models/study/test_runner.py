@@ -44,15 +44,15 @@ def test_a_stopped_run_computes_only_what_is_missing(
     classifier: Classifier, parts: SimpleNamespace, tmp_path: Path
 ) -> None:
     masks = many(3, 4)
-    expected = Runner(classifier, judged()).logits(masks)
+    expected = Runner(classifier).logits(judged(), masks)
     every, parts.done, parts.most = parts.done, 0, 5
     with pytest.raises(KeyboardInterrupt):
-        Runner(classifier, judged(), cache=tmp_path).logits(masks)
+        Runner(classifier, cache=tmp_path).logits(judged(), masks)
     assert len(list(tmp_path.glob("*.npy"))) == 5 < every
 
     parts.most = every
     for _ in range(2):  # nothing is left to compute for the second one
-        assert np.array_equal(Runner(classifier, judged(), cache=tmp_path).logits(masks), expected)
+        assert np.array_equal(Runner(classifier, cache=tmp_path).logits(judged(), masks), expected)
         assert parts.done == every
 
 
@@ -60,12 +60,12 @@ def test_a_truncated_cache_file_is_computed_again(
     classifier: Classifier, parts: SimpleNamespace, tmp_path: Path
 ) -> None:
     masks = many(3, 4)
-    expected = Runner(classifier, judged(), cache=tmp_path).logits(masks)
+    expected = Runner(classifier, cache=tmp_path).logits(judged(), masks)
     broken = sorted(tmp_path.glob("*.npy"))[:2]
     broken[0].write_bytes(broken[0].read_bytes()[:-20])
     broken[1].write_bytes(b"")
     before = parts.done
-    assert np.array_equal(Runner(classifier, judged(), cache=tmp_path).logits(masks), expected)
+    assert np.array_equal(Runner(classifier, cache=tmp_path).logits(judged(), masks), expected)
     assert parts.done == before + 2
 
 
@@ -81,16 +81,16 @@ def test_cached_results_of_other_weights_or_data_are_not_used(
     assert len(set(names)) == 3
     for identity, seed in ((names[0], 0), (names[1], 0), (names[2], 0), (names[0], 1)):
         before = parts.done
-        Runner(classifier, judged(seed=seed), tmp_path / "c", identity).logits(many(3, 4))
+        Runner(classifier, tmp_path / "c", identity).logits(judged(seed=seed), many(3, 4))
         assert parts.done > before
 
 
 def test_masks_come_back_in_the_order_asked_twice_if_asked_twice(classifier: Classifier) -> None:
     masks = many(3, 4)
-    run = Runner(classifier, judged())
-    expected = run.logits(masks)
+    run = Runner(classifier)
+    expected = run.logits(judged(), masks)
     order = [5, 0, 5, 3]
-    assert np.array_equal(run.logits([masks[i] for i in order]), expected[order])
+    assert np.array_equal(run.logits(judged(), [masks[i] for i in order]), expected[order])
 
 
 def many(layers: int, heads: int) -> list[np.ndarray]:
@@ -119,14 +119,14 @@ def one_by_one(classifier: Classifier, masks: list[np.ndarray]) -> np.ndarray:
 def test_a_deterministic_model_gives_the_very_same_bits(tiny_checkpoint: Path) -> None:
     classifier = Classifier.load(tiny_checkpoint, deterministic=True)
     masks = many(3, 4)
-    assert np.array_equal(Runner(classifier, judged()).logits(masks), one_by_one(classifier, masks))
+    assert np.array_equal(Runner(classifier).logits(judged(), masks), one_by_one(classifier, masks))
 
 
 def test_single_precision_gives_the_same_logits(tiny_checkpoint: Path) -> None:
     classifier = Classifier.load(tiny_checkpoint, dtype="float32")
     masks = many(3, 4)
     expected = one_by_one(classifier, masks)
-    assert Runner(classifier, judged()).logits(masks) == pytest.approx(expected, abs=1e-4)
+    assert Runner(classifier).logits(judged(), masks) == pytest.approx(expected, abs=1e-4)
 
 
 def test_bfloat16_stays_as_near_to_single_precision_as_separate_passes(tiny_checkpoint: Path) -> None:
@@ -134,7 +134,7 @@ def test_bfloat16_stays_as_near_to_single_precision_as_separate_passes(tiny_chec
     exact = one_by_one(Classifier.load(tiny_checkpoint, dtype="float32"), masks)
     classifier = Classifier.load(tiny_checkpoint, dtype="bfloat16")
     allowed = 2 * np.abs(one_by_one(classifier, masks) - exact).max() + 1e-3
-    assert np.abs(Runner(classifier, judged()).logits(masks) - exact).max() <= allowed
+    assert np.abs(Runner(classifier).logits(judged(), masks) - exact).max() <= allowed
 
 
 def test_masks_of_a_pruned_checkpoint_keep_the_old_numbers(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ def test_masks_of_a_pruned_checkpoint_keep_the_old_numbers(tiny_checkpoint: Path
     pruned = Classifier.load(tmp_path / "pruned", dtype="float32")
     masks = many(3, 4)
     expected = one_by_one(whole, [mask * gone.matrix for mask in masks])
-    assert Runner(pruned, judged()).logits(masks) == pytest.approx(expected, abs=1e-4)
+    assert Runner(pruned).logits(judged(), masks) == pytest.approx(expected, abs=1e-4)

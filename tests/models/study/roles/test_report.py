@@ -152,9 +152,7 @@ def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) ->
         ],
         "words of one piece",
     )
-    constant = replace(
-        planted, classifier=classifier, data=data, runner=Runner(classifier, data), effort=QUICK
-    )
+    constant = replace(planted, classifier=classifier, data=data, runner=Runner(classifier), effort=QUICK)
     found = kinds.run("roles", constant)
     rows = [row for section in found.sections for table in section.tables for row in table.rows]
     report = " ".join(finding.ours for finding in found.findings)

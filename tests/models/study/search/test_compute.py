@@ -10,7 +10,6 @@ from models import HeadMask
 from models.checkpoint.config import read_config, read_stored_masks
 from models.study.pairs import Judged
 from models.study.result import Result
-from models.study.runner import Runner
 from models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study
@@ -85,11 +84,8 @@ def test_with_few_ranked_queries_a_search_chooses_nothing_and_says_why(
 ) -> None:
     study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
     held_out = Judged(planted_pairs(queries, titles, seed=1), "few")
-    runner = Runner(study.classifier, held_out)
 
-    result = reported(
-        "search", dataclasses.replace(study, holdout=held_out, holdout_runner=runner, effort=QUICK)
-    )
+    result = reported("search", dataclasses.replace(study, holdout=held_out, effort=QUICK))
 
     assert result.json["chosen"] is None
     assert result.json["path"][0]["holdout"]["loss"]["ndcg10"]["queries_needed"] is None

@@ -33,7 +33,7 @@ def study(tmp_path: Path) -> Study:
     (tmp_path / "config.json").write_text(json.dumps(config))
     classifier = Classifier.load(tmp_path, "cpu", "float32")
     data = judged(queries=21)
-    return Study(classifier, data, Runner(classifier, data), tmp_path / "out", model=str(tmp_path))
+    return Study(classifier, data, Runner(classifier), tmp_path / "out", model=str(tmp_path))
 
 
 def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
