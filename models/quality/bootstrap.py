@@ -79,7 +79,7 @@ class Estimate:
     """An estimate with its standard error and the bootstrap distribution of t, ascending.
 
     testable: False if too few queries (MIN_TESTED) stand behind it. One-sided p-values are then nan and
-    one-sided bounds infinite. `estimate` makes it.
+    one-sided bounds −inf. `estimate` makes it.
     """
 
     value: float
@@ -98,13 +98,11 @@ class Estimate:
         """Return a change and its 95 % interval: −0.031 (−0.050 to −0.012)."""
         return self.interval().text(sign=True)
 
-    def bounds(self, alpha: float) -> Interval:
-        """Return the two one-sided bounds: the truth is below `low` with the error rate alpha, and above
-        `high` too."""
+    def lower_bound(self, alpha: float) -> float:
+        """Return the one-sided lower bound: the truth is below it with the error rate alpha."""
         if not len(self.t) or not self.testable:
-            return Interval(self.value, float("-inf"), float("inf"))
-        below, above = (float(t) for t in np.quantile(self.t, [alpha, 1 - alpha]))
-        return Interval(self.value, self.value - above * self.error, self.value - below * self.error)
+            return float("-inf")
+        return self.value - float(np.quantile(self.t, 1 - alpha)) * self.error
 
     def p_above(self, bound: float) -> float:
         """Return the p-value of "the truth is at most `bound`" against "it is above"."""

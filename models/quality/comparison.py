@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.quality.bootstrap import resample
-from models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
+from models.quality.evaluation import Evaluation, changes_of, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
 
@@ -50,12 +50,10 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
     no_grades = np.full((len(pairs), first.grades), 1 / first.grades)
     for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
         ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        drawn = Evaluation(pairs, no_grades, ranking).draws(counts)
-        metrics, change = intervals_of(drawn, counts), changes_of(drawn, draws[sides[0].name], counts)
-        baselines[name] = {
-            "metrics": {metric: metrics[metric] for metric in RANKING},
-            "model_minus": {metric: change[metric] for metric in RANKING},
-        }
+        every = Evaluation(pairs, no_grades, ranking).draws(counts)
+        drawn = {metric: every[metric] for metric in RANKING}
+        minus = changes_of(drawn, draws[sides[0].name], counts)
+        baselines[name] = {"metrics": intervals_of(drawn, counts), "model_minus": minus}
     return {
         "pairs": len(pairs),
         "queries": first.queries,
@@ -117,7 +115,9 @@ def agreement(
     before, after, change = {}, {}, {}
     if labelled is not None:
         one, other = (Evaluation(labelled, side.probabilities, side.raw_score) for side in (first, second))
-        before, after, change = one.metrics(), other.metrics(), intervals(other, one)
+        counts = resample(one.clusters, 2000, 0)
+        before, after = one.metrics(), other.metrics()
+        change = changes_of(one.draws(counts), other.draws(counts), counts)
     return {
         "pairs": len(distance),
         "same_grade": float((first.grade == second.grade).mean()),

@@ -186,18 +186,10 @@ class Evaluation:
         return np.concatenate(found)
 
 
-def intervals(
-    evaluation: Evaluation, before: Evaluation | None = None, *, resamples: int = 2000, seed: int = 0
-) -> dict[str, Interval]:
-    """Return each metric, or how much higher it is than that of `before`, with its 95 % interval."""
+def intervals(evaluation: Evaluation, *, resamples: int, seed: int) -> dict[str, Interval]:
+    """Return each metric with its 95 % interval."""
     counts = resample(evaluation.clusters, resamples, seed)
-    draws = evaluation.draws(counts)
-    if before is None:
-        return intervals_of(draws, counts)
-    for one, other in ((evaluation.query_of, before.query_of), (evaluation.truth, before.truth)):
-        if not np.array_equal(one, other):
-            raise ValueError("the two evaluations are not of the same pairs")
-    return changes_of(before.draws(counts), draws, counts)
+    return intervals_of(evaluation.draws(counts), counts)
 
 
 def changes_of(

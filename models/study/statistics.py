@@ -209,7 +209,7 @@ def compare(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str
     losses = {}
     for metric in TESTED_METRICS:
         change = resamples.estimate(after[metric] - resamples.intact[metric])
-        bound = change.bounds(ERROR_RATE).low
+        bound = change.lower_bound(ERROR_RATE)
         reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
         needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
         losses[metric] = Loss(change.value, bound, needed)

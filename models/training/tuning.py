@@ -236,7 +236,7 @@ def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str,
     metrics = {
         "schema": 1,
         "validation": evaluation.metrics(),
-        "validation_intervals": intervals(evaluation, seed=options.seed),
+        "validation_intervals": intervals(evaluation, resamples=2000, seed=options.seed),
         "validation_queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
         "temperature": temperature,

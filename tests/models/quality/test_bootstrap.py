@@ -75,10 +75,10 @@ def test_an_interval_covers_the_truth_in_93_to_97_percent_of_1000_data_sets() ->
 def test_p_and_interval_tell_the_same() -> None:
     counts = resample(QUERIES, 999, 3)
     for found in change(*population(np.random.default_rng(3), QUERIES), counts):
-        interval = found.bounds(0.05)
-        assert found.p_above(interval.low - 1e-6) <= 0.055
-        assert found.p_above(interval.low + 1e-3) > 0.05
-        assert found.p_below(interval.high + 1e-6) <= 0.055
+        low, high = found.lower_bound(0.05), found.value - np.quantile(found.t, 0.05) * found.error
+        assert found.p_above(low - 1e-6) <= 0.055
+        assert found.p_above(low + 1e-3) > 0.05
+        assert found.p_below(high + 1e-6) <= 0.055
         assert found.p_above(found.value - 1) < 0.01 < 0.9 < found.p_above(found.value + 1)
 
 

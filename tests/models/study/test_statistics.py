@@ -133,5 +133,5 @@ def test_rare_large_losses_at_the_margin_pass_in_2_5_percent(queries: int, loss:
         means = counts @ change / queries
         errors = standard_errors(change - change.mean(), counts)
         found = estimate(means, errors)
-        passed += found.bounds(0.025).low > -0.02
+        passed += found.lower_bound(0.025) > -0.02
     assert passed <= 35  # 25 expected, standard deviation 5
