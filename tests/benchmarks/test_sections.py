@@ -149,6 +149,7 @@ def test_a_short_run_of_the_front_has_every_row(
     """With the network of the shared server; the front's own is below."""
     monkeypatch.setattr(front, "cores", lambda: 1)
     monkeypatch.setattr(front, "headroom", lambda *_: nullcontext(server))
+    monkeypatch.setattr(front, "CONNECTIONS", 2)  # no more than the network of a slow machine answers
     report = front.measure(1, 0.5, small_checkpoint)
     assert [row.name for row in report.rows] == [
         f"pairs/s and core of front, 1 replica(s), {kind} texts" for kind in ("known", "new")

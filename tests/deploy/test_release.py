@@ -89,8 +89,8 @@ def test_the_service_runs_in_an_empty_directory(run: Run, headroom: Path, tmp_pa
             assert len(files) >= 3
             for path in ("docs", *files):
                 assert httpx.get(f"{url}/{path}").status_code == 200, path
-            load = "load run --scenario steady --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
-            report = json.loads(run("headroom", *load.split(), url))
+            load = "load run --scenario steady --rate 2 --duration 2s --warmup 0 --max-lag 10s --slo p99=9s"
+            report = json.loads(run("headroom", *load.split(), "--json", url))
             assert report["requests"]["ok"] == report["requests"]["scheduled"] > 0
         finally:
             server.send_signal(signal.SIGTERM)

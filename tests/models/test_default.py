@@ -104,6 +104,7 @@ def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifie
 
 
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
+    sample = sample[::2]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
     evaluation = Evaluation(sample, scores.probabilities)
 
@@ -112,7 +113,9 @@ def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[
 
 
 def test_bfloat16_grades_as_float32_does(clf: Classifier, sample: list[LabelledPair]) -> None:
-    pairs = [(pair.query, pair.title) for pair in sample[:400]]
+    pairs = [
+        (pair.query, pair.title) for pair in sample[:120]
+    ]  # without the processor's own bfloat16, six a second
     exact = clf.score(pairs)
     half = Classifier.load(device="cpu", dtype="bfloat16").score(pairs)
 

@@ -26,6 +26,11 @@ async def everywhere(server: Server, data: bytes, times: int = 40) -> list[Answe
     return [await send_raw(server.port, data) for _ in range(times)]
 
 
+def grade_of(answer: Answer) -> float:
+    """Return the first pair's grade without its last bits, which depend on the pairs beside it."""
+    return round(answer.json["results"][0]["expected_grade"], 4)
+
+
 async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None:
     before = await metric(two.port, SCORED)
     answers = await everywhere(two, score(3))
@@ -150,11 +155,11 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(two: Server) -> None:
     """Else two models would answer under one version. The last test: one replica stays away."""
     await asyncio.to_thread(two.edit, {**LIVE, "masks": {"lower": "2.*", "settled": "0.0"}})
-    before = {str(answer.json["results"]) for answer in await everywhere(two, score(1))}
+    before = {grade_of(answer) for answer in await everywhere(two, score(1))}
     model = two.config.parent / "model"
     write_checkpoint(model, seed=7)
     two.replicas()[0].kill()
     line = two.wait_for_line("a replica cannot start: the files in")
     assert f"the files in {model} have changed since the service began to serve them" in line
     answers = [answer for answer in await everywhere(two, score(1)) if answer.status == 200]
-    assert {str(answer.json["results"]) for answer in answers} == before
+    assert {grade_of(answer) for answer in answers} == before
