@@ -10,6 +10,11 @@ its scales:
   LayerNorm; here LayerNorm's output is also the residual and must not change.
 - The inputs of W^O are weighted sums of V, so their scales can be folded into the rows of W^V exactly.
 - The output of the activation has one scale and one zero point; the product before it writes it quantized.
+  Often one unit of a layer is ten times as large as all others, on the first token alone, and with its range
+  the others' values would be rounded to a few steps. So such a unit gets copies, which each take a part of
+  its range: each subtracts one part more than the copy before it, and all have the same weights in the next
+  map, which adds them up (after "outlier channel splitting", Zhao et al. 2019,
+  https://arxiv.org/abs/1901.09504).
   In a gated network it has scales like the other inputs, because it is a product of two floats.
 - The share of the range to cover and the balance are those with the least squared error of the product.
 
@@ -17,9 +22,12 @@ Weights have one scale for each output row. Embeddings, LayerNorm, softmax, resi
 stay in floats.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,16 +36,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import pack
-from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, read_config, read_raw
+from models.checkpoint.config import (
+    INT8_FORMAT,
+    QUANTIZATION_CONFIG,
+    ModelConfig,
+    read_config,
+    read_raw,
+    read_stored_masks,
+)
+from models.checkpoint.fields import read_json
 from models.checkpoint.files import check_empty
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import write_checkpoint
 from models.errors import ModelError
+from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.ops.int8 import ZERO_POINT, QuantizedMap
-from models.ops.torch import FUNCTIONS, normed
+from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, normed
 
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
@@ -47,6 +64,12 @@ SEARCHED = 1_024
 
 COVERED = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Shares of the range around the midpoint that the scales may cover; values beyond are clamped."""
+
+SPLIT = (0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06)
+"""Smaller shares, with which copies of units hold the values beyond."""
+
+COPIES = 48
+"""A layer may get one copy of a unit for this many units that it has, a multiple of SIZE_MULTIPLE in all."""
 
 BALANCE = (0.0, 0.25, 0.5, 0.75, 1.0)
 """A channel's scale follows its own range (1), the inverse of its weights' range (0), or a mix: SmoothQuant's
@@ -72,24 +95,43 @@ def quantize(
     if not pairs:
         raise ModelError("calibration needs at least one pair")
     tensors = {name: tensor.clone() for name, tensor in read_tensors(source, config).items()}
-    quantized = dict(tensors)
+    quantized, units = dict(tensors), list[Tensor]()
     ends = np.cumsum([len(pair) for pair in pairs])
     with torch.inference_mode():
-        for layer in calibrate(config, tensors, pairs[: int(ends.searchsorted(TOKENS)) + 1]):
+        for layer, of_layer in calibrate(config, tensors, pairs[: int(ends.searchsorted(TOKENS)) + 1]):
             quantized.update(layer)
+            units.append(of_layer)
             advance(1)
+    masks = read_stored_masks(source, config)
     ours = (read_raw(source).get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
     fields = {"quantization_config": QUANTIZATION_CONFIG, "headroom": ours}
+    widths = tuple(map(len, units))
+    config = replace(config, intermediate_size=max(widths), widths=widths)
     config = write_checkpoint(source, target, quantized, config, **fields)
     if (source / "masks").is_dir():
         shutil.copytree(source / "masks", target / "masks")
+    for name, mask in masks.items():
+        if mask.units_off is not None:
+            file = target / "masks" / f"{name}.json"
+            stored = read_json(file) | {"mask": with_copies(mask, units).to_json()}
+            file.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
     return config
+
+
+def with_copies(mask: HeadMask, units: Sequence[Tensor]) -> HeadMask:
+    """Return a mask that has units off, and with each one its copies. units: of each layer, as in `Inner`."""
+    assert mask.units_off is not None
+    off = np.zeros((len(units), max(map(len, units))), np.bool_)
+    for layer, of_layer in enumerate(units):
+        off[layer, : len(of_layer)] = mask.units_off[layer, of_layer.numpy()]
+    return HeadMask(mask.matrix, mask.skipped, off)
 
 
 def calibrate(
     config: ModelConfig, tensors: dict[str, Tensor], pairs: Sequence[EncodedPair]
-) -> Iterator[dict[str, Tensor]]:
-    """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network."""
+) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network, and
+    its units, as in `Inner`."""
     cpu = torch.device("cpu")
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
@@ -106,7 +148,8 @@ def calibrate(
             quantized = _attention(tensors, prefix, inputs, context, config.key_heads(kept))
             x = layer.heads.output(context, x)
         inputs = normed(x, layer.feed_forward_input_norm)
-        yield quantized | _feed_forward(tensors, prefix, inputs, config)
+        feed_forward, units = _feed_forward(tensors, prefix, inputs, config)
+        yield quantized | feed_forward, units
         x = network.feed_forward(layer.units, inputs, x)
 
 
@@ -163,21 +206,25 @@ def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[
 
 def _feed_forward(
     tensors: dict[str, Tensor], prefix: str, x: Tensor, config: ModelConfig
-) -> dict[str, Tensor]:
-    """Return the tensors of a layer's feed-forward network. x: its inputs, (T, D)."""
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the tensors of a layer's feed-forward network, and its units, as in `Inner`. x: its inputs,
+    (T, D)."""
     up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
-    inner = FUNCTIONS[config.activation](F.linear(x, *_map(tensors, up)))
+    activation, sums = FUNCTIONS[config.activation], F.linear(x, *_map(tensors, up))
     if config.gated:
-        gated = inner * F.linear(x, *_map(tensors, gate))
-        return _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], gated)
+        gated = activation(sums) * F.linear(x, *_map(tensors, gate))
+        quantized = _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], gated)
+        return quantized, torch.arange(gated.shape[1])
     weight, bias = _map(tensors, down)
-    scale, zero_point = tensor_scale(inner, weight)
+    scale, zero_point, units, shifts = inner_scale(sums, activation, weight)
+    of_units, up_bias = _map(tensors, up)
+    widened = {f"{up}.weight": of_units[units], f"{up}.bias": up_bias[units] - shifts}
     return {
-        **_reading(tensors, up, [up], x),
-        **_named(down, quantized_map(weight, bias)),
+        **_reading(widened, up, [up], x),
+        **_named(down, quantized_map(weight[:, units], bias)),
         f"{down}.input_scale": torch.tensor(scale),
         f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
-    }
+    }, units
 
 
 def _reading(tensors: dict[str, Tensor], source: str, names: list[str], x: Tensor) -> dict[str, Tensor]:
@@ -238,23 +285,53 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
     return min((best * share for share in COVERED), key=error), offset
 
 
-def tensor_scale(x: Tensor, weight: Tensor) -> tuple[float, int]:
-    """Return the scale and zero point of the inputs with the least error of x·weightᵀ in 8 bits."""
-    low, high = min(float(x.min()), 0.0), max(float(x.max()), 1e-6)
-    sample = _sample(x)
-    exact = sample @ weight.T
-    rounded = quantized_map(weight, torch.zeros(len(weight)))
+class Inner(NamedTuple):
+    """How the output of an activation is quantized, and the units that have it.
 
-    def parameters(share: float) -> tuple[float, int]:
-        scale = (high * share - low) / 255
-        return scale, round(-low / scale)
+    scale, zero_point: as in `TensorScale`. units: (n,) int64, the unit of the float network that each one is,
+    or is a copy of; copies come last. shifts: (n,) float32, what each one subtracts before the activation;
+    0 but for copies.
+    """
 
-    def error(choice: tuple[float, int]) -> float:
-        scale, zero_point = choice
-        quantized = torch.round(sample / scale + zero_point).clamp_(0, 255).sub_(zero_point)
-        return _error(quantized, rounded, exact, scale)
+    scale: float
+    zero_point: int
+    units: Tensor
+    shifts: Tensor
 
-    return min(map(parameters, COVERED), key=error)
+
+def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Tensor) -> Inner:
+    """Return the quantization of activation(sums) with the least error of activation(sums)·weightᵀ in 8 bits.
+
+    sums: (T, units) float32; weight: (out, units).
+    """
+    inner, sample = activation(sums), _sample(sums)
+    low, reach, count = min(float(inner.min()), 0.0), inner.amax(0).clamp_(min=1e-6), sums.shape[1]
+    copies = count // COPIES // SIZE_MULTIPLE * SIZE_MULTIPLE
+    exact, rounded = activation(sample) @ weight.T, quantized_map(weight, torch.zeros(len(weight)))
+
+    def choices() -> Iterator[Inner]:
+        numbers, none = torch.arange(count), torch.zeros(count)
+        for share in (*COVERED, *SPLIT):
+            scale = (float(reach.max()) * share - low) / 255
+            zero_point = round(-low / scale)
+            yield Inner(scale, zero_point, numbers, none)
+            covered = (255 - zero_point) * scale
+            wanted = (reach / covered).ceil().long() - 1  # copies of each unit
+            left = copies - int(wanted.sum())
+            if copies and left >= 0:
+                wanted[reach.argmax()] += left
+                of_copies = numbers.repeat_interleave(wanted)
+                nth = torch.arange(copies) - (wanted.cumsum(0) - wanted)[of_copies] + 1
+                shifts = torch.cat([none, nth * covered])
+                yield Inner(scale, zero_point, torch.cat([numbers, of_copies]), shifts)
+
+    def error(choice: Inner) -> float:
+        scale, zero_point, units, shifts = choice
+        quantized = torch.round(activation(sample[:, units] - shifts) / scale + zero_point)
+        integers = rounded._replace(weight=rounded.weight[:, units])
+        return _error(quantized.clamp_(0, 255).sub_(zero_point), integers, exact, scale)
+
+    return min(choices(), key=error)
 
 
 def _error(quantized: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:

@@ -10,18 +10,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import gelu
 from transformers import BertForSequenceClassification
 from transformers.utils import logging
 
 from models import HeadMask, ModelError, UnsupportedCheckpoint
 from models.compress.prune import prune
-from models.compress.quantize import quantize
+from models.compress.quantize import inner_scale, quantize
 from models.ops import int8
 from models.ops.int8 import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
 
 PAIRS = random_pairs(40, seed=1)
+
+BOUND = 0.2 if input_bits() == 7 else 0.12
+"""Of `error_of`. Where inputs have 7 bits (AVX2), they are rounded to twice the steps."""
 
 
 @pytest.fixture
@@ -46,8 +50,52 @@ def test_scores_are_the_float_ones_under_any_mask(
     exact = load(tiny_checkpoint).score(PAIRS, mask)
     int8 = load(int8_checkpoint, dtype).score(PAIRS, mask)
 
-    assert error_of(int8.logits, exact.logits) < 0.12
+    assert error_of(int8.logits, exact.logits) < BOUND
     assert (int8.grade == exact.grade).mean() >= 0.9
+
+
+@pytest.fixture(scope="module")
+def outlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint in which a unit of layer 1 is sixteen times as large as the others, with a stored mask."""
+    directory = write_checkpoint(tmp_path_factory.mktemp("outlier") / "float", intermediate_size=768)
+    tensors = load_file(directory / "model.safetensors")
+    up, down = (f"bert.encoder.layer.1.{name}.dense.weight" for name in ("intermediate", "output"))
+    tensors[up][5] *= 16
+    tensors[down][:, 5] /= 16
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    (directory / "masks").mkdir()
+    (directory / "masks" / "without.json").write_text('{"mask": {"units": "1.5"}, "note": "kept"}')
+    return directory
+
+
+def test_a_unit_far_beyond_the_others_gets_copies_which_a_mask_switches_off_too(
+    outlier: Path, tmp_path: Path
+) -> None:
+    int8, whole = load(write_int8(outlier, tmp_path / "int8")), load(outlier)
+    assert int8.config.widths == (768, 784, 768)
+    assert error_of(int8.score(PAIRS).logits, whole.score(PAIRS).logits) < BOUND
+
+    mask, exact = int8.stored_masks["without"], whole.score(PAIRS, whole.stored_masks["without"])
+    assert mask.to_json()["units"].startswith("1.5,1.768-")
+    assert '"note": "kept"' in (tmp_path / "int8" / "masks" / "without.json").read_text()
+    assert error_of(int8.score(PAIRS, mask).logits, exact.logits) < BOUND
+
+
+def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sums, weight = torch.randn(200, 768, generator=generator), torch.randn(32, 768, generator=generator)
+    sums[::25, 5] = 45.0  # one unit on first tokens, as in real checkpoints
+    exact = gelu(sums) @ weight.T
+
+    def error() -> float:
+        scale, zero_point, units, shifts = inner_scale(sums, gelu, weight)
+        quantized = torch.round(gelu(sums[:, units] - shifts) / scale + zero_point).clamp(0, 255)
+        product = (quantized - zero_point) * scale @ weight[:, units].T
+        return float((product - exact).square().mean())
+
+    split = error()
+    monkeypatch.setattr("models.compress.quantize.COPIES", 10_000)
+    assert split < 0.05 * error()
 
 
 def test_the_checkpoint_is_a_quarter_of_its_float_products(
@@ -79,7 +127,7 @@ def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path
     exact = load(source).score(PAIRS).logits
     int8 = load(write_int8(source, tmp_path / "int8")).score(PAIRS).logits
 
-    assert error_of(int8, exact) < 0.12
+    assert error_of(int8, exact) < BOUND
 
 
 @pytest.mark.parametrize(
@@ -104,7 +152,7 @@ def test_a_pruned_checkpoint_can_be_quantized(tiny_checkpoint: Path, tmp_path: P
     exact = load(tmp_path / "pruned").score(PAIRS).logits
 
     assert int8.config.kept_heads == ((0, 2, 3), (), (0, 1, 2, 3))
-    assert error_of(int8.score(PAIRS).logits, exact) < 0.12
+    assert error_of(int8.score(PAIRS).logits, exact) < BOUND
 
 
 def test_attention_maps_are_the_float_ones(tiny_checkpoint: Path, int8_checkpoint: Path) -> None:
@@ -136,7 +184,8 @@ def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None
     int8.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
-    np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())
+    bound = 0.1 if input_bits() == 7 else 0.02  # plain torch takes 8 bits
+    np.testing.assert_allclose(plain, fused, atol=bound * np.abs(plain).max())
 
 
 PREFIX = "bert.encoder.layer.1."
