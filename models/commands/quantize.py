@@ -116,7 +116,6 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
 
     Both compute one batch in turns, after a warm-up of each.
     """
-
     from models.device import in_turns  # it imports torch
 
     calls = partial(floats.forward, pairs), partial(int8.forward, pairs)

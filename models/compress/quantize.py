@@ -277,11 +277,8 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
         quantized = torch.round(centred / scale).clamp_(-ZERO_POINT, ZERO_POINT - 1)
         return _error(quantized, quantized_map(weight, torch.zeros(len(weight)), scale), exact)
 
-    balanced = []
-    for balance in BALANCE:
-        shape = reach**balance / columns ** (1 - balance)
-        balanced.append(shape * ((reach / shape).amax() / (ZERO_POINT - 1)))
-    best = min([reach.amax().expand_as(reach) / (ZERO_POINT - 1), *balanced], key=error)
+    shapes = [torch.ones_like(reach), *(reach**share / columns ** (1 - share) for share in BALANCE)]
+    best = min((shape * ((reach / shape).amax() / (ZERO_POINT - 1)) for shape in shapes), key=error)
     return min((best * share for share in COVERED), key=error), offset
 
 
