@@ -1,6 +1,7 @@
 """A killed study goes on where it was, never with another model's numbers; and sharing layers between masks
 does not change a single answer."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,9 @@ def test_a_stopped_run_computes_only_what_is_missing(
     every, parts.done, parts.most = parts.done, 0, 5
     with pytest.raises(KeyboardInterrupt):
         Runner(classifier, cache=tmp_path).logits(judged(), masks)
+    for thread in threading.enumerate():  # nobody waits for them after Ctrl-C
+        if "ThreadPoolExecutor" in thread.name:
+            thread.join(60)
     assert len(list(tmp_path.glob("*.npy"))) == 5 < every
 
     parts.most = every
