@@ -16,7 +16,7 @@ from models.checkpoint.files import bytes_of_weights, check_files, weights_of
 from models.checkpoint.modules import with_modules
 from models.checkpoint.prompt import with_answers
 from models.checkpoint.shapes import ATTENTION, LAYERS, MLP, expected_shapes
-from models.errors import InvalidMask, UnsupportedCheckpoint
+from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
@@ -93,6 +93,14 @@ class ModelConfig:
             tuple(head for head in held if mask.matrix[layer, head] > 0)
             for layer, held in enumerate(self.kept_heads)
         )
+
+    def check_head_left(self, mask: HeadMask) -> None:
+        """Raise ModelError if a mask keeps none of the checkpoint's heads."""
+        if not any(self.heads_kept(mask)):
+            raise ModelError(
+                f"that would remove all {sum(map(len, self.kept_heads))} heads, and without any every pair "
+                "gets the same score; keep at least one"
+            )
 
     def parse_mask(self, form: str | Mapping[str, object], stored: Mapping[str, HeadMask]) -> HeadMask:
         """Return the mask of a spec or a JSON form, as `HeadMask.parse` does; it may switch units off."""
@@ -223,6 +231,12 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
         except (KeyError, InvalidMask) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
+
+
+def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
+    """Raise ModelError if the checkpoint is quantized already."""
+    if config.int8:
+        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
 
 
 def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:

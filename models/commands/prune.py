@@ -26,6 +26,7 @@ def command(
     source = locate(model)
     config = read_config(source)
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
+    config.check_head_left(weights)
 
     from models.compress.prune import prune, transformers_refusal  # imports torch
 

@@ -98,12 +98,8 @@ def cut(
     if the family cannot be without one of the layers.
     """
     check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
+    config.check_head_left(mask)
     heads, units, left = config.heads_kept(mask), config.units_kept(mask), config.under(mask)
-    if not any(heads):
-        raise ModelError(
-            f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
-            "gets the same score; keep at least one"
-        )
     family = FAMILIES[config.family]
     if family.keeps_first_layer and 0 in mask.skipped:
         raise ModelError(

@@ -40,6 +40,7 @@ from models.checkpoint.config import (
     INT8_FORMAT,
     QUANTIZATION_CONFIG,
     ModelConfig,
+    check_can_be_quantized,
     read_config,
     read_raw,
     read_stored_masks,
@@ -89,8 +90,7 @@ def quantize(
     Raises ModelError if `target` is not empty or `source` is quantized already.
     """
     config = read_config(source)
-    if config.int8:
-        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
+    check_can_be_quantized(source, config)
     check_empty(target)
     if not pairs:
         raise ModelError("calibration needs at least one pair")

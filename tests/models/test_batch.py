@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.batch import PackedBatch, filled_size, pack
-from models.ops.torch import TorchOps
+from models.ops.torch import PLAIN_POSITIONS, TorchOps
 from tests.models.reference import CPU, random_pair
 
 SIZE = 4
@@ -54,8 +54,9 @@ def test_every_sequence_attends_to_itself_alone(
     rows = {"no": 0, "by row": batch.rows, "one for all": 1}[masked]
     weights = torch.rand(rows, heads) if rows else None
 
-    ours = OPS.attention(projected, batch, heads, weights).view(-1, heads, SIZE)
-    first = OPS.attention(projected, replace(batch, read="first"), heads, weights).view(-1, heads, SIZE)
+    ours = OPS.attention(projected, batch, heads, weights, PLAIN_POSITIONS).view(-1, heads, SIZE)
+    only_first = replace(batch, read="first")
+    first = OPS.attention(projected, only_first, heads, weights, PLAIN_POSITIONS).view(-1, heads, SIZE)
 
     expected = alone(projected, batch, heads, weights)
     assert len(ours) == filled_size(sum(lengths))
