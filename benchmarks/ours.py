@@ -1,5 +1,6 @@
 """Our engine, and torch's GEMM rate. The adapter of `benchmarks.peers.engines` that imports our code."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,15 +72,13 @@ def gemms(classifier: Classifier, dtype: torch.dtype) -> dict[str, Engine]:
 
 def float_products(shape: Shape, dtype: torch.dtype) -> tuple[Calls, float]:
     """Return a call of the products for each of torch's functions that work here, and the FLOPs of a call."""
-    ways: dict[str, list[Callable[[], object]]] = {"linear": [], "mm": []}
-    if can_prepack(dtype):
-        ways["prepacked"] = []
+    ways = defaultdict[str, list[Callable[[], object]]](list)
     for out, width in products(shape):
         weight, bias = torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)
         x = torch.randn(ROWS, width).to(dtype)
         ways["linear"].append(partial(torch.nn.functional.linear, x, weight, bias))
         ways["mm"].append(partial(torch.mm, x, weight.t()))
-        if "prepacked" in ways:
+        if can_prepack(dtype):
             ways["prepacked"].append(partial(PrepackedLinear(weight, bias), x))
     flops = float(sum(2 * ROWS * out * width for out, width in products(shape)))
     name = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Chooses the device and the number format to compute with."""
+"""Chooses the device and the number format to compute with; its memory, its threads, and times of calls."""
 
 import contextlib
 import ctypes

@@ -307,6 +307,7 @@ def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Te
     exact, rounded = activation(sample) @ weight.T, quantized_map(weight, torch.zeros(len(weight)))
 
     def choices() -> Iterator[Inner]:
+        """Yield each share of the range without copies and, if there are enough, with copies for the rest."""
         numbers, none = torch.arange(count), torch.zeros(count)
         for share in (*COVERED, *SPLIT):
             scale = (float(reach.max()) * share - low) / 255

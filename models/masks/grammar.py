@@ -35,7 +35,7 @@ _RANDOM = re.compile(r"([^@/]*)@([^/]*)(?:/(.*))?", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
-Parts = tuple[Weights, list[int], Heads | None]
+Parts = tuple[Weights, set[int], Heads | None]
 """The content of a mask: weights of its heads; the layers that it skips; and the units that it switches off,
 None if it says nothing about units."""
 
@@ -79,7 +79,7 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
             f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
         )
     form, heads = _read(value), [key for key in value if key in _HEADS]
-    skipped = [index_of(layer, "layer", shape, f" (skip[{i}])") for i, layer in enumerate(form.skip)]
+    skipped = {index_of(layer, "layer", shape, f" (skip[{i}])") for i, layer in enumerate(form.skip)}
     weights = _weights(heads[0], form, shape) if heads else np.ones(shape, dtype=np.float32)
     if "units" not in value:
         return weights, skipped, None
@@ -131,7 +131,7 @@ def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
-    off, skipped = np.zeros(shape, dtype=np.bool_), list[int]()
+    off, skipped = np.zeros(shape, dtype=np.bool_), set[int]()
     if spec != "none":
         for item in _items(spec):
             if item.text.startswith("skip:"):
@@ -141,7 +141,7 @@ def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
                         f"{shown(item.text)} is not skip:layers (such as skip:3 or skip:6-11); this model "
                         f"has {_range('layer', shape)}"
                     )
-                skipped += range(shape[0])[_span(match[1], "layer", shape, item.where)]
+                skipped.update(range(shape[0])[_span(match[1], "layer", shape, item.where)])
         rest = (item for item in _items(spec) if not item.text.startswith("skip:"))
         if first := next(rest, None):
             if first.text.startswith("random:"):
