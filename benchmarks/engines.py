@@ -32,23 +32,29 @@ INT8_PEERS = (*CTRANSLATE2, "onnxruntime int8")
 MAX_ERROR = 0.5
 """Error, relative to the spread of the logits, above which an engine counts as wrong."""
 
+DEBERTA_TARGETS = {
+    ("deberta", texts): ((FP32, (REFERENCE,), 1.3), (FP32, ("onnxruntime fp32",), 1.1))
+    for texts in checkpoints.TEXTS
+}
+
 TARGETS = {
     ("base", "titles"): ((BF16, OPENVINO, 1.10), (INT8, CTRANSLATE2, 1.5)),
     ("base", "documents"): ((BF16, OPENVINO, 1.10),),
     ("shipped", "titles"): ((BF16, OPENVINO, 1.05),),
     ("shipped", "documents"): ((BF16, OPENVINO, 1.05),),
+    **DEBERTA_TARGETS,
 }
 """Our engine, peers, and how many times as fast as the best ours must be, by shape and texts."""
 
 AVX2_TARGETS = {
     (shape, "titles"): ((FP32, FP32_PEERS, 1.35), (INT8, INT8_PEERS, 1.1)) for shape in BERT_SHAPES
-}
+} | DEBERTA_TARGETS
 """Those of a processor with AVX2 alone. `int8` has the one of our int8 against our fp32."""
 
 
 def measure(
     rounds: int,
-    shapes: Sequence[str] = BERT_SHAPES,
+    shapes: Sequence[str] = (*BERT_SHAPES, "deberta"),
     texts: Sequence[str] = tuple(checkpoints.TEXTS),
     adapters: Mapping[str, str] = ADAPTERS,
 ) -> Report:
@@ -72,6 +78,8 @@ def compare(
     """Add the rows and the table of one shape and kind of texts; return the packages' versions."""
     model, file = checkpoints.exported(shape), checkpoints.workload(texts, shape)
     checkpoints.quantized(shape)
+    if SHAPES[shape].family != "bert":  # CTranslate2 has no other network of these
+        adapters = {name: adapters[name] for name in adapters if name != "ctranslate2"}
     with environments.started(adapters, model, file) as (running, missing):
         batches = read_workload(file)
         sides = {name: worker for worker in running.values() for name in worker.engines}

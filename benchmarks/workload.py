@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,11 +42,25 @@ SHAPES = {
     "base": Shape("BERT-base, 12 × 12 × 768", 768, 3072, 46_000),
     "shipped": Shape("shipped, 12 × 12 × 384", 384, 1536, 46_000),
     "modernbert": Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, family="modernbert"),
+    "deberta": Shape("DeBERTa-v3-base, 12 × 12 × 768", 768, 3072, 46_000, family="deberta-v2"),
 }
 """All are measured with the shipped tokenizer, so they have at least its pieces. ModernBERT-base's shape is
 also that of cross-encoder/ettin-reranker-150m-v1."""
 
 BERT_SHAPES = ("base", "shipped")
+
+_OF_FAMILY: dict[str, dict[str, Any]] = {
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    }
+}
+"""What a family's config.json needs besides a shape, as microsoft/deberta-v3-base has it."""
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 
@@ -90,6 +105,7 @@ def network(shape: Shape) -> PreTrainedModel:
         intermediate_size=shape.inner,
         num_labels=5,
         pad_token_id=0,
+        **_OF_FAMILY.get(shape.family, {}),
     )
     return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 

@@ -80,15 +80,18 @@ def transformers_engine(directory: Path, dtype: str, attention: str) -> Engine:
 
 
 def transformers_engines(directory: Path) -> Engines:
-    """Return engines in fp32 and, if oneDNN can, bf16, each with both attention implementations."""
+    """Return engines in fp32 and, if oneDNN can, bf16, each with every attention that it has."""
     import torch
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 
+    network = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(AutoConfig.from_pretrained(directory))]
+    ways = ("sdpa", "eager") if network._supports_sdpa else ("eager",)
     # Without oneDNN, bfloat16 is many times slower than float32.
     dtypes = ("fp32", "bf16") if torch.ops.mkldnn._is_mkldnn_bf16_supported() else ("fp32",)
     return {
         f"transformers {dtype} [{attention}]": transformers_engine(directory, dtype, attention)
         for dtype in dtypes
-        for attention in ("sdpa", "eager")
+        for attention in ways
     }
 
 
@@ -160,13 +163,15 @@ def onnxruntime_engines(directory: Path) -> Engines:
         session = onnxruntime.InferenceSession(
             str(directory / file), options, providers=["CPUExecutionProvider"]
         )
-        return lambda batch: np.asarray(session.run(None, batch._asdict())[0])
+        names = [given.name for given in session.get_inputs()]  # DeBERTa's network takes no token types
+        return lambda batch: np.asarray(session.run(None, {name: getattr(batch, name) for name in names})[0])
 
-    return {
-        "onnxruntime fp32 [as exported]": engine("model.onnx"),
-        "onnxruntime fp32 [fused]": engine("fused.onnx"),
-        "onnxruntime int8 [dynamic, fused]": engine("int8.onnx"),
+    files = {
+        "onnxruntime fp32 [as exported]": "model.onnx",
+        "onnxruntime fp32 [fused]": "fused.onnx",
+        "onnxruntime int8 [dynamic, fused]": "int8.onnx",
     }
+    return {name: engine(file) for name, file in files.items() if (directory / file).exists()}
 
 
 def ours(directory: Path) -> Engines:

@@ -53,7 +53,8 @@ def main(source: Path, out: Path) -> None:
     shapes = [openvino.PartialShape([-1, -1])] * len(INPUTS)
     graph = openvino.convert_model(Logits(model), example_input=EXAMPLE, input=shapes)
     openvino.save_model(graph, out / "openvino.xml", compress_to_fp16=False)
-    export_ctranslate2(model, out)
+    if model.config.model_type == "bert":
+        export_ctranslate2(model, out)
     export_onnx(model, out)
     (out / "exported").touch()
 
@@ -73,7 +74,7 @@ def export_ctranslate2(model: PreTrainedModel, out: Path) -> None:
 
 
 def export_onnx(model: PreTrainedModel, out: Path) -> None:
-    """Write model.onnx, fused.onnx with one node for each layer's attention, and int8.onnx made of that."""
+    """Write model.onnx; for BERT also fused.onnx, with one node per layer for attention, and int8.onnx."""
     model.set_attn_implementation("eager")  # the optimizer knows its pattern, and the tracing exporter's
     torch.onnx.export(
         Logits(model),
@@ -85,6 +86,8 @@ def export_onnx(model: PreTrainedModel, out: Path) -> None:
         dynamic_axes={name: {0: "rows", 1: "length"} for name in INPUTS},
     )
     config = model.config
+    if config.model_type != "bert":  # the optimizer knows no other attention
+        return
     fused = optimize_model(str(out / "model.onnx"), "bert", config.num_attention_heads, config.hidden_size)
     layers = fused.get_fused_operator_statistics()["Attention"]
     if layers != config.num_hidden_layers:
