@@ -152,11 +152,6 @@ class Classifier:
         """Return the names of the grades, least relevant first; none for a one-label cross-encoder."""
         return self.config.labels if self.config.is_graded else ()
 
-    @cached_property
-    def shares_beginnings(self) -> bool:
-        """Return whether a pass computes equal beginnings of pairs once, as a decoder does."""
-        return self.config.decoder is not None
-
     @property
     def max_tokens(self) -> int:
         """Return the window. Longer pairs are truncated, the longer text first."""
@@ -200,9 +195,8 @@ class Classifier:
             of_rows = None if masks is None else RowMasks.of([masks[i] for i in rows])
             return self.forward([encoded[i] for i in rows], of_rows)
 
-        lengths, beginnings = [len(pair.ids) for pair in encoded], None
-        if self.shares_beginnings:
-            beginnings = self.beginnings(encoded, [None] * len(encoded) if masks is None else map(id, masks))
+        lengths = [len(pair.ids) for pair in encoded]
+        beginnings = self.beginnings(encoded, [None] * len(encoded) if masks is None else map(id, masks))
         for group in [range(len(encoded))] if masks is None else by_structure(masks):
             for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
                 logits[rows] = in_halves(run, rows, self.network.device)
@@ -220,9 +214,8 @@ class Classifier:
         Returns (n, labels) float32, least relevant grade first.
         """
         network, lengths = self.network, [len(pair.ids) for pair in pairs]
-        limit, beginnings, passes = network.max_pack_tokens, None, None
-        if self.shares_beginnings:
-            beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
+        limit, passes = network.max_pack_tokens, None
+        beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
         if limit is not None and sum(lengths) > limit:
             passes = batches_by_length(lengths, limit, beginnings)
         logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
@@ -238,11 +231,13 @@ class Classifier:
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def beginnings(self, pairs: Sequence[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning]:
-        """Return what a decoder's pairs begin with under masks, of which these are keys.
+    def beginnings(self, pairs: Sequence[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:
+        """Return what a decoder's pairs begin with under masks, of which these are keys; None for an encoder.
 
         A pass computes equal beginnings once.
         """
+        if self.config.decoder is None:
+            return None
         return [
             Beginning((pair.beginning, mask), pair.title_start)
             for pair, mask in zip(pairs, masks, strict=True)

@@ -233,10 +233,12 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
     return masks
 
 
-def check_can_be_quantized(source: Path, config: ModelConfig) -> None:
-    """Raise ModelError if the checkpoint is quantized already."""
-    if config.int8:
-        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
+def check_holds_floats(source: Path, config: ModelConfig) -> None:
+    """Raise UnsupportedCheckpoint if the checkpoint is int8, and so can be neither trained nor quantized."""
+    how = (
+        "8-bit weights cannot be trained or quantized again; name the float checkpoint that it was made from"
+    )
+    check(not config.int8, f"{source} is int8, and {how}")
 
 
 def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:

@@ -10,7 +10,7 @@ from typing import Any
 from models import files
 from models.errors import UnsupportedCheckpoint, reading_problem
 
-_ALIKE = "gelu gelu_10 hardswish leaky_relu mish quick_gelu relu relu6 sigmoid silu tanh".split()
+_ALIKE = "gelu relu sigmoid silu tanh".split()
 _GELU_TANH = "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split()
 ACTIVATIONS = {
     **dict(zip(_ALIKE, _ALIKE, strict=True)),

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import typer
 
-from models.checkpoint.config import check_can_be_quantized, read_config
+from models.checkpoint.config import check_holds_floats, read_config
 from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
 from models.checkpoint.hub import locate
 from models.commands.options import AsJson, Model, NewDirectory
@@ -60,7 +60,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    check_can_be_quantized(source, config)
+    check_holds_floats(source, config)
     data = data or SAMPLE / "calibration.jsonl.gz"
     calibration = read_pairs(data)
     if test is None and len(config.labels) == 5:

@@ -93,11 +93,11 @@ def command(
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.study import kinds, report_files
     from models.study.runner import Runner, identity_of
-    from models.study.study import FULL, QUERY_TITLES, QUICK, QUICK_ALL, Study
+    from models.study.study import FULL, QUERY_TITLES, QUICK, Study
 
     clf = Classifier.load(model, device, dtype)
     identity = identity_of(locate(model), clf)
-    effort = FULL if not quick else QUICK_ALL if kind == "all" else QUICK
+    effort = QUICK if quick else FULL
     judged = [
         one if size is None else pairs.roughly(one, size, QUERY_TITLES, seed)
         for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)

@@ -40,7 +40,7 @@ from models.checkpoint.config import (
     INT8_FORMAT,
     QUANTIZATION_CONFIG,
     ModelConfig,
-    check_can_be_quantized,
+    check_holds_floats,
     read_config,
     read_raw,
     read_stored_masks,
@@ -87,10 +87,10 @@ def quantize(
 
     pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
     advance: told how many more layers are done. Returns the new configuration.
-    Raises ModelError if `target` is not empty or `source` is quantized already.
+    Raises ModelError if `target` is not empty or `source` is int8 already.
     """
     config = read_config(source)
-    check_can_be_quantized(source, config)
+    check_holds_floats(source, config)
     check_empty(target)
     if not pairs:
         raise ModelError("calibration needs at least one pair")

@@ -4,7 +4,7 @@ masks of a batch's rows, as arrays that the network reads."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -252,11 +252,11 @@ def rows_of(masks: RowMasks | None, index: npt.NDArray[np.int64] | Sequence[int]
     return replace(masks, weights=masks.weights[index])
 
 
-def keys_of(masks: RowMasks | None, rows: int) -> Sequence[Hashable]:
+def keys_of(masks: RowMasks | None, rows: int) -> Iterable[Hashable]:
     """Return a key of each row's mask, equal for equal masks of one batch."""
     if masks is None or masks.weights.ndim == 2:
         return [None] * rows
-    return [row.tobytes() for row in masks.weights]
+    return (row.tobytes() for row in masks.weights)
 
 
 def check_fits(mask: HeadMask, layers: int, heads: int, units: int) -> None:

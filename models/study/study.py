@@ -2,7 +2,7 @@
 computes: everything, or with `--quick` just enough for a rough answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -53,9 +53,6 @@ QUICK = Effort(
     orders=5,
     rounds=3,
 )
-
-QUICK_ALL = replace(QUICK, pairs=120)
-"""For `all`: every kind in the time of one or two."""
 
 QUERY_TITLES = 4
 """Titles per query in a quick study: with fewer there is hardly an order to judge."""

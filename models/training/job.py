@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from models.checkpoint.config import read_config
+from models.checkpoint.config import check_holds_floats, read_config
 from models.checkpoint.files import check_empty, digest_of
 from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import load_tokenizer
 from models.cores import check_device_name
-from models.errors import ModelError, UnsupportedCheckpoint
+from models.errors import ModelError
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
 
 log = logging.getLogger(__name__)
@@ -87,11 +87,7 @@ def prepare(options: Options) -> Job:
     directory = locate(options.base)
     config = read_config(directory)
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
-    if config.int8:
-        raise UnsupportedCheckpoint(
-            f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
-            "it was made from"
-        )
+    check_holds_floats(directory, config)
     mark = {OPTIONS.get(name, f"--{name.replace('_', '-')}"): str(v) for name, v in asdict(options).items()}
     del mark["--out"]  # `work` lies beside it, however it is written
     for file in filter(None, (options.data, options.validation)):

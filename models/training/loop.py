@@ -33,11 +33,8 @@ WEIGHT_DECAY = 0.01
 DISTANCE_WEIGHT, SHARPNESS = 0.3, 2.0
 """The weight of the expected grade's squared error beside the cross-entropy; how soon a wrong order costs."""
 
-CHECKPOINT_SECONDS = 10.0
-"""Time between two checkpoints, if writing one takes little: a user who stops a run loses about this much."""
-
-REST, MAX_REST_S = 40, 120.0
-"""The time between them is at least this multiple of what the last one took, up to this many seconds."""
+CHECKPOINT_SECONDS = 60.0
+"""Time between two checkpoints: what a user who stops a run loses at most. Writing one takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +159,14 @@ def train(
     checkpoint: Path,
     *,
     seed: int,
-    after_step: Callable[[Progress], bool | None] = lambda _: None,
+    after_step: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
     the run goes on from it and ends with the same weights as an uninterrupted run. Parameters that need no
     gradient stay as they are.
-    after_step: is called after each step; if it returns True, a checkpoint need not wait CHECKPOINT_SECONDS.
+    after_step: is called after each step.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [  # as BERT is fine-tuned: no weight decay for biases and norms
@@ -191,7 +188,7 @@ def train(
 
     model.train()
     since = time.monotonic()
-    started, smooth, save_seconds = since - progress.seconds, 0.0, 0.0
+    started, smooth = since - progress.seconds, 0.0
     batches = chain.from_iterable(make_round(index) for index in count())
     for batch in islice(batches, progress.step, schedule.steps):
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
@@ -214,12 +211,10 @@ def train(
             figures = progress.step, schedule.steps, smooth, progress.tokens / progress.seconds, minutes_left
             log.info("step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left", *figures)
             give_back_memory()
-        wait = 0.0 if after_step(progress) else CHECKPOINT_SECONDS
-        begun = time.monotonic()
-        if begun - since > max(wait, min(REST * save_seconds, MAX_REST_S)):
+        after_step(progress)
+        if time.monotonic() - since > CHECKPOINT_SECONDS:
             keep()
             since = time.monotonic()
-            save_seconds = since - begun
     keep()
     return progress
 

@@ -99,12 +99,11 @@ def tune(job: Job | Options) -> dict[str, Any]:
         rows = rng.permutation(len(encoded)).tolist()  # pairs of equal length meet others in each epoch
         return whole.split([[row] for row in rows], batch_tokens=batch_tokens, rng=rng)
 
-    def after_step(progress: Progress) -> bool:
+    def after_step(progress: Progress) -> None:
         epoch, rest = divmod(progress.step, batches)
         if not rest:
             now = standing(model, tokenizer, job.validation, f"epoch {epoch}")
             keep_if_best(best, model, now, epoch)
-        return not rest
 
     progress = train(
         model,

@@ -54,10 +54,10 @@ class PairRow(Row):
 
 
 def share(rows: Sequence[PairRow]) -> None:
-    """Note what rows of one decoder share with others of their lane and mask."""
-    keys = [(row.lane, id(row.mask)) for row in rows]
+    """Note what rows of a decoder share with others of their lane and mask; an encoder shares nothing."""
+    keys = ((row.lane, id(row.mask)) for row in rows)
     beginnings = rows[0].lane.classifier.beginnings([row.pair for row in rows], keys)
-    for row, beginning in zip(rows, beginnings, strict=True):
+    for row, beginning in zip(rows, beginnings or (), strict=beginnings is not None):
         row.beginning = beginning
 
 
@@ -164,8 +164,7 @@ class Engine:
         """
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         row = PairRow(len(pair), lane, pair, mask)
-        if lane.classifier.shares_beginnings:
-            share([row])
+        share([row])
         while True:
             try:
                 return self._warm_up(row, batch_tokens), batch_tokens

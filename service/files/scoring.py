@@ -101,9 +101,7 @@ class WindowScorer:
             group.encoded = [row for pair in group.chunks for row in pair.rows]
         else:
             group.encoded = tokenizer.encode(pairs)
-        beginnings = None
-        if group.variant.classifier.shares_beginnings:
-            beginnings = group.variant.classifier.beginnings(group.encoded, [None] * len(group.encoded))
+        beginnings = group.variant.classifier.beginnings(group.encoded, [None] * len(group.encoded))
         lengths = [len(pair) for pair in group.encoded]
         for rows in batches_by_length(lengths, self.batch_tokens, beginnings):
             group.batches.append((rows, self.pool.submit(self._forward, group, rows)))

@@ -36,8 +36,7 @@ class Column:
             for pair in pairs
             for row in (pair.rows if isinstance(pair, ChunkedPair) else (pair,))
         ]
-        if variant.classifier.shares_beginnings:
-            share(self._rows)
+        share(self._rows)
 
     def advance(self) -> None:
         """Take the results of the rows that were due."""

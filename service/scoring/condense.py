@@ -112,8 +112,7 @@ class _Run:
             raise InvalidRequest("holds no character that the model can read", param="query")
         lane, mask, scorer = self.variant.lane, self.variant.mask, self.condenser.scorer
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
-        if lane.classifier.shares_beginnings:
-            share(rows)
+        share(rows)
         max_rows = scorer.settings.max_compare_rows
         for portion in (rows[start : start + max_rows] for start in range(0, len(rows), max_rows)):
             computed = Computed()

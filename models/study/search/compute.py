@@ -4,7 +4,9 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from models.checkpoint.config import check_holds_floats
 from models.checkpoint.families import FAMILIES
+from models.checkpoint.hub import locate
 from models.compress.prune import whole as whole_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
@@ -52,8 +54,8 @@ def measure(study: Study) -> Found:
     Raises ModelError if no network is as fast as wanted.
     """
     clf = study.classifier
-    if clf.config.int8 and study.recover_minutes:
-        raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
+    if study.recover_minutes:
+        check_holds_floats(locate(study.model), clf.config)
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
     intact = Candidate(whole_mask(clf.config))

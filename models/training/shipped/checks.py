@@ -5,7 +5,6 @@
 - Quadruples (exact, another kind, accessory, unrelated), sixty each in English, Korean and Chinese, and a
   harder hundred in English: how often the exact title is first, and the unrelated one last.
 - Titles of other queries, nonsense queries, and empty titles get a low grade.
-- "Kit", "Set", "Pack" or "System" after an exact title costs little; another number costs something.
 - Within queries, the model ranks better than word overlap and BM25; of the products, intervals exclude 0.
 
 The judged pairs are those of the validation folds; `--folds test` is for a model that has been chosen.
@@ -31,7 +30,7 @@ Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
 """Takes pairs of query and title; returns their expected grades, (pairs,)."""
 
-FIXTURES = Path(__file__).parents[3] / "tests" / "fixtures"
+QUADRUPLES = Path(__file__).parents[3] / "tests" / "fixtures" / "quadruples.tsv"
 KINDS = ("exact", "substitute", "accessory", "unrelated")
 FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
 """Least share of quadruples whose exact title is first, by set."""
@@ -60,15 +59,11 @@ class Answer:
         return f"{mark}  {self.name:<48}{self.value:7.3f} {sign} {self.bound:.2f}  {self.note}".rstrip()
 
 
-def read_table(name: str) -> list[dict[str, str]]:
-    """Read a tab-separated file of the fixtures; its comments begin with #."""
-    with (FIXTURES / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t"))
-
-
 def read_quadruples(name: str) -> list[dict[str, str]]:
     """Return a set of queries, each with a title of every one of KINDS."""
-    return [row for row in read_table("quadruples.tsv") if row["set"] == name]
+    with QUADRUPLES.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t")
+        return [row for row in rows if row["set"] == name]
 
 
 def quadruple_answers(grade: Grade) -> list[Answer]:
@@ -97,26 +92,6 @@ def unrelated_answers(grade: Grade, judged: Sequence[Judged]) -> list[Answer]:
         crossed = [(one.query, other.title) for one, other in drawn if one.query != other.query]
         cases.append((f"another query's title, {name}", 0.6, crossed))
     return [Answer(name, float(grade(pairs).mean()), bound) for name, bound, pairs in cases]
-
-
-def wording_answers(grade: Grade) -> list[Answer]:
-    """Change a word of an exact title or of its query, and report by how much the grade moves."""
-    rows = read_table("probes.tsv")
-    short = [(row["query"], row["title"].partition(",")[0]) for row in rows]
-    before, answers = grade(short), []
-    for word in ("Kit", "Set", "Pack", "System"):
-        cost = before - grade([(query, f"{title} {word}") for query, title in short])
-        name = f'"{word}" at the end of an exact title costs'
-        answers.append(Answer(name, float(cost.mean()), 0.4, note=f"worst {cost.max():.2f}"))
-    plain = grade([(row["query"], row["title"]) for row in rows])
-    apart = np.abs(plain - grade([(row["other_number"], row["title"]) for row in rows]))
-    note = f"worst {apart.max():.2f}"
-    answers.append(Answer("plural and singular apart", float(apart.mean()), 0.3, note=note))
-    is_numbered = [bool(row["title_without_number"]) for row in rows]
-    without = [(row["query"], row["title_without_number"]) for row in rows if row["title_without_number"]]
-    drop = plain[is_numbered] - grade(without)
-    note = f"lower in {(drop > 0).sum()} of {len(drop)}"
-    return [*answers, Answer("a missing number costs", float(drop.mean()), 0.0, True, note)]
 
 
 def ranking_answers(
@@ -157,7 +132,7 @@ def main() -> None:
         return clf.score(list(pairs)).expected_grade.astype(np.float64)
 
     probabilities = clf.score([(row.query, row.title) for row in judged]).probabilities.astype(np.float64)
-    answers = [*quadruple_answers(grade), *unrelated_answers(grade, judged), *wording_answers(grade)]
+    answers = [*quadruple_answers(grade), *unrelated_answers(grade, judged)]
     print(*answers, *ranking_answers(probabilities, judged), sep="\n")
 
 

@@ -55,7 +55,11 @@ def test_wrong_use_is_one_line_and_a_status(
 
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"
-    command = [sys.executable, "-c", "from service.cli import main; main()", "train"]
+    code = (
+        "from models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
+        "from service.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "train"]
     command += ["--data", str(labelled), "--out", str(out), "--model", str(tiny_checkpoint)]
     command += ["--labels", "no,yes", "--epochs", "1000", "--device", "cpu"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -198,7 +198,7 @@ def test_existing_files_are_never_overwritten_and_int8_is_never_quantized_again(
     pairs = load(tiny_checkpoint).tokenizer.encode(PAIRS)
     with pytest.raises(ModelError, match="not empty"):
         quantize(tiny_checkpoint, tmp_path, pairs)
-    with pytest.raises(ModelError, match="quantized already"):
+    with pytest.raises(ModelError, match="is int8, and 8-bit weights"):
         quantize(int8_checkpoint, tmp_path / "twice", pairs)
     with pytest.raises(ModelError, match="at least one pair"):
         quantize(tiny_checkpoint, tmp_path / "none", [])

@@ -68,7 +68,7 @@ def test_floats_in_and_floats_out_with_and_without_residual(dtype: torch.dtype, 
 
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu", "quick_gelu"])
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu", "tanh"])
 def test_quantized_values_pass_from_one_product_to_the_next(activation: str, compiled: bool) -> None:
     between = TensorScale(0.02, 9)
     first, second = random_map(48, 40), random_map(24, 48)

@@ -94,7 +94,6 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "REST", 0)
     steps = iter(range(100))
 
     def kill_at_seven() -> None:

@@ -221,7 +221,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     few = tmp_path / "few.csv"
     few.write_text("query,title,grade\na,b,1\n")
     for wrong, kind, message in (
-        (replace(options, base=str(tmp_path / "int8")), UnsupportedCheckpoint, "int8 is quantized"),
+        (replace(options, base=str(tmp_path / "int8")), UnsupportedCheckpoint, "int8 is int8, and 8-bit"),
         (replace(options, labels=("a", "a")), ModelError, "different names"),
         (replace(options, labels=("a", "b")), ModelError, "grade '2'"),
         (replace(options, data=few), ModelError, "more queries"),
