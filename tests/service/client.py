@@ -84,8 +84,10 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "") -> byt
 
 async def metric(port: int, *names: str) -> float:
     """Return the sum of the samples whose lines start with one of these."""
-    text = (await send_raw(port, request("GET", "/metrics"))).body.decode()
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(names))
+    answer = await send_raw(port, request("GET", "/metrics"))
+    assert answer.status == 200, answer
+    lines = answer.body.decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(names))
 
 
 def score(titles: int = 1, **more: Any) -> bytes:

@@ -135,6 +135,10 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     victim.kill()
     killed = time.monotonic()
     await asyncio.sleep(3)
+    while any(
+        answer.status != 200 for _, answer in answers[-2 * len(clients) :]
+    ):  # not answered steadily yet
+        await asyncio.sleep(0.1)
     stop.set()
     await asyncio.gather(*clients)
 
@@ -144,8 +148,8 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert not list(directory.glob(f"gauge_live*_{victim.pid}.db"))
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # A client loses what the dead one had in hand, and is refused until the front, which checks every second,
-    # has noticed.
-    assert all(answer.status == 200 for at, answer in after if at > killed + 2)
+    # has noticed; on a slow machine, whose cores the next replica's start takes, that is later.
+    assert all(answer.status == 200 for at, answer in after if at > killed + 5)
     assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
     assert max(answer.seconds for answer in fine) < 5
     while len(two.replicas()) != 2 or victim in two.replicas():  # pytest's timeout is the limit
