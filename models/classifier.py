@@ -231,7 +231,7 @@ class Classifier:
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def beginnings(self, pairs: Sequence[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:
+    def beginnings(self, pairs: Iterable[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:
         """Return what a decoder's pairs begin with under masks, of which these are keys; None for an encoder.
 
         A pass computes equal beginnings once.

@@ -235,10 +235,8 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
 
 def check_holds_floats(source: Path, config: ModelConfig) -> None:
     """Raise UnsupportedCheckpoint if the checkpoint is int8, and so can be neither trained nor quantized."""
-    how = (
-        "8-bit weights cannot be trained or quantized again; name the float checkpoint that it was made from"
-    )
-    check(not config.int8, f"{source} is int8, and {how}")
+    problem = f"{source} is int8, and 8-bit weights cannot be trained or quantized again; name the float "
+    check(not config.int8, f"{problem}checkpoint that it was made from")
 
 
 def _score_activation(raw: Mapping[str, Any], shape: ModelConfig) -> ScoreActivation:

@@ -56,9 +56,10 @@ class PairRow(Row):
 def share(rows: Sequence[PairRow]) -> None:
     """Note what rows of a decoder share with others of their lane and mask; an encoder shares nothing."""
     keys = ((row.lane, id(row.mask)) for row in rows)
-    beginnings = rows[0].lane.classifier.beginnings([row.pair for row in rows], keys)
-    for row, beginning in zip(rows, beginnings or (), strict=beginnings is not None):
-        row.beginning = beginning
+    beginnings = rows[0].lane.classifier.beginnings((row.pair for row in rows), keys)
+    if beginnings is not None:
+        for row, beginning in zip(rows, beginnings, strict=True):
+            row.beginning = beginning
 
 
 class RowScore(NamedTuple):

@@ -19,6 +19,7 @@ def test_quadruples_are_counted_by_what_comes_first_and_last() -> None:
     assert sum(answer.holds for answer in answers) == 8
     level = quadruple_answers(lambda pairs: np.ones(len(pairs)))
     assert not any(answer.holds for answer in level)  # a tie is no first place
+    assert all("FAILS" in str(answer) for answer in level)
 
 
 def test_a_model_that_ranks_at_random_is_not_better_than_words() -> None:
