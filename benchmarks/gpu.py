@@ -1,7 +1,7 @@
 """Measures the network on a GPU: `make gpu`, which runs the GPU tests first.
 
-It needs torch (2.11 or newer), transformers, safetensors, tokenizers and numpy, and this tree. It uses
-neither ray nor a network, so HTTP is left out. It writes gpu.md, anew after every part. With --dry, it tries
+It needs torch (2.11 or newer), transformers, safetensors, tokenizers, numpy and pydantic, and this tree; HTTP
+is left out where ray is not installed. It writes gpu.md, anew after every part. With --dry, it tries
 every step on the CPU with a tiny network; its numbers then say nothing.
 """
 
@@ -104,7 +104,6 @@ def about(bench: Bench, began: float) -> dict[str, object]:
         "dtype": str(bench.dtype).removeprefix("torch."),
         "token budget": bench.tokens,
         "seconds": round(time.monotonic() - began),
-        "HTTP": "left out: it needs ray",
     }
 
 

@@ -1,13 +1,15 @@
-"""Measures the network for `make gpu`: accuracy, full batches, one pair, memory, and a CUDA graph."""
+"""Measures for `make gpu`: accuracy, full batches, one pair, memory, CUDA graphs, and HTTP where ray is."""
 
 import gc
+import importlib.util
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from unittest import mock
 
 import numpy as np
 import torch
@@ -219,17 +221,11 @@ def optimisations(bench: Bench) -> list[Row]:
                 bench.median(partial(network.forward, batch, masks)),
                 bench.median(partial(network.logits, batch, network.selector.select(None))),
                 bench.median(partial(network.logits, batch, masked)),
+                bench.median(partial(network.forward, single)),
             ]
-            if network.graphs is not None:
-                network.graphs.enabled = False
-            seconds.append(bench.median(partial(network.forward, single)))
-            if network.graphs is not None:
-                network.graphs.enabled = True
-            seconds.append(bench.median(partial(network.forward, single)))
-        full, with_masks, passes, masked_passes, eager, graph = (1e3 * value for value in seconds)
+        full, with_masks, passes, masked_passes, pair = (1e3 * value for value in seconds)
         text = f"full batch {full:.2f} ms, with masks {with_masks:.2f} ms; "
-        text += f"its kernels {passes:.2f} and {masked_passes:.2f} ms; "
-        text += f"one pair {eager:.2f} ms, with a graph if there is one {graph:.2f} ms"
+        text += f"its kernels {passes:.2f} and {masked_passes:.2f} ms; one pair {pair:.2f} ms"
         rows.append(Row(name, text))
     return rows
 
@@ -253,12 +249,7 @@ def service_like(bench: Bench) -> list[Row]:
 
     one = bench.one_pair()
     median = bench.median(lambda: scores(one))
-    with mock.patch.object(network.ops, "synchronize", bench.wait):
-        spinning = bench.median(lambda: scores(one))
-    rows = [
-        at_most("one pair, p50", median * 1e3, 1.5, ".2f", " ms"),
-        Row("one pair, p50, its thread keeping a core busy while it waits", f"{spinning * 1e3:.2f} ms"),
-    ]
+    rows = [at_most("one pair, p50", median * 1e3, 1.5, ".2f", " ms")]
 
     def own_stream() -> None:
         if bench.device.type == "cuda":
@@ -372,12 +363,33 @@ def graph(bench: Bench) -> list[Row]:
     return rows
 
 
+def over_http(bench: Bench) -> list[Row]:
+    """Measure our server, asked for 100 titles on each of 128 connections: one replica, and four."""
+    if bench.device.type != "cuda" or importlib.util.find_spec("ray") is None:
+        return [Row("HTTP", "left out: no GPU, or no ray")]
+    from benchmarks import checkpoints, load, serving  # they need packages of the server
+
+    rates, bodies = [], load.bodies(load.texts(100, 40))
+    for replicas in (1, 4):
+        with (
+            serving.headroom(model=checkpoints.checkpoint("base"), replicas=replicas) as server,
+            closing(load.Client(server.url, itertools.cycle(bodies), 128).start()) as client,
+        ):
+            time.sleep(3)  # until batches are full
+            before = client.answered
+            time.sleep(6)
+            rates.append(100 * (client.answered - before) / 6)
+    more = f"; one replica {rates[0]:,.0f}"
+    return [at_least("four replicas, pairs/s", rates[1], 30_000, ",.0f", more)]
+
+
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "Accuracy, shipped model": accuracy,
     "Full batches": encoder,
     "What each kernel brings": optimisations,
     "As a replica uses it": service_like,
     "Memory": memory,
+    "Over HTTP": over_http,
     "CUDA graph": graph,
 }
 """By name, in their order; the graph is last, because a failed capture may leave the process unusable."""

@@ -56,7 +56,10 @@ class Relative:
         return 1 if self.tables is None else 3
 
     def bias(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """Return what is added to q·kᵀ/√(d·terms), (…, h, n, n); None: nothing. query, key: (…, h, n, d)."""
+        """Return what is added to q·kᵀ/√(d·terms), (…, h, n, n); None: nothing. query, key: (…, h, n, d).
+
+        It has the dtype of the queries: CUDA's fused attention would read any other as if it had that.
+        """
         position = torch.arange(key.shape[-2], device=key.device)
         distance = position - position[:, None]
         found: Tensor | None = None
@@ -69,8 +72,8 @@ class Relative:
             found = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
             found = found + to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
         if self.slopes is not None:
-            slope = -self.slopes[:, None, None] * distance.abs()
-            found = slope.to(query.dtype) if found is None else found + slope
+            slope = (-self.slopes[:, None, None] * distance.abs()).to(query.dtype)
+            found = slope if found is None else found + slope
         return found
 
 

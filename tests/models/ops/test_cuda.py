@@ -220,6 +220,20 @@ def test_operators_that_compute_something_else_are_found_out(dtype: torch.dtype)
     assert disagreement(OneHead(CPU, dtype), 64) == f"attention in {dtype} is not what plain torch computes"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_added_to_scores_has_their_dtype(dtype: torch.dtype) -> None:
+    """torch's fused attention on a GPU (torch 2.11, an H200) reads float32 there as if it were the other."""
+
+    class Checking(CudaOps):
+        def _attend(
+            self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *rest: Any
+        ) -> Tensor:
+            assert bias is None or bias.dtype == dtype
+            return super()._attend(query, key, value, bias, *rest)
+
+    assert disagreement(Checking(CPU, dtype), 64) is None
+
+
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_what_fills_a_pack_up_reaches_no_score(family: str, pooling: str) -> None:

@@ -17,8 +17,8 @@ from models.networks import build
 from models.ops import choose_on_gpu as choose
 from models.ops.torch import FUNCTIONS, PLAIN_POSITIONS, Positions, TorchOps
 from tests.checkpoints import random_model
+from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
-from tests.modernberts import random_modernbert
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,11 +70,11 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> None:
-    model = random_modernbert(11, classifier_pooling=pooling, initializer_range=0.1)
-    plain, pairs = network_of(model), pairs_of(vocabulary=300)
-    network = network_of(model, device=DEVICE, dtype=dtype)
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "qwen3"])
+def test_other_families_score_as_on_the_cpu(family: str, dtype: torch.dtype) -> None:
+    shape = {"initializer_range": 0.1, "classifier_pooling": "mean"} if family == "modernbert" else {}
+    model, pairs = model_of(family, 11, **shape), pairs_of()
+    plain, network = network_of(model), network_of(model, device=DEVICE, dtype=dtype)
     assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
 
