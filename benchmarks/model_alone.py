@@ -1,15 +1,14 @@
 """A model that scores requests without a server, in batches as the server makes them."""
 
-import itertools
 import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, cycle, groupby
 from pathlib import Path
 
 import torch
 
-from models.batch import batches_by_length
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
@@ -20,10 +19,7 @@ BATCH_TOKENS = 1024
 
 
 class ModelAlone:
-    """Runs like the server: several batches at once with one core each, or a single pair on all cores.
-
-    Texts are tokenized in advance.
-    """
+    """Runs like the server: batches side by side with one core each, or a single pair on all cores."""
 
     def __init__(self, texts: Sequence[tuple[str, str]], model: Path = DEFAULT) -> None:
         self.cores = cores()
@@ -31,9 +27,12 @@ class ModelAlone:
         torch.set_num_threads(self.cores)
         self._classifier = Classifier.load(model)
         pairs = self._classifier.tokenizer.encode(texts)
-        self._one = pairs[:1]
-        cut = batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS)
-        self._batches = [[pairs[row] for row in rows] for rows in cut]
+        self._one = [sorted(pairs, key=len)[len(pairs) // 2]]
+        self._pairs_per_token = len(pairs) / sum(map(len, pairs))
+        # In their order, so that any part of them has all lengths: a measurement may not reach the last.
+        ends = zip(accumulate(map(len, pairs)), pairs, strict=True)
+        groups = groupby(ends, lambda end: end[0] // BATCH_TOKENS)
+        self._batches = cycle([[pair for _, pair in group] for _, group in groups])
         self._pool = ThreadPoolExecutor(self.cores, initializer=torch.set_num_threads, initargs=(1,))
         self.pairs_per_second(0.5)
 
@@ -43,23 +42,22 @@ class ModelAlone:
         torch.set_num_threads(self._threads)
 
     def pairs_per_second(self, seconds: float) -> float:
-        """Return the pairs per second of as many batches as fit the time."""
+        """Return the pairs of mean length per second, of as many batches as fit the time."""
         began = time.perf_counter()
-        batches = itertools.cycle(self._batches)
 
         def work(_: int) -> int:
-            done = 0
+            tokens = 0
             while time.perf_counter() - began < seconds:
-                batch = next(batches)
+                batch = next(self._batches)
                 self._score(batch)
-                done += len(batch)
-            return done
+                tokens += sum(map(len, batch))
+            return tokens
 
-        done = sum(self._pool.map(work, range(self.cores)))
-        return done / (time.perf_counter() - began)
+        tokens = sum(self._pool.map(work, range(self.cores)))
+        return tokens * self._pairs_per_token / (time.perf_counter() - began)
 
     def one_pair_ms(self, times: int = 50) -> float:
-        """Return the median time of a forward pass of one pair."""
+        """Return the median time of a forward pass of one pair, of the median length."""
         taken = []
         for _ in range(times):
             began = time.perf_counter()

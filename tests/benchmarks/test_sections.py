@@ -5,9 +5,11 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -15,6 +17,7 @@ import yaml
 
 from benchmarks import bulk, cascade, condense, front, int8, load, pruned, service, studies
 from benchmarks.load import LoadRuns, plan_for
+from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
 from benchmarks.workload import SAMPLE, SHAPES, Shape, encoder, network
@@ -48,6 +51,14 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint that some tens of requests a second saturate, so that a short load is enough."""
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512}
     return write_checkpoint(tmp_path_factory.mktemp("small"), **shape)
+
+
+def test_a_model_alone_that_stops_early_had_texts_of_all_lengths(small_checkpoint: Path) -> None:
+    texts = [(query, title) for query, titles in load.texts(20, 100) for title in titles]
+    with closing(ModelAlone(texts, small_checkpoint)) as alone:
+        seen = [pair for batch in islice(alone._batches, 10) for pair in batch]
+        encoded = alone._classifier.tokenizer.encode(texts)
+    assert np.mean([*map(len, seen)]) == pytest.approx(np.mean([*map(len, encoded)]), rel=0.15)
 
 
 @pytest.fixture(scope="module")
