@@ -51,16 +51,15 @@ def stage_of(config: Path = CONFIG) -> tuple[str, str]:
 def throughput(
     report: Report, runs: LoadRuns, plan: Plan, least: Mapping[str, float], titles: int, rounds: int
 ) -> dict[str, float]:
-    """Measure how many times as fast as the full model variants must and do answer on a saturated server.
-
-    Returns the requests/s that saturate it.
-    """
+    """Compare variants with the full model on a saturated server; return the requests/s that saturate it."""
     plan = plan.changed(duration=SATURATE_S)
     peaks = {name: peak_rate(_only(plan, name, titles)) for name in (FULL, *least)}
 
     def rate(name: str, turn: int) -> float:
         one = _only(plan, name, titles).changed(seed=turn + 1)
         outcome = runs.saturate(one, peaks[name], FILL_S, f"saturated, turn {turn + 1}, {name}")
+        if not outcome.recorder.ok:
+            raise RuntimeError(f"no request to {name} was answered: {dict(outcome.recorder.errors)}")
         return outcome.recorder.ok * titles / outcome.seconds
 
     rates = turns({name: partial(rate, name) for name in peaks}, rounds)

@@ -178,12 +178,13 @@ class Engine:
     def _warm_up(self, row: PairRow, batch_tokens: int) -> float:
         """Run both batches on every thread, and return the rate of the last.
 
-        Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
+        The smallest runs twice: the weights of a set of live heads are sliced when the set comes a second
+        time. On a GPU so does the largest, because kernels are compiled at the first.
         """
         rate = 0.0
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             more = max(0, batch_tokens - row.tokens) // added_tokens([row, row])[1]
-            for count in (1, 1 + more) * 2:
+            for count in (1, 1, 1 + more) if self.device_type == "cpu" else (1, 1 + more) * 2:
                 began = time.monotonic()
                 limit_s = WARM_UP_HANGS_AFTER_S
                 batch = [row] * count
