@@ -26,7 +26,7 @@ SECTIONS = {
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "front": "our server with a network that answers at once: what one core of front can feed",
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
-    "cascade": "a cascade beside the full model: pairs/s and latency over HTTP",
+    "cascade": "the cascade and `fast` beside the full model, over HTTP",
     "bulk": "headroom score --input against the network alone on the same batches",
     "decoder": "a decoder whose titles share their beginning, alone against transformers",
     "condense": "passes that condensing a query takes, by method",
