@@ -379,8 +379,7 @@ def over_http(bench: Bench) -> list[Row]:
             before = client.answered
             time.sleep(6)
             rates.append(100 * (client.answered - before) / 6)
-    more = f"; one replica {rates[0]:,.0f}"
-    return [at_least("four replicas, pairs/s", rates[1], 30_000, ",.0f", more)]
+    return [at_least("one replica, pairs/s", rates[0], 30_000, ",.0f", f"; four {rates[1]:,.0f}")]
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers import PreTrainedModel
 
 from models import graphs
 from models.batch import pack
@@ -70,10 +71,19 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "qwen3"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> None:
+    model = model_of("modernbert", 11, classifier_pooling=pooling, initializer_range=0.1)
+    assert_same_on_gpu(model, pairs_of(vocabulary=300), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("family", ["deberta-v2", "qwen3"])
 def test_other_families_score_as_on_the_cpu(family: str, dtype: torch.dtype) -> None:
-    shape = {"initializer_range": 0.1, "classifier_pooling": "mean"} if family == "modernbert" else {}
-    model, pairs = model_of(family, 11, **shape), pairs_of()
+    assert_same_on_gpu(model_of(family, 11), pairs_of(), dtype)
+
+
+def assert_same_on_gpu(model: PreTrainedModel, pairs: list[EncodedPair], dtype: torch.dtype) -> None:
     plain, network = network_of(model), network_of(model, device=DEVICE, dtype=dtype)
     assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
