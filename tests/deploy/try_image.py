@@ -119,6 +119,16 @@ def check(what: str, seen: object, wanted: object) -> None:
     print(f"{what}: {seen!r}", flush=True)
 
 
+def some_seconds_of_work(container: Container, base: str) -> dict[str, Any]:
+    """Return a request that takes some seconds on this machine: less than the drain timeout on a slow one."""
+    title = "a steel angle bracket for decks " * 30
+    body = {"query": "angle bracket", "titles": [title] * 64}
+    since = time.monotonic()
+    check("64 long titles", container.ask("POST", f"{base}/v1/score", body)[0], 200)
+    titles = int(64 * 5 / (time.monotonic() - since))
+    return body | {"titles": [title] * max(1, min(titles, 1000))}
+
+
 def serve(engine: Engine) -> None:
     """The image's own command: `headroom serve` as process 1's child."""
     base = "http://127.0.0.1:8000"
@@ -145,9 +155,8 @@ def serve(engine: Engine) -> None:
             "POST", f"{base}/v1/score", {"query": "angle bracket", "titles": ["Steel angle"]}
         )
         check("score", (status, len(json.loads(text)["results"])), (200, 1))
-        body = {"query": "angle bracket", "titles": ["a steel angle bracket for decks " * 30] * 1000}
         with ThreadPoolExecutor() as pool:
-            long = pool.submit(container.ask, "POST", f"{base}/v1/score", body)
+            long = pool.submit(container.ask, "POST", f"{base}/v1/score", some_seconds_of_work(container, base))
             state = container.output("python", "-c", WAIT_UNTIL_BUSY, f"{base}/metrics", KEY)
             check("state at SIGTERM", state, "busy")
             check("exit status after SIGTERM", container.stop(), 0)
