@@ -1,15 +1,18 @@
 """The other ways of reading, against the tokenizers library's own."""
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import BertProcessing
 
+from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
+from tests.families import unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
 
 WINDOW = 12
@@ -74,21 +77,67 @@ def test_the_tokenizer_itself_reads_on_as_before(tokenizer: PairTokenizer) -> No
     assert tokenizer.encode([("angle", long)])[0].ids.tolist() == before
 
 
-SPLITTERS = {strip: library_tokenizer(strip_accents=strip) for strip in (False, True)}
-READERS = {
-    strip: PairTokenizer(library_tokenizer(strip_accents=strip), max_tokens=500, vocab_size=500, cache_size=0)
-    for strip in SPLITTERS
+def xlm_roberta(normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(unigram_tokenizer())
+    tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def reader(tokenizer: Tokenizer) -> PairTokenizer:
+    return PairTokenizer(tokenizer, max_tokens=500, vocab_size=50_000, cache_size=0)
+
+
+def assert_like(library: Tokenizer, reader: PairTokenizer, text: str) -> None:
+    library.encode_special_tokens = True
+    found = library.encode(text, add_special_tokens=False).ids
+    (encoded,) = reader.encode_texts([text]).values()
+    assert encoded.ids == struct.pack(f"{len(found)}i", *found)[:2000]
+
+
+WORD_BY_WORD = {
+    "BERT": partial(library_tokenizer, strip_accents=False),
+    "BERT without accents": partial(library_tokenizer, strip_accents=True),
+    "XLM-RoBERTa": xlm_roberta,
+    "shipped": lambda: Tokenizer.from_file(str(DEFAULT / "tokenizer.json")),
 }
-CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000中の한😀"
+SPLITTERS = {name: make() for name, make in WORD_BY_WORD.items()}
+READERS = {name: reader(make()) for name, make in WORD_BY_WORD.items()}
+CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000\u3099▁ﾞｶ½中の한😀"
 words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"])
 
 
-@given(st.lists(words | st.text(CHARACTERS, max_size=12)), st.booleans())
-@example(["\u0301", "-\u0301", "=\u0338"], True)
-def test_a_text_read_word_by_word_has_the_ids_of_the_whole(parts: list[str], strip: bool) -> None:
-    library = SPLITTERS[strip]
-    library.encode_special_tokens = True
+@pytest.mark.parametrize("name", WORD_BY_WORD)
+@given(parts=st.lists(words | st.text(CHARACTERS, max_size=12)))
+@example(parts=["\u0301", "-\u0301", "=\u0338", "ﾞ\u0301"])
+def test_a_text_read_word_by_word_has_the_ids_of_the_whole(name: str, parts: list[str]) -> None:
     for text in (" ".join(parts), "".join(parts), "-".join(parts)):
-        found = library.encode(text, add_special_tokens=False).ids
-        (encoded,) = READERS[strip].encode_texts([text]).values()
-        assert encoded.ids == struct.pack(f"{len(found)}i", *found)[:2000]
+        assert_like(SPLITTERS[name], READERS[name], text)
+
+
+@pytest.mark.parametrize("name", WORD_BY_WORD)
+def test_new_texts_of_known_words_are_not_encoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = reader(WORD_BY_WORD[name]())
+    one.encode_texts(["steel lamp", "angle bracket, 2 in"])
+    monkeypatch.setattr(one, "encode_batch", lambda texts: pytest.fail(f"{texts} encoded"))
+
+    assert_like(SPLITTERS[name], one, "angle lamp 2 in bracket, steel")
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        normalizers.Replace(" ", "_"),
+        normalizers.Replace(Regex("p r"), "x"),
+        normalizers.Replace(Regex("[ p]+"), ""),
+        normalizers.Replace(Regex("[ ]"), "x"),
+        normalizers.Replace(Regex("[^ ]* "), ""),
+        normalizers.Replace(Regex("^lamp"), "red"),
+        normalizers.Prepend("x"),
+        normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex("[q]|[p] "), "")]),
+    ],
+    ids=str,
+)
+def test_a_normalizer_that_reads_across_spaces_gets_the_whole_text(
+    normalizer: normalizers.Normalizer,
+) -> None:
+    assert_like(xlm_roberta(normalizer), reader(xlm_roberta(normalizer)), "lamp red lamp  a lamp")
