@@ -65,6 +65,8 @@ UNLESS_SET = {
     # Each of Ray's log files is three times 32 MiB at most; Ray's default is 512 MiB.
     "RAY_ROTATION_MAX_BYTES": str(32 * 2**20),
     "RAY_ROTATION_BACKUP_COUNT": "2",
+    # Ray's default, 15, gives way to everything: 255 pairs/s instead of 312 beside two busy processes.
+    "RAY_worker_niceness": "0",
 }
 SERVE = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
