@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -112,6 +113,8 @@ def test_unasked_each_core_has_a_replica_and_the_death_of_what_ray_depends_on_en
         assert len(server.replicas()) == autoscaling.replicas(cores(), gpus=0)
         processes = server.family()
         assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
+        # Ray would give replicas less of the processor than other programs get.
+        assert {process.nice() for process in processes} == {os.nice(0)}
         next(process for process in processes if process.name() == "gcs_server").kill()
         killed = time.monotonic()
         assert server.process.wait(PATIENCE_S) == 1
