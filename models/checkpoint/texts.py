@@ -41,6 +41,7 @@ _STEP = (
     r'|Replace\(pattern=Regex\("(\[[^\[\]]*\]\+?| \{2,\})"\), content="[^"]*"\))'
 )
 _reads_characters = re.compile(rf"None|{_STEP}|Sequence\(normalizers=\[{_STEP}(, {_STEP})*\]\)").fullmatch
+"""Match a printed normalizer that reads characters, or runs of some, whatever stands beside them."""
 
 
 class EncodedText(NamedTuple):
@@ -173,7 +174,7 @@ class TextReader:
         return [self._allowed(encoding.ids) for encoding in encodings]
 
     def _encode(self, texts: list[str]) -> list[bytes]:
-        """Return the ids of each text, by its words if they are the same."""
+        """Return the ids of each text, word by word if they are the same."""
         if not self._by_words:
             return self.encode_batch(texts)
         remembered, ids = self._remembered, self._ids
