@@ -155,8 +155,9 @@ def serve(engine: Engine) -> None:
             "POST", f"{base}/v1/score", {"query": "angle bracket", "titles": ["Steel angle"]}
         )
         check("score", (status, len(json.loads(text)["results"])), (200, 1))
+        body = some_seconds_of_work(container, base)
         with ThreadPoolExecutor() as pool:
-            long = pool.submit(container.ask, "POST", f"{base}/v1/score", some_seconds_of_work(container, base))
+            long = pool.submit(container.ask, "POST", f"{base}/v1/score", body)
             state = container.output("python", "-c", WAIT_UNTIL_BUSY, f"{base}/metrics", KEY)
             check("state at SIGTERM", state, "busy")
             check("exit status after SIGTERM", container.stop(), 0)
