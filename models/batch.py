@@ -42,6 +42,19 @@ class Beginning(NamedTuple):
     tokens: int
 
 
+class Group(NamedTuple):
+    """Sequences of similar length, padded for one attention call.
+
+    tokens: (count, longest) int64, the index of each token in the pack; a sequence's last one is its padding.
+    exists: (count, longest) bool, False for padding; None if there is none.
+    index: (tokens,) int64, the tokens that exist in the flattened group; None if all do.
+    """
+
+    tokens: Tensor
+    exists: Tensor | None
+    index: Tensor | None
+
+
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
     """T tokens of B sequences, shortest first, on the device of the network.
@@ -76,7 +89,8 @@ class PackedBatch:
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
     any_lengths: bool = False
-    _groups: list[tuple[Tensor, Tensor | None, Tensor | None]] = field(default_factory=list, repr=False)
+    _groups: dict[bool, Sequence[Group]] = field(default_factory=dict, repr=False)
+    """What `groups` returned, by `exact`; copies of the batch share it."""
 
     @property
     def rows(self) -> int:
@@ -84,25 +98,28 @@ class PackedBatch:
         return len(self.lengths)
 
     @property
-    def groups(self) -> list[tuple[Tensor, Tensor | None, Tensor | None]]:
-        """Return the sequences in groups of similar length, each padded for one attention call (cached).
+    def groups(self) -> Sequence[Group]:
+        """Return the sequences in groups of similar length, each padded for one attention call (cached)."""
+        groups = self._groups.get(self.exact)
+        if groups is None:  # of threads that make them at once, all get those of the first one
+            groups = self._groups.setdefault(self.exact, self._padded_groups())
+        return groups
 
-        A group is its tokens, (count, longest) int64, where a sequence's last token fills it up; which of
-        them exist, bool; and the indices of those in the flattened group. None twice if all exist.
-        """
-        if not self._groups:
-            step = 1 if self.exact else GROUP_STEP
-            starts, classes = self.lengths.cumsum() - self.lengths, -(-self.lengths // step)
-            borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), self.rows]
-            for first, end in itertools.pairwise(borders):
-                chosen = self.lengths[first:end, None]
-                position = np.arange(chosen.max())
-                tokens = starts[first:end, None] + np.minimum(position, chosen - 1)
-                exists = position < chosen
-                parts = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
-                full = (None, None) if exists.all() else (parts[1].bool(), parts[2])
-                self._groups.append((parts[0], *full))
-        return self._groups
+    def _padded_groups(self) -> Sequence[Group]:
+        step = 1 if self.exact else GROUP_STEP
+        starts = self.lengths.cumsum() - self.lengths
+        steps = -(-self.lengths // step)
+        borders = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), self.rows]
+        groups = []
+        for first, end in itertools.pairwise(borders):
+            lengths = self.lengths[first:end, None]
+            position = np.arange(lengths.max())
+            tokens = starts[first:end, None] + np.minimum(position, lengths - 1)
+            exists = position < lengths
+            parts = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
+            whole = bool(exists.all())
+            groups.append(Group(parts[0], None if whole else parts[1].bool(), None if whole else parts[2]))
+        return groups
 
     def by_length(self, tokens: int) -> tuple[range, range]:
         """Return the sequences of at most this many tokens, and longer ones; others may be among both if the

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from models.batch import SMALL_PACK, PackedBatch
+from models.device import is_out_of_memory
 from models.layer import Layer
 from models.selection import Chosen
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 CAPACITY = 16
 """Graphs of a thread; the least recently used one is evicted first. They share one pool of memory."""
+
+PAUSE = 1_000
+"""Passes that a thread computes without a graph after a capture found no memory, before it captures again."""
 
 INPUTS = ("ids", "positions", "segments", "row_of_token", "first_token", "offsets")
 
@@ -54,7 +58,12 @@ class Captured:
 
 
 class _OfThread(threading.local):
-    """The graphs of one thread, by key; None for a key that came once. Threads never share a graph."""
+    """The graphs of one thread, by key; None for a key that came once. Threads never share a graph.
+
+    pause: how many more passes capture nothing.
+    """
+
+    pause = 0
 
     def __init__(self, device: torch.device) -> None:
         self.graphs: OrderedDict[Hashable, Captured | None] = OrderedDict()
@@ -67,7 +76,7 @@ class Graphs:
 
     compute: returns the logits of a batch; launches the same kernels for all batches of the same shapes that
         have `any_lengths`, and waits for nothing.
-    enabled: False after a capture has failed.
+    enabled: False after a capture has failed, unless memory was full.
     """
 
     def __init__(
@@ -91,9 +100,13 @@ class Graphs:
         key = self._key(batch, selection, sliced) if self.enabled else None
         if key is None:
             return self._compute(batch, selection)
-        graphs, captured = self._of_thread.graphs, None
+        thread = self._of_thread
+        graphs, captured = thread.graphs, None
+        thread.pause = max(0, thread.pause - 1)
         if key in graphs:  # it comes again
-            captured = graphs[key] or self._captured(batch, selection)
+            captured = graphs[key]
+            if captured is None and not thread.pause:
+                captured = self._captured(batch, selection)
         graphs[key] = captured
         graphs.move_to_end(key)
         if len(graphs) > CAPACITY:
@@ -117,7 +130,7 @@ class Graphs:
         return len(batch.ids), len(batch.first_token), *parts
 
     def _captured(self, batch: PackedBatch, selection: Selection) -> Captured | None:
-        """Capture a pass; None, for good, if that fails."""
+        """Capture a pass; None if that fails, for good unless memory is full."""
         thread, stream = self._of_thread, torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -132,6 +145,10 @@ class Graphs:
                 ):
                     logits = self._compute(static, chosen)
         except RuntimeError as error:
+            # The end of a capture may fail because of what failed inside it.
+            if is_out_of_memory(error) or isinstance(error.__context__, torch.OutOfMemoryError):
+                thread.pause = PAUSE
+                return None
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]
             log.warning("passes are computed without CUDA graphs, because a capture failed: %s", reason)

@@ -127,6 +127,6 @@ def laid_out(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) 
         parts = [keys.mT.contiguous(), queries, order]  # (h, steps, width), (h, width, steps)
     parts.append(None if relative.slopes is None else relative.slopes.contiguous())
     addresses = (None if part is None else part.data_ptr() for part in parts)
-    found = _Relative(*addresses, width, steps, reach, relative.straight, relative.terms), parts
-    relative.laid_out[tiles] = found
-    return ctypes.addressof(found[0])
+    made = _Relative(*addresses, width, steps, reach, relative.straight, relative.terms), parts
+    # Of threads that make it at once, all read the first one's: another one would be freed while it is read.
+    return ctypes.addressof(relative.laid_out.setdefault(tiles, made)[0])
