@@ -124,8 +124,8 @@ def _by_template(directory: Path, source: str) -> tuple[Prompt, list[Example]] |
         return _no_prompt(directory, source, of_marks[_NONE])
     where = f"{directory}: the chat template"
     check("strftime_now" not in source, f"{where} writes the date, so its prompts are not the same every day")
-    for way, marked in forms.items():
-        is_right = way == instructed or plain in (None, marked)
+    for marked in forms.values():
+        is_right = INSTRUCTED in marked or plain in (None, marked)
         check(is_right, f"{where} changes with an instruction that it does not show")
     examples = []
     for texts, result in rendered.items():

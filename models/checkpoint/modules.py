@@ -144,7 +144,11 @@ def _reads_plain_pairs(directory: Path, raw: Mapping[str, Any]) -> bool:
     module Transformer is a classifier alone, and does not take messages."""
     is_language_model = any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
     is_alone = (directory / "modules.json").is_file() and not classifier_folders(directory)
-    return is_alone and not is_language_model and "message" not in (_settings(directory).get("modality_config") or {})
+    return (
+        is_alone
+        and not is_language_model
+        and "message" not in (_settings(directory).get("modality_config") or {})
+    )
 
 
 def adds_generation_prompt(directory: Path) -> bool:

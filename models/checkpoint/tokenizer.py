@@ -177,12 +177,15 @@ class PairTokenizer(TextReader):
             self._use(self._prompted(form, prompt.instruction), max_tokens)
 
     @classmethod
-    def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: Any) -> Self:
+    def load(
+        cls, directory: Path, *, prompt: Prompt | None = None, of_decoder: bool = False, **options: Any
+    ) -> Self:
         """Load a checkpoint's tokenizer from its files. options: of this class. Raises UnsupportedCheckpoint,
         naming the file."""
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
-            found = read_tokenizer(directory, None if prompt is None else "\n".join(prompt.fixed))
-            tokenizer = cls(found, prompt=prompt, **options)
+            fixed = [] if prompt is None else prompt.fixed
+            found = read_tokenizer(directory, "\n".join(fixed) if of_decoder else None)
+            tokenizer = cls(found, prompt=prompt, of_decoder=of_decoder, **options)
         if passes_types(directory) is False:
             tokenizer.template = replace(tokenizer.template, two_segments=False)
         return tokenizer
