@@ -165,5 +165,5 @@ def _no_prompt(directory: Path, source: str, result: Mapping[str, Any]) -> None:
     shown = " before ".join(names[mark] for mark in _shown(result)) or result.get("error")
     check(
         not names_roles and not _shown(result),
-        f"{directory}: the chat template shows {shown}; supported is the query once, and the document after it",
+        f"{directory}: the chat template shows {shown}; supported is the query once, and then the document",
     )

@@ -53,9 +53,9 @@ class PairTemplate:
     def of(cls, tokenizer: Tokenizer, *, of_decoder: bool = False) -> Self:
         """Return the template of a tokenizer.
 
-        of_decoder: it may do without special tokens. Raises UnsupportedCheckpoint if there is no special token
-        before the query, which the classifier reads, and one after each text, or if token types do not change
-        where the title begins.
+        of_decoder: it may do without special tokens. Raises UnsupportedCheckpoint if there is no special
+        token before the query, which the classifier reads, and one after each text, or if token types do not
+        change where the title begins.
         """
         pair = tokenizer.encode("a", "b")
         types = pair.type_ids
@@ -354,11 +354,16 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
         "the title's token types to the model, transformers 5 does not. Write down what it was trained with: "
         '"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or without the second',
     )
-    skipped = config.skipped_positions - 1 if config.skipped_positions else None
-    if decoder is not None and not tokenizer.template.after:  # a text's last token is read
+    template = tokenizer.template
+    skipped = None
+    structure = template.ids
+    if config.skipped_positions:
+        skipped = config.skipped_positions - 1
+    elif decoder is not None and not template.after:  # the last token of a text is read
         skipped = decoder.pad_token
+        structure = (template.between or template.before)[-1:]
     check(
-        skipped is None or (skipped in tokenizer.forbidden and skipped not in tokenizer.template.ids),
+        skipped is None or (skipped in tokenizer.forbidden and skipped not in structure),
         f"config.json: pad_token_id is {skipped}, which the tokenizer puts into pairs or makes of a text: "
         "transformers skips this token where it counts positions, and where it looks for the last token",
     )
@@ -378,6 +383,6 @@ def _check_example(directory: Path, tokenizer: PairTokenizer, example: Example) 
         theirs = theirs[:-1]
     check(
         pair.ids.tolist() == theirs,
-        f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other tokens: "
-        "the tokenizer joins them with what stands beside them; have spaces or line ends there",
+        f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
+        "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
     )

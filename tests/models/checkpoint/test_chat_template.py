@@ -67,7 +67,7 @@ TOKENS = "{{ bos_token }}{{ eos_token }}{{ pad_token }}"
     ],
 )
 def test_tokens_and_scores_are_those_of_transformers(tmp_path: Path, family: str, template: str) -> None:
-    """With special tokens of the class, with a document at the end and no title, with pad tokens at the end."""
+    """With special tokens of the class, with pad tokens or a document at the end, and no title."""
     directory = write(tmp_path, template, family)
     clf = load(directory)
     pad = json.loads((directory / "config.json").read_text())["pad_token_id"]
@@ -123,7 +123,7 @@ def test_an_instruction_stands_wherever_the_template_puts_it(tmp_path: Path, tem
         (f"{SIMPLE} {{{{ {QUERY} }}}}", "the query before the document before the query"),
         (f"{{{{ raise_exception('no ' ~ ({QUERY})) }}}}", "TemplateError: no "),
         (f"{{% if instruction %}}asked{{% endif %}}{SIMPLE}", "an instruction that it does not show"),
-        ("Q:{{ messages[0].content }};D:{{ messages[1].content }}", "other tokens"),
+        ("Q{{ messages[0].content }}D{{ messages[1].content }}", "other tokens"),
     ],
 )
 def test_a_template_that_does_more_is_refused_by_name(tmp_path: Path, template: str, reason: str) -> None:
