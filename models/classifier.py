@@ -239,7 +239,7 @@ class Classifier:
         if self.config.decoder is None:
             return None
         return [
-            Beginning((pair.beginning, mask), pair.title_start)
+            Beginning((pair.beginning, mask), pair.shared_tokens)
             for pair, mask in zip(pairs, masks, strict=True)
         ]
 

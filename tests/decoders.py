@@ -72,13 +72,19 @@ def qwen_tokenizer() -> str:
 
 @cache
 def gemma_tokenizer() -> str:
-    """A small tokenizer.json of Gemma's kind: BPE of whole texts, with spaces as letters."""
+    """A small tokenizer.json of Gemma's kind: BPE of whole texts, with spaces as letters. As in Gemma's, no
+    piece goes on after a space or a line's end, because sentencepiece learnt them within words."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    words = [
+        pre_tokenizers.Split("▁", "merged_with_next"),
+        pre_tokenizers.Split(Regex("\n+|[^\\w▁]"), "isolated"),
+    ]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(words)
     special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "Yes"]
     trainer = trainers.BpeTrainer(vocab_size=490, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator([*TEXT, "A: Yes\nB: No"], trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
     raw = json.loads(tokenizer.to_str())
     raw["added_tokens"] = [token for token in raw["added_tokens"] if token["id"] < 4]

@@ -93,7 +93,7 @@ def chunk_pairs(
     is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at most half of the
     window, in a prompt three quarters.
     """
-    lead, trail = ("", "") if tokenizer.prompt is None else tokenizer.prompt.title
+    lead, trail = tokenizer.around_title
     for query_text, title_text in pairs:
         query, title = texts[query_text], texts[title_text]
         shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens

@@ -53,6 +53,8 @@ class Decoder:
     vocabulary: str | None  # the tensor whose rows are read for `answers`; None: a classifier
     answers: tuple[int, ...]  # the relevant one first
     instruction: str | None  # of pairs that bring none; None: the template's own
+    plain_pairs: bool  # a classifier of query and title without a prompt
+    pad_token: int | None  # a classifier reads the last token that is another one
 
 
 def decoders(
@@ -81,6 +83,12 @@ def decoders(
         known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
         is_language_model = choice(raw, "architectures", (*known, [], None)) == known[1]
         ours = raw.get("headroom") or {}
+        way = choice(ours, "prompt", (None, "pair"))
+        pad = raw.get("pad_token_id")
+        need(pad is None or type(pad) is int, "pad_token_id", pad, "it must be a whole number")
+        key_heads = positive_int(raw, "num_key_value_heads", shape.num_heads, shape.num_heads)
+        wanted = f"the {shape.num_heads} heads of queries must share them in groups of one size"
+        need(shape.num_heads % key_heads == 0, "num_key_value_heads", key_heads, wanted)
         is_tied = raw.get("tie_word_embeddings", is_gemma)
         vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
         is_old_gelu = is_gemma and shape.activation == "gelu"  # transformers reads it as the other one
@@ -94,13 +102,15 @@ def decoders(
             ropes=(rope,) * shape.num_layers,
             decoder=Decoder(
                 head_size=size,
-                key_heads=positive_int(raw, "num_key_value_heads", shape.num_heads),
+                key_heads=key_heads,
                 head_norms=head_norms,
                 norm_offset=float(is_gemma),
                 embedding_scale=math.sqrt(shape.hidden_size) if is_gemma else 1.0,
                 vocabulary=vocabulary if is_language_model else None,
                 answers=tuple(ours.get("score_tokens") or ()) if is_language_model else (),
                 instruction=ours.get("instruction"),
+                plain_pairs=way == "pair" and not is_language_model,
+                pad_token=None if is_language_model else pad,
             ),
         )
 

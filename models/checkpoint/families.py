@@ -4,6 +4,7 @@ BERT's names are the canonical ones inside. A checkpoint of another family is tr
 back when it is written; what is between knows nothing of families. Other families are refused by name.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,8 @@ from models.checkpoint.family import Family
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
 from models.checkpoint.shapes import ATTENTION, GATES, MLP, PRE_NORMS, PROJECTIONS
 from models.errors import UnsupportedCheckpoint
+
+logger = logging.getLogger("headroom.models")
 
 _DENSE_HEAD = {"bert.pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
 _ROBERTA = Family(encoder="roberta.", names=_DENSE_HEAD, token_types=1, skips_pad=True)
@@ -44,8 +47,7 @@ def _in_one_map(name: str) -> dict[str, str]:
 def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
     kinds, pooling = raw.get("layer_types"), choice(raw, "classifier_pooling", ("cls", "mean"), "cls")
     if kinds is None:
-        step = positive_int(raw, "global_attn_every_n_layers", 3)
-        kinds = [_LOCAL if number % step else _GLOBAL for number in range(shape.num_layers)]
+        kinds = _regular_kinds(positive_int(raw, "global_attn_every_n_layers", 3), shape.num_layers)
     wanted = f"it must name the kind of each of {shape.num_layers} layers"
     need(len(kinds) == shape.num_layers, "layer_types", kinds, wanted)
     window, ropes = positive_int(raw, "local_attention", 128) // 2, _modernbert_ropes(raw)
@@ -64,6 +66,26 @@ def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
             module for name, modules in _BIASES.items() if not raw.get(name) for module in modules
         ),
     )
+
+
+def _regular_kinds(period: int, layers: int) -> list[str]:
+    """Return the kinds of layers of which each `period`-th sees all tokens."""
+    return [_LOCAL if number % period else _GLOBAL for number in range(layers)]
+
+
+def _modernbert_fields(config: ModelConfig) -> dict[str, Any]:
+    """Return the fields that say what each layer sees: for transformers 5, and for programs that know regular
+    patterns only."""
+    kinds = [_GLOBAL if window is None else _LOCAL for window in config.windows]
+    for period in range(1, len(kinds) + 1):
+        if kinds == _regular_kinds(period, len(kinds)):
+            return {"layer_types": kinds, "global_attn_every_n_layers": period}
+    logger.warning(
+        "the layers that see all tokens do not follow each other regularly any more: transformers 5 reads "
+        "layer_types and computes this network, but transformers 4 and others that read "
+        "global_attn_every_n_layers compute another one"
+    )
+    return {"layer_types": kinds}
 
 
 def _modernbert_ropes(raw: Mapping[str, Any]) -> dict[str, Rope]:
@@ -180,7 +202,7 @@ FAMILIES: dict[str, Family] = {
         fixed={"rope_scaling": None},  # but not position_embedding_type, in which configs hold various words
         token_types=None,
         reads=_modernbert,
-        writes=lambda config: {"layer_types": [_GLOBAL if one is None else _LOCAL for one in config.windows]},
+        writes=_modernbert_fields,
         keeps_first_layer=True,
     ),
     # DeBERTa-v2 and v3: He et al. 2021, https://arxiv.org/abs/2006.03654, https://arxiv.org/abs/2111.09543.

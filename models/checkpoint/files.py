@@ -32,17 +32,23 @@ INDEX = "model.safetensors.index.json"
 OF_PARENT = "../../model.safetensors"
 """The shard of a smaller network, `networks/NAME` beside a model's weights, that is the model's file."""
 
+ADAPTER = "adapter_config.json"
+"""PEFT writes it; transformers adds the adapter's weights to the model."""
+
 HEAD_STUDY = "head_study.json"
 """`headroom study` writes it; it is copied to the weights."""
 
 _FILES = ("config.json", *TOKENIZER_FILES, INDEX, "modules.json", "config_sentence_transformers.json")
-DESCRIPTION = [*_FILES, "[0-9]*_*/config.json", "metrics.json", "masks/*.json"]
+DESCRIPTION = [*_FILES, ADAPTER, "[0-9]*_*/config.json", "metrics.json", "masks/*.json"]
 """Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 
 
 def check_files(directory: Path) -> None:
     """Raise UnsupportedCheckpoint if a file that a checkpoint is loaded from is a FIFO, a device or the like,
-    or if one that describes the weights is larger than any such file is."""
+    if one that describes the weights is larger than any such file is, or if it is an adapter."""
+    adapter = directory / ADAPTER
+    advice = "merge it into its base (`merge_and_unload` of PEFT) and save the whole model"
+    check(not adapter.exists(), f"{adapter}: the checkpoint is an adapter, such as LoRA's; {advice}")
     weights = weights_of(directory)
     for file in loaded_files(directory):
         with reading(file):
@@ -107,14 +113,21 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
 
 
 def read_quality(directory: Path) -> dict[str, float] | None:
-    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file."""
+    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file. One
+    that another program wrote is left out with a warning."""
     file = directory / "metrics.json"
     if not file.exists():
         return None
-    metrics = read_json(file)
-    with reading(file):
-        figures = metrics["test"] if "test" in metrics else metrics["validation"]
-        return {str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)}
+    try:
+        metrics = read_json(file)
+        with reading(file):
+            figures = metrics["test"] if "test" in metrics else metrics["validation"]
+            return {
+                str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)
+            }
+    except UnsupportedCheckpoint as error:
+        logger.warning("%s is not used: %s", file, error)
+        return None
 
 
 def read_head_study(directory: Path) -> dict[str, Any] | None:

@@ -102,7 +102,7 @@ def _download(target: str) -> Path:
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     from models.checkpoint.config import read_config
-    from models.checkpoint.files import DESCRIPTION, weight_files
+    from models.checkpoint.files import DESCRIPTION, check_files, weight_files
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings name addresses
     name, _, version = target.partition("@")
@@ -125,6 +125,7 @@ def _download(target: str) -> Path:
         sizes = {file.relative_to(directory).as_posix(): 0 for file in directory.rglob("*")}
         with suppress(CachedRepoTreeNotFoundError):  # another program has filled the cache
             sizes |= {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
+        check_files(directory)
         check("config.json" in sizes, f"{target} has no config.json, so it is not a model of transformers")
         read_config(directory)
         weights = weight_files(directory, sizes)

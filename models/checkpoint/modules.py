@@ -56,6 +56,9 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
         raw = raw | {"sentence_transformers": {**stored, "activation_fn": model["activation_fn"]}}
     module_window(directory)
     folders = classifier_folders(directory)
+    if raw.get("model_type") in list(PUBLISHED) and _reads_plain_pairs(directory, raw):
+        ours.setdefault("prompt", "pair")
+        check(not prompt, f"{file}: default_prompt_name: queries would need the prompt {prompt!r}")
     if len(folders) == 1:
         ids = read_json(folders[0] / "config.json")
         answers = ids.get("true_token_id"), ids.get("false_token_id")
@@ -136,11 +139,38 @@ def _head_fields(folders: Sequence[Path], raw: Mapping[str, Any]) -> dict[str, A
     }
 
 
+def _reads_plain_pairs(directory: Path, raw: Mapping[str, Any]) -> bool:
+    """Return whether sentence-transformers gives a decoder query and title without a chat template: its
+    module Transformer is a classifier alone, and does not take messages."""
+    is_language_model = any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
+    is_alone = (directory / "modules.json").is_file() and not classifier_folders(directory)
+    return (
+        is_alone
+        and not is_language_model
+        and "message" not in (_settings(directory).get("modality_config") or {})
+    )
+
+
+def adds_generation_prompt(directory: Path) -> bool:
+    """Return whether a chat template is to end with the beginning of an answer: as sentence-transformers'
+    settings say, or without them, as for a language model."""
+    if not (directory / FILE).is_file():
+        return True
+    options = _settings(directory).get("processing_kwargs") or {}
+    return bool((options.get("chat_template") or {}).get("add_generation_prompt", False))
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """Return the settings of the module Transformer."""
+    file = directory / FILE
+    return read_json(file) if file.is_file() else {}
+
+
 def module_window(directory: Path) -> Any:
     """Return how long a sequence may be; None if the module Transformer does not say it. Raises
     UnsupportedCheckpoint for settings that would change how texts are read."""
     file = directory / FILE
-    settings = read_json(file) if file.is_file() else {}
+    settings = _settings(directory)
     of_decoders = {"chat_template": {"add_generation_prompt": True}}
     for name in ("do_lower_case", "processing_kwargs"):
         is_right = settings.get(name) in (None, False, {}, of_decoders)

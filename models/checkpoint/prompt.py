@@ -1,31 +1,22 @@
 """The prompts of decoders: the text around a query and a title, from a checkpoint's files or as published.
 
-A chat template that shows messages of the roles `query` and `document` is a prompt, as for
-sentence-transformers and vLLM; its instruction is a `system` message or the variable `instruction`. Other
-checkpoints of a family are read as its published reranker: https://github.com/QwenLM/Qwen3-Embedding,
-https://github.com/mixedbread-ai/mxbai-rerank, https://github.com/FlagOpen/FlagEmbedding.
+`models.checkpoint.chat_template` reads a prompt from the files. Other checkpoints of a family are read as its
+published reranker: https://github.com/QwenLM/Qwen3-Embedding, https://github.com/mixedbread-ai/mxbai-rerank,
+https://github.com/FlagOpen/FlagEmbedding.
 
 A tokenizer reads the whole prompt at once, but query and title are encoded by themselves here. So they are
 encoded with the blanks around them, because a tokenizer joins " word", and "?" with the end of its line.
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from models.checkpoint.fields import read_json, reading
 
 QUERY, TITLE, INSTRUCTED = "\ue000", "\ue001", "\ue002"
 """Stand for the texts in a prompt."""
-
-
-def _parts(literal: str) -> tuple[str, str, str]:
-    """Cut the text between two others: what is encoded with the first one, by itself, and with the second."""
-    match = re.fullmatch(r"((?:\s*\n)?)(.*?)(\s*)", literal, re.DOTALL)
-    assert match is not None
-    return match[1], match[2], match[3]
 
 
 class Around(NamedTuple):
@@ -35,47 +26,68 @@ class Around(NamedTuple):
     trail: str = ""
 
     def dressed(self, text: str) -> str:
-        """Return the text as it is encoded; an empty one stays empty."""
-        return f"{self.lead}{text}{self.trail}" if text else ""
+        """Return the text as it is encoded."""
+        return f"{self.lead}{text}{self.trail}"
+
+
+Part: TypeAlias = str | Around
+"""A fixed text, in which structural tokens are meant, or what is encoded with an instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A prompt: the parts around query and title, which are encoded one by one, and what is encoded with
+    these texts."""
+
+    before: tuple[Part, ...]
+    query: Around
+    between: tuple[Part, ...]
+    title: Around
+    after: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, marked: str) -> Self:
+        """Return the form of a prompt whose texts are marked."""
+        first, *rest = re.split(f"([{QUERY}{TITLE}{INSTRUCTED}])", marked)
+        marks, literals = rest[::2], rest[1::2]
+        blank, middle, lead = _cut(first)
+        parts: list[list[Part]] = [[blank + middle]]
+        arounds: list[Around] = []
+        for mark, literal in zip(marks, literals, strict=True):
+            trail, middle, next_lead = _cut(literal)
+            if mark == INSTRUCTED:
+                parts[-1].append(Around(lead, trail))
+            else:
+                arounds.append(Around(lead, trail))
+                parts.append([])
+            parts[-1].append(middle)
+            lead = next_lead
+        before, between, (*after, ending) = parts
+        query, title = arounds
+        return cls(tuple(before), query, tuple(between), title, (*after, f"{ending}{lead}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Fixed texts, in which structural tokens are meant, and what is encoded with query and title."""
+    """The forms of a checkpoint's prompts."""
 
-    before: str | None  # up to the query; None if each pair needs an instruction
-    query: Around
-    between: str
-    title: Around
-    after: tuple[str, ...]  # parts that are encoded one by one
-    instructed: tuple[str, Around, str] | None = None  # before an instruction, around it, and up to the query
+    plain: Form | None  # of pairs without an instruction; None: each needs one
+    instructed: Form | None  # of pairs with one; None: the model takes none
     instruction: str | None = None  # the default
 
-    @classmethod
-    def of(cls, prompt: str, instructed: str | None) -> Self:
-        """Return a prompt whose texts are marked. instructed: the one with an instruction, if any."""
-        before, rest = prompt.split(QUERY)
-        between, after = rest.split(TITLE)
-        (blank, start, lead), (trail, middle, title_lead) = _parts(before), _parts(between)
-        title_trail, *ending = _parts(after)
-        with_instruction = None
-        if instructed is not None:
-            first, second = map(_parts, instructed.split(QUERY)[0].split(INSTRUCTED))
-            with_instruction = first[0] + first[1], Around(first[2], second[0]), second[1]
-        return cls(
-            before=None if INSTRUCTED in before else blank + start,
-            query=Around(lead, trail),
-            between=middle,
-            title=Around(title_lead, title_trail),
-            after=("".join(ending),),
-            instructed=with_instruction,
-        )
-
     @property
-    def parts(self) -> list[str]:
+    def fixed(self) -> list[str]:
         """Return all fixed texts."""
-        first, _, second = self.instructed or ("", None, "")
-        return [self.before or "", first, second, self.between, *self.after]
+        forms = [form for form in (self.plain, self.instructed) if form is not None]
+        parts = [part for form in forms for part in (*form.before, *form.between, *form.after)]
+        return [part for part in parts if isinstance(part, str)]
+
+
+def _cut(literal: str) -> tuple[str, str, str]:
+    """Cut the text between two others: what is encoded with the first one, by itself, and with the second."""
+    match = re.fullmatch(r"((?:\s*\n)?)(.*?)(\s*)", literal, re.DOTALL)
+    assert match is not None
+    return match[1], match[2], match[3]
 
 
 _QWEN3 = (
@@ -88,46 +100,45 @@ _MXBAI = (
     "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
     "<|im_start|>user\n"
 )
+_MXBAI_PLAIN = Form(
+    before=(f"{_MXBAI}query:",),
+    query=Around(" "),
+    between=("\ndocument:",),
+    title=Around(" "),
+    after=(
+        "\nYou are a search relevance expert who evaluates how well documents match search queries. For "
+        "each query-document pair, carefully analyze the semantic relationship between them, then "
+        "provide your binary relevance judgment (0 for not relevant, 1 for relevant).\n"
+        "Relevance:<|im_end|>\n<|im_start|>assistant\n",
+    ),
+)
+_BGE = Form(
+    before=("<bos>",),
+    query=Around("A: "),
+    between=("\n",),
+    title=Around("B: "),
+    after=(
+        "\n",
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query "
+        "by providing a prediction of either 'Yes' or 'No'.",
+    ),
+)
 PUBLISHED = {
-    "qwen3": replace(
-        Prompt.of(_QWEN3, _QWEN3),
+    "qwen3": Prompt(
+        plain=None,
+        instructed=Form.of(_QWEN3),
         instruction="Given a web search query, retrieve relevant passages that answer the query",
     ),
     "qwen2": Prompt(
-        *(f"{_MXBAI}query:", Around(" "), "\ndocument:", Around(" ")),
-        after=(
-            "\nYou are a search relevance expert who evaluates how well documents match search queries. For "
-            "each query-document pair, carefully analyze the semantic relationship between them, then "
-            "provide your binary relevance judgment (0 for not relevant, 1 for relevant).\n"
-            "Relevance:<|im_end|>\n<|im_start|>assistant\n",
-        ),
-        instructed=(f"{_MXBAI}instruction:", Around(" ", "\n"), "query:"),
+        plain=_MXBAI_PLAIN,
+        instructed=replace(_MXBAI_PLAIN, before=(f"{_MXBAI}instruction:", Around(" ", "\n"), "query:")),
     ),
-    "gemma": Prompt(
-        *("<bos>", Around("A: "), "\n", Around("B: ")),
-        after=(
-            "\n",
-            "Given a query A and a passage B, determine whether the passage contains an answer to the query "
-            "by providing a prediction of either 'Yes' or 'No'.",
-        ),
-    ),
+    "gemma": Prompt(plain=_BGE, instructed=None),
 }
 """The prompts of the families' published rerankers, by `model_type`."""
 
 ANSWERS = {"qwen3": ("yes", "no"), "qwen2": ("1", "0"), "gemma": ("Yes",)}
 """Their answers, the relevant one first."""
-
-
-def read_prompt(directory: Path, family: str, instruction: str | None) -> Prompt:
-    """Return the prompt of a checkpoint of a family in PUBLISHED. instruction: of pairs without one."""
-    for template in _templates(directory):
-        if prompt := _rendered(template):
-            instructed = _rendered(template, INSTRUCTED) or ""
-            if instructed.count(INSTRUCTED) != 1:
-                return Prompt.of(prompt, None)
-            return replace(Prompt.of(prompt, instructed), instruction=instruction)
-    published = PUBLISHED[family]
-    return replace(published, instruction=instruction or published.instruction)
 
 
 def with_answers(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
@@ -142,36 +153,3 @@ def with_answers(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
         added = {token["content"]: token["id"] for token in content["added_tokens"]}
         ids = content["model"]["vocab"] | added
         return raw | {"headroom": {**ours, "score_tokens": [ids[answer] for answer in answers]}}
-
-
-def _templates(directory: Path) -> Iterator[str]:
-    """Yield the chat templates of a checkpoint."""
-    if (file := directory / "chat_template.jinja").is_file():
-        yield file.read_text(encoding="utf-8")
-    file = directory / "tokenizer_config.json"
-    found = read_json(file).get("chat_template") if file.is_file() else None
-    named = found if isinstance(found, list) else [{"template": found}]
-    yield from (each["template"] for each in named if each["template"])
-
-
-def _rendered(template: str, instruction: str | None = None) -> str | None:
-    """Return a chat template's text for marked messages; None if it does not show a query, then a title."""
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    messages = [{"role": "query", "content": QUERY}, {"role": "document", "content": TITLE}]
-    options: dict[str, Any] = {}
-    if instruction is not None:
-        messages.insert(0, {"role": "system", "content": instruction})
-        options["instruction"] = instruction
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    try:
-        text = environment.from_string(template).render(
-            messages=messages, add_generation_prompt=True, bos_token="", eos_token="", **options
-        )
-    except (TemplateError, TypeError, ValueError, AttributeError):  # of another kind of messages
-        return None
-    in_order = [mark for mark in text if mark in (QUERY, TITLE)] == [QUERY, TITLE]
-    return text if in_order else None

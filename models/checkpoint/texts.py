@@ -28,7 +28,7 @@ _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take
 _WORDS = 65_536  # are remembered, in some 14 MiB
 _LONGEST = 32  # characters of a word that is remembered
 
-_find_cut = re.compile(r"(?<=\S) (?=[A-Za-z0-9])").search
+_find_cuts = re.compile(r"(?<=\S) (?=[A-Za-z0-9])").finditer
 """Find where a text may be cut. BERT ends words at spaces; for GPT-2's pattern and for Metaspace, a single
 space belongs to the word after it."""
 
@@ -81,6 +81,8 @@ class TextReader:
         self._piece_characters = max(_LONG, 2 * reach)
         self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * reach)
         self._unknown_bytes = array("i", [self.unknown]).tobytes()
+        usual = [token.content for token in added.values() if not token.special]
+        self._longest_added = max((2 * len(content) + _LONGEST for content in usual), default=0)
         self._by_words = special == added.keys() and _reads_words_apart(tokenizer)
         self._remembered = lru_cache(_WORDS)(self._ids)
         self._cache: OrderedDict[str, EncodedText] = OrderedDict()  # the texts that were encoded last
@@ -146,11 +148,10 @@ class TextReader:
         The tokens are those of the whole text, unless a piece has nowhere a place between two words, as in
         Chinese: where it ends then, a token may differ.
         """
-        start, size = 0, self._piece_characters
+        start = 0
         while start < len(text):
-            cut = _find_cut(text, start + size, start + 2 * size)
-            end = start + 2 * size if cut is None else cut.start()
             with without_panics():
+                end = self._end_of_piece(text, start)
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self.forbidden else id_ for id_ in encoding.ids]
             kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
@@ -161,6 +162,19 @@ class TextReader:
                 [index == 0 or words[index] != words[index - 1] for index in kept],
             )
             start = end
+
+    def _end_of_piece(self, text: str, start: int) -> int:
+        """Return where a piece of a text ends: between two words that no added token joins."""
+        limit = start + 2 * self._piece_characters
+        for cut in _find_cuts(text, start + self._piece_characters, limit):
+            end = cut.start()
+            if not self._longest_added:
+                return end
+            left = text[max(start, end - self._longest_added) : end]
+            right = text[end : end + self._longest_added]
+            if self.encode_batch([left + right]) == [b"".join(self.encode_batch([left, right]))]:
+                return end
+        return limit
 
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
         """Return the tokens [start, end) of an encoded text."""

@@ -1,22 +1,24 @@
 """Encodes query–title pairs as the token ids that a checkpoint was trained on, within its window."""
 
 import copy
+import re
 import sys
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from models.checkpoint.chat_template import Example, read_pairs, read_prompt
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, reading
-from models.checkpoint.prompt import Prompt, read_prompt
+from models.checkpoint.prompt import Around, Form, Part, Prompt
 from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import (
     FILE,
@@ -48,20 +50,22 @@ class PairTemplate:
         return self.before + self.between + self.after
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Self:
+    def of(cls, tokenizer: Tokenizer, *, of_decoder: bool = False) -> Self:
         """Return the template of a tokenizer.
 
-        Raises UnsupportedCheckpoint if there is no special token before the query, which the classifier
-        reads, and one after each text, or if token types do not change where the title begins.
+        of_decoder: it may do without special tokens. Raises UnsupportedCheckpoint if there is no special
+        token before the query, which the classifier reads, and one after each text, or if token types do not
+        change where the title begins.
         """
         pair = tokenizer.encode("a", "b")
-        texts, types = pair.sequence_ids, pair.type_ids
-        runs = [list(run) for _, run in groupby(range(len(texts)), texts.__getitem__)]
-        if [texts[run[0]] for run in runs] == [None, 0, None, 1, None]:  # None for special tokens
-            before, _, between, title, after = (tuple(pair.ids[i] for i in run) for run in runs)
-            of_title = len(title) + len(after)
-            two = [0] * (len(types) - of_title) + [1] * of_title
-            if types in (two, [0] * len(types)):
+        types = pair.type_ids
+        order = "".join("s" if text is None else "qt"[text] for text in pair.sequence_ids)
+        match = re.fullmatch("(s*)(q+)(s*)(t+)(s*)" if of_decoder else "(s+)(q+)(s+)(t+)(s+)", order)
+        if match is not None:
+            before, _, between, _, after = (tuple(pair.ids[slice(*match.span(n))]) for n in range(1, 6))
+            title_start = match.start(4)
+            two = [0] * title_start + [1] * (len(types) - title_start)
+            if of_decoder or types in (two, [0] * len(types)):
                 return cls(before, between, after, types == two)
         raise UnsupportedCheckpoint(
             f"the tokenizer makes a pair of {' '.join(pair.tokens)} with token types {types}, "
@@ -89,9 +93,15 @@ class EncodedPair:
         return len(self.template.before) + self.query_tokens + len(self.template.between)
 
     @property
+    def shared_tokens(self) -> int:
+        """Return how many tokens a decoder may compute once for all titles of the query: those before the
+        title, but not the last token, at which it answers."""
+        return min(self.title_start, len(self.ids) - 1)
+
+    @property
     def beginning(self) -> bytes:
-        """Return what is before the title; equal for all pairs of a query, if none is truncated there."""
-        return self.ids[: self.title_start].tobytes()
+        """Return the shared tokens; equal for all pairs of a query, if none is truncated there."""
+        return self.ids[: self.shared_tokens].tobytes()
 
     @property
     def title_tokens(self) -> int:
@@ -134,8 +144,11 @@ class PairTokenizer(TextReader):
         vocab_size: int,
         cache_size: int = 65_536,
         prompt: Prompt | None = None,
+        of_decoder: bool = False,
+        unread: int | None = None,
     ) -> None:
         """max_tokens: the window, special tokens included. vocab_size: rows of the model's word embeddings.
+        of_decoder: pairs may be without special tokens. unread: a prompt ends before this token.
 
         Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit these.
         """
@@ -148,23 +161,31 @@ class PairTokenizer(TextReader):
         )
         self.prompt = prompt
         self._piece_of = piece_reader(tokenizer)
+        self._unread = unread
         if prompt is None:
-            self._use(PairTemplate.of(tokenizer), max_tokens)
+            self._use(PairTemplate.of(tokenizer, of_decoder=of_decoder), max_tokens)
             self.forbidden = (self.forbidden | {*self.template.ids}) - {self.unknown}
         else:
             tokenizer.encode_special_tokens = False  # structural tokens are meant here
             self._fixed = {
-                part: tokenizer.encode(part, add_special_tokens=False).ids for part in prompt.parts
+                part: tokenizer.encode(part, add_special_tokens=False).ids for part in prompt.fixed
             }
             tokenizer.encode_special_tokens = True
-            self._use(self._prompted(prompt.instruction), max_tokens)
+            form = prompt.plain if prompt.instruction is None else prompt.instructed
+            assert form is not None
+            self._form = form
+            self._use(self._prompted(form, prompt.instruction), max_tokens)
 
     @classmethod
-    def load(cls, directory: Path, *, prompt: Prompt | None = None, **options: int) -> Self:
-        """Load a checkpoint's tokenizer from its files. Raises UnsupportedCheckpoint, naming the file."""
+    def load(
+        cls, directory: Path, *, prompt: Prompt | None = None, of_decoder: bool = False, **options: Any
+    ) -> Self:
+        """Load a checkpoint's tokenizer from its files. options: of this class. Raises UnsupportedCheckpoint,
+        naming the file."""
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
-            found = read_tokenizer(directory, None if prompt is None else "".join(prompt.parts))
-            tokenizer = cls(found, prompt=prompt, **options)
+            fixed = [] if prompt is None else prompt.fixed
+            found = read_tokenizer(directory, "\n".join(fixed) if of_decoder else None)
+            tokenizer = cls(found, prompt=prompt, of_decoder=of_decoder, **options)
         if passes_types(directory) is False:
             tokenizer.template = replace(tokenizer.template, two_segments=False)
         return tokenizer
@@ -190,8 +211,9 @@ class PairTokenizer(TextReader):
         if not instruction or self.prompt is None or self.prompt.instructed is None:
             return self
         other = copy.copy(self)
+        other._form = self.prompt.instructed
         try:
-            other._use(self._prompted(instruction), self.max_tokens)
+            other._use(self._prompted(self.prompt.instructed, instruction), self.max_tokens)
         except UnsupportedCheckpoint:
             raise ModelError("it leaves no room in the window for a query and a title") from None
         return other
@@ -210,27 +232,34 @@ class PairTokenizer(TextReader):
             other.reach = sys.maxsize
         return other
 
-    def _prompted(self, instruction: str | None) -> PairTemplate:
-        """Return the template of prompts with an instruction; None: without any."""
-        prompt = self.prompt
-        assert prompt is not None
-        if instruction is None or prompt.instructed is None:
-            before = self._fixed[prompt.before or ""]
-        else:
-            first, around, second = prompt.instructed
-            check_surrogates(instruction)
-            text = self.encode_batch([around.dressed(instruction)])[0]
-            before = self._fixed[first] + np.frombuffer(text, np.int32).tolist() + self._fixed[second]
-        after = [id_ for part in prompt.after for id_ in self._fixed[part]]
-        between = self._fixed[prompt.between]
-        return PairTemplate(tuple(before), tuple(between), tuple(after), two_segments=False)
+    def _prompted(self, form: Form, instruction: str | None) -> PairTemplate:
+        """Return the template of prompts of a form. Raises ModelError for a lone surrogate."""
+        check_surrogates(instruction or "")
+
+        def ids(parts: Iterable[Part]) -> Iterator[int]:
+            for part in parts:
+                if isinstance(part, str):
+                    yield from self._fixed[part]
+                else:
+                    text = self.encode_batch([part.dressed(instruction or "")])[0]
+                    yield from np.frombuffer(text, np.int32).tolist()
+
+        after = [*ids(form.after)]
+        while after and after[-1] == self._unread:
+            after.pop()
+        return PairTemplate((*ids(form.before),), (*ids(form.between),), (*after,), two_segments=False)
 
     def dressed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
-        query, title = self.prompt.query.dressed, self.prompt.title.dressed
-        return [(query(one), title(other)) for one, other in pairs]
+        form = self._form
+        return [(form.query.dressed(query), form.title.dressed(title)) for query, title in pairs]
+
+    @property
+    def around_title(self) -> Around:
+        """Return what `dressed` puts around a title."""
+        return Around() if self.prompt is None else self._form.title
 
     def kept(self, query: int, title: int) -> tuple[int, int]:
         """Return how many tokens each text keeps: `longest_first` of the tokenizers library.
@@ -258,14 +287,15 @@ class PairTokenizer(TextReader):
         for index, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
             is_alone = index in self._alone
-            room = self.max_tokens - 2 if is_alone else self.budget
+            room = self.budget + len(self.template.between) if is_alone else self.budget
             truncated = query.tokens + title.tokens > room
             if truncated:
                 kept = (room, 0) if is_alone else self.kept(query.tokens, title.tokens)
                 query, title = self._part(query, kept[0]), self._part(title, kept[1])
             pair = self.pair(query, title, truncated=truncated)
             if is_alone:
-                pair.ids = np.concatenate((pair.ids[: 1 + pair.query_tokens], pair.ids[-1:]))
+                end = len(self.template.before) + pair.query_tokens
+                pair.ids = np.concatenate((pair.ids[:end], pair.ids[end + len(self.template.between) :]))
             encoded.append(pair)
         return encoded
 
@@ -277,6 +307,8 @@ class PairTokenizer(TextReader):
     def pair(self, query: EncodedText, title: EncodedText, *, truncated: bool = False) -> EncodedPair:
         """Return the pair of two texts that fit the window. truncated: whether they were longer."""
         ids = bytearray().join((self._before, query.ids, self._between, title.ids, self._after))
+        if not ids:
+            raise ModelError("query and title are empty, and this model's pairs have no other tokens")
         unknown = query.unknown + title.unknown
         return EncodedPair(np.frombuffer(ids, np.int32), query.tokens, unknown, truncated, self.template)
 
@@ -297,12 +329,24 @@ class PairTokenizer(TextReader):
 def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     """Load a checkpoint's tokenizer, with the window that its files and its network allow. Raises
     UnsupportedCheckpoint, also for what transformers would score otherwise."""
+    decoder = config.decoder
+    prompt, examples = None, list[Example]()
     with reading(directory / FILE):
-        window, prompt = read_window(directory, config), None
-        if config.decoder is not None:
-            prompt = read_prompt(directory, config.family, config.decoder.instruction)
-        rows = config.vocab_size
-        tokenizer = PairTokenizer.load(directory, prompt=prompt, max_tokens=window, vocab_size=rows)
+        window = read_window(directory, config)
+        if decoder is not None and decoder.plain_pairs:
+            examples = read_pairs(directory)
+        elif decoder is not None:
+            prompt, examples = read_prompt(directory, config.family, decoder.instruction)
+        tokenizer = PairTokenizer.load(
+            directory,
+            prompt=prompt,
+            max_tokens=window,
+            vocab_size=config.vocab_size,
+            of_decoder=decoder is not None,
+            unread=None if decoder is None else decoder.pad_token,
+        )
+    for example in examples:
+        _check_example(directory, tokenizer, example)
     has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
     check(
         not has_types or passes_types(directory) is not None,
@@ -310,10 +354,35 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
         "the title's token types to the model, transformers 5 does not. Write down what it was trained with: "
         '"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], or without the second',
     )
-    pad, template = config.skipped_positions - 1, tokenizer.template.ids
+    template = tokenizer.template
+    skipped = None
+    structure = template.ids
+    if config.skipped_positions:
+        skipped = config.skipped_positions - 1
+    elif decoder is not None and not template.after:  # the last token of a text is read
+        skipped = decoder.pad_token
+        structure = (template.between or template.before)[-1:]
     check(
-        pad < 0 or (pad in tokenizer.forbidden and pad not in template),
-        f"config.json: pad_token_id is {pad}, which the tokenizer puts into pairs or makes of a text: it "
-        "would need positions that leave this token out",  # transformers gives it none of its own
+        skipped is None or (skipped in tokenizer.forbidden and skipped not in structure),
+        f"config.json: pad_token_id is {skipped}, which the tokenizer puts into pairs or makes of a text: "
+        "transformers skips this token where it counts positions, and where it looks for the last token",
     )
     return tokenizer
+
+
+def _check_example(directory: Path, tokenizer: PairTokenizer, example: Example) -> None:
+    """Raise UnsupportedCheckpoint unless a decoder's tokenizer gives the tokens of transformers."""
+    texts = example.texts
+    if tokenizer.prompt is not None and texts.instruction is None and tokenizer.prompt.instruction:
+        return  # each of its prompts has an instruction
+    wide = tokenizer.reading_as(keep_end=True)
+    wide._use(wide.template, 1 << 20)
+    (pair,) = wide.instructed(texts.instruction).encode([(texts.query, texts.title)])
+    theirs = example.ids
+    while theirs and theirs[-1] == tokenizer._unread:
+        theirs = theirs[:-1]
+    check(
+        pair.ids.tolist() == theirs,
+        f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
+        "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
+    )

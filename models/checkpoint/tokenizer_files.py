@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, read_json, reading
 from models.checkpoint.files import PIECES
 from models.checkpoint.modules import module_window
+from models.checkpoint.sandbox import SandboxFailed, try_tokenizer
 from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
@@ -34,7 +35,13 @@ _STRUCTURE = set("[CLS] [SEP] [PAD] [MASK] [UNK] <s> </s> <pad> <mask> <unk>".sp
 _ROLES = [f"{role}_token" for role in "cls sep pad mask unk bos eos".split()]
 """The options that name structural tokens which are spelled otherwise."""
 
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+"""How an added token is found in a text."""
+
 _DEFAULT_CLASS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+_BYTE_LEVEL = {"Roberta", "GPT2", "Qwen2"}
+_METASPACE = {"XLMRoberta": "never", "Camembert": "never", "DebertaV2": "first"}
+"""The classes whose pre-tokenizer is Metaspace, and its `prepend_scheme` without a prefix space."""
 _BERT_TOKENIZERS = {"Bert", "DistilBert", "Electra"}
 _PASSES_TYPES = {
     **dict.fromkeys(("Bert", "Electra", "DebertaV2"), True),
@@ -50,6 +57,10 @@ def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
     check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"
+    try:
+        try_tokenizer(directory)
+    except SandboxFailed as error:
+        raise UnsupportedCheckpoint(f"{file} cannot be used: to read a few short texts, {error}") from None
     tokenizer = _from_json(file, options, prompt) if file.is_file() else None
     if tokenizer is None or _declares_more(directory, options, tokenizer):
         tokenizer = _by_transformers(directory, options, prompt)
@@ -132,7 +143,9 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
     """
     class_name = _class_of(file.parent, options)
     with reading(f"{file} with {FILE}"):
-        tokenizer = _parsed(file.read_text(encoding="utf-8"), options, prompt)
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        _set_prefix_space(raw.get("pre_tokenizer") or {}, class_name, options)
+        tokenizer = _parsed(raw, options, prompt)
         if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
             tokenizer.normalizer = normalizers.BertNormalizer(
                 clean_text=True,
@@ -143,18 +156,32 @@ def _from_json(file: Path, options: Mapping[str, Any], prompt: str | None) -> To
     side = (tokenizer.truncation or {}).get("direction", "right")
     is_right = "truncation_side" in options or side == "right"
     check(is_right, f"{file}: truncation.direction is {side!r}; only 'right' is supported")
-    splitter = tokenizer.pre_tokenizer
-    if class_name == "Roberta" and isinstance(splitter, pre_tokenizers.ByteLevel):
-        splitter.add_prefix_space = bool(options.get("add_prefix_space", False))
-        tokenizer.pre_tokenizer = splitter
     return tokenizer
 
 
-def _parsed(text: str, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
+def _set_prefix_space(splitter: dict[str, Any], class_name: str, options: Mapping[str, Any]) -> None:
+    """Let a pre-tokenizer add a space before a text as transformers 5 does: for these classes
+    tokenizer_config.json decides, for others tokenizer.json."""
+    for part in splitter.get("pretokenizers", ()):
+        _set_prefix_space(part, class_name, options)
+    if splitter.get("type") == "ByteLevel" and class_name in _BYTE_LEVEL:
+        splitter["add_prefix_space"] = bool(options.get("add_prefix_space"))
+    if splitter.get("type") == "Metaspace" and class_name in _METASPACE:
+        splitter.pop("add_prefix_space", None)  # the older field of the same meaning
+        adds_space = options.get("add_prefix_space", True)
+        splitter["prepend_scheme"] = "always" if adds_space else _METASPACE[class_name]
+
+
+def _parsed(raw: dict[str, Any], options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
     """Return the tokenizer of a tokenizer.json, in which the structural tokens alone are special. SPECIAL
-    marks them in a Unigram vocabulary."""
-    raw = json.loads(text)
-    added, vocabulary = raw.get("added_tokens") or [], raw["model"].get("vocab")
+    marks them in a Unigram vocabulary. Sampling, which is for training, is switched off."""
+    raw["model"] |= {name: None for name in ("dropout", "alpha", "nbest_size") if name in raw["model"]}
+    added = raw.get("added_tokens") or []
+    vocabulary = raw["model"].get("vocab")
+    declared = {token["content"]: token for token in (options.get("added_tokens_decoder") or {}).values()}
+    for token in added:
+        flags = declared.get(token["content"], {})
+        token |= {name: flags[name] for name in _FLAGS if name in flags}
     structure = {*_structure(options), *_of_template(raw.get("post_processor") or {})}
     if prompt is not None:
         structure |= {one["content"] for one in added if one["special"] or one["content"] in prompt}
@@ -192,14 +219,19 @@ def _content(token: Any) -> str:
 def _declares_more(directory: Path, options: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
     """Return whether tokenizer_config.json or added_tokens.json declare tokens that tokenizer.json lacks."""
     file = directory / "added_tokens.json"
-    declared: list[Any] = [*(read_json(file) if file.is_file() else ())]
-    for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
-        tokens = options.get(name) or ()
-        declared += tokens.values() if isinstance(tokens, dict) else tokens
-    named = (token for name, token in options.items() if name.endswith("_token"))
-    declared += [token for token in named if isinstance(token, str | dict)]  # add_bos_token is a flag
+    declared = [*(read_json(file) if file.is_file() else ()), *_declared(options)]
     known = {token.content.removeprefix(SPECIAL) for token in tokenizer.get_added_tokens_decoder().values()}
     return not {_content(token) for token in declared} <= known.union(_structure(options))
+
+
+def _declared(options: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the tokens that tokenizer_config.json declares, strings or objects."""
+    for name in ("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"):
+        tokens = options.get(name) or ()
+        yield from tokens.values() if isinstance(tokens, dict) else tokens
+    for name, token in options.items():
+        if name.endswith("_token") and isinstance(token, str | dict):  # add_bos_token is a flag
+            yield token
 
 
 def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | None) -> Tokenizer:
@@ -208,7 +240,7 @@ def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | 
 
     try:
         theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        return _parsed(theirs.backend_tokenizer.to_str(), options, prompt)
+        return _parsed(json.loads(theirs.backend_tokenizer.to_str()), options, prompt)
     except Exception as error:  # of many unrelated types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnsupportedCheckpoint(

@@ -1,0 +1,122 @@
+"""What lies beside the weights counts as in transformers, is said, or is refused by name."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from transformers import AutoConfig, AutoTokenizer
+
+from models import Classifier, HeadMask, UnsupportedCheckpoint
+from models.compress.prune import prune
+from tests.checkpoints import load, write_checkpoint
+from tests.families import write_family
+from tests.modernberts import write_modernbert
+
+PAIR = ("angle bracket", "usb lamps, usbs and a usb hub")
+
+
+def edit(file: Path, **changes: Any) -> None:
+    content = json.loads(file.read_text(encoding="utf-8")) | changes
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def theirs(directory: Path) -> list[int]:
+    ids: list[int] = AutoTokenizer.from_pretrained(directory)(*PAIR)["input_ids"]
+    return ids
+
+
+def test_an_adapter_is_refused_and_not_left_out(tmp_path: Path) -> None:
+    """transformers would add its weights to the model's."""
+    write_checkpoint(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
+    with pytest.raises(UnsupportedCheckpoint, match=r"adapter_config\.json: .* merge it"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"loss": 0.3}', "[1]", '{"test": 3}', "{"])
+def test_another_programs_figures_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    write_checkpoint(tmp_path)
+    (tmp_path / "metrics.json").write_text(content)
+    with caplog.at_level(logging.WARNING, "headroom.models"):
+        assert load(tmp_path).quality is None
+    assert "metrics.json" in caplog.text
+
+
+@pytest.mark.parametrize("flag", ["single_word", "lstrip", "rstrip", "normalized"])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "modernbert"])
+def test_flags_of_added_tokens_count_as_in_transformers(tmp_path: Path, family: str, flag: str) -> None:
+    directory = write_family(tmp_path, family, vocab_size=400)
+    file = directory / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens([AddedToken("usb", normalized=False)])
+    tokenizer.save(str(file))
+    flags = {name: name == flag for name in ("single_word", "lstrip", "rstrip", "normalized")}
+    token = {"content": "usb", "special": False, **flags}
+    edit(directory / "tokenizer_config.json", added_tokens_decoder={tokenizer.token_to_id("usb"): token})
+    reader = load(directory).tokenizer
+    assert reader.encode([PAIR])[0].ids.tolist() == theirs(directory)
+
+
+@pytest.mark.parametrize("adds", [None, True, False])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta-v2", "modernbert"])
+def test_a_space_before_a_text_is_added_as_transformers_5_adds_it(
+    tmp_path: Path, family: str, adds: bool | None
+) -> None:
+    """tokenizer_config.json decides for the classes that know the option, tokenizer.json for general ones."""
+    directory = write_family(tmp_path, family)
+    if adds is not None:
+        edit(directory / "tokenizer_config.json", add_prefix_space=adds)
+    assert load(directory).tokenizer.encode([PAIR])[0].ids.tolist() == theirs(directory)
+
+
+def test_sampling_of_pieces_is_for_training(tmp_path: Path) -> None:
+    """A BPE tokenizer with dropout cuts a text in another way each time."""
+    directory = write_modernbert(tmp_path)
+    expected = theirs(directory)
+    file = directory / "tokenizer.json"
+    edit(file, model=json.loads(file.read_text())["model"] | {"dropout": 0.5})
+    reader = Classifier.load(directory, "cpu").tokenizer.reading_as(keep_end=False)
+    assert all(reader.encode([PAIR])[0].ids.tolist() == expected for _ in range(9))
+
+
+@pytest.mark.parametrize("flags", [{}, {"normalized": False, "lstrip": True, "rstrip": True}])
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
+def test_an_added_token_of_several_words_is_whole_in_long_texts(
+    tmp_path: Path, family: str, flags: dict[str, bool]
+) -> None:
+    directory = write_family(tmp_path, family, vocab_size=400)
+    file = directory / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens([AddedToken("usb cable of steel", **flags)])
+    tokenizer.save(str(file))
+    whole = Tokenizer.from_file(str(file))
+    reader = load(directory).tokenizer
+    for start in range(0, 24, 5):
+        text = "x" * start + " usb cable of steel" * 200
+        ids = [id_ for portion in reader.portions(text) for id_ in portion.ids]
+        assert ids == whole.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize(("skipped", "is_regular"), [([2, 5], True), ([1], False)])
+def test_the_windows_of_a_shorter_modernbert_are_the_same_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, skipped: list[int], is_regular: bool
+) -> None:
+    """Programs before transformers 5 know a regular pattern only; where there is none, pruning says so."""
+    source = write_modernbert(tmp_path / "source", num_hidden_layers=7)
+    with caplog.at_level(logging.WARNING, "headroom.models"):
+        prune(source, tmp_path / "shorter", HeadMask.parse({"skip": skipped}, layers=7, heads=4))
+    kinds = ["full_attention" if one is None else "" for one in load(tmp_path / "shorter").config.windows]
+    assert ("transformers 4" in caplog.text) is not is_regular
+    for of_older in (False, True):
+        if of_older:
+            edit(tmp_path / "shorter" / "config.json", layer_types=None)
+        config = AutoConfig.from_pretrained(tmp_path / "shorter")
+        same = [kind if kind == "full_attention" else "" for kind in config.layer_types] == kinds
+        assert same is (is_regular or not of_older)
+    assert np.isfinite(load(source).score([PAIR]).logits).all()
