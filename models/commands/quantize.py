@@ -19,6 +19,7 @@ from models.commands.terminal import counted, ends_at_once, scored, table, warn
 from models.numbers import fixed
 from models.quality.bootstrap import Interval
 from models.quality.labelled import read_labelled, read_pairs
+from models.study.wording import times
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -32,7 +33,7 @@ SAMPLE = Path(__file__).parent / "sample"
 
 METRICS = ("qwk", "ndcg10", "accuracy")
 TOLERANCE = 0.005
-"""Loss of quadratic weighted kappa above which the command prints a warning."""
+"""A loss of quadratic weighted kappa that the command warns of, if the interval shows that it is larger."""
 
 Data = Annotated[
     Path | None,
@@ -51,7 +52,7 @@ def command(
     out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
 ) -> None:
     """Write a copy with 8-bit weights and activations. It is smaller, and on most CPUs faster; the command
-    measures how much.
+    measures what it gains and loses on yours.
 
     Example: headroom quantize --out ./int8 && headroom serve --model ./int8
 
@@ -82,8 +83,8 @@ def command(
         result = agreement(scored(before, pairs), scored(after, pairs), labelled)
         few = after.tokenizer.encode(pairs[:BATCH])
         floats = Classifier.load(model, "cpu")
-        speed, dtype = speed_of(floats, after, few), floats.network.number_format
-        pace = f"{speed.text(2)} × {dtype}"
+        speed = speed_of(floats, after, few)
+        dtype = floats.network.number_format
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {
@@ -102,28 +103,47 @@ def command(
         print(f"{out}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB")
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
-        print(f"speed on this machine: {pace}, batches of {len(few)} pairs")
-    if labelled is not None and (fall := -result["change"]["qwk"].value) > TOLERANCE:
+        print(f"on this machine, {speed_claim(speed, dtype)} (batches of {len(few)} pairs)")
+        if labelled is not None:
+            print(loss_claim(result["change"]["qwk"]))
+    if labelled is not None and result["change"]["qwk"].is_below(-TOLERANCE):
         warn(
-            f"the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; calibrate with pairs "
-            "of the model's own traffic (--data), or keep bfloat16"
+            f"{loss_claim(result['change']['qwk'])}: calibrate with pairs of the model's own traffic "
+            "(--data), or keep the checkpoint that it was made from"
         )
-    if speed.value < 1:
-        warn(f"int8 was measured at {pace} on this processor; serve the checkpoint that it was made from")
+    if speed.is_below(1):
+        warn(f"{speed_claim(speed, dtype)} on this processor: serve the checkpoint that it was made from")
 
 
 def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
-    """Return the pairs/s of int8 divided by those of floats: the median and range of ROUNDS.
-
-    Both compute one batch in turns, after a warm-up of each.
-    """
+    """Return how many times as fast as floats int8 computes one batch: the median of ROUNDS, in which they
+    took turns, with its 95 % interval."""
     from models.device import in_turns  # it imports torch
+    from models.quality.speed import speedup
 
     calls = partial(floats.forward, pairs), partial(int8.forward, pairs)
     with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:
         seconds = in_turns(calls, ROUNDS, partial(advance, 1))
-    ratio = seconds[:, 0] / seconds[:, 1]
-    return Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
+    return speedup(seconds[:, 0], seconds[:, 1])
+
+
+def speed_claim(speed: Interval, dtype: str) -> str:
+    """Say whether int8 is faster than the number format `dtype`, and no more than the interval says."""
+    measured = f"int8 runs at {times(speed)} the speed of {dtype}"
+    if speed.is_above(1) or speed.is_below(1):
+        return f"{measured} and is {'faster' if speed.is_above(1) else 'slower'}"
+    return f"{measured}, which does not show whether it is faster"
+
+
+def loss_claim(change: Interval) -> str:
+    """Say whether the quadratic weighted kappa fell by more than TOLERANCE, and no more than the interval
+    says."""
+    measured = f"the quadratic weighted kappa changes by {change.text(4, sign=True)}"
+    if change.is_below(-TOLERANCE):
+        return f"{measured}, a fall of more than {TOLERANCE}"
+    if change.is_above(-TOLERANCE):
+        return f"{measured}, so it does not fall by {TOLERANCE}"
+    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more graded pairs (--test) may"
 
 
 def summary(result: dict[str, Any]) -> str:

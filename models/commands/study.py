@@ -14,7 +14,7 @@ import typer
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import locate
 from models.commands import options
-from models.commands.terminal import Stages, ends_at_once
+from models.commands.terminal import Stages, ends_at_once, warn
 from models.errors import ModelError, how_to_install
 from models.quality.labelled import Columns
 from models.study import Kind, pairs
@@ -27,7 +27,7 @@ Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
 ]
 Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Fall of each metric that is accepted.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in a minute or two per kind.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
 What = Annotated[
     str, typer.Option(help="For `search`: what may go, some of heads,units,layers; more than heads: by time.")
 ]
@@ -92,6 +92,7 @@ def command(
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.study import kinds, report_files
+    from models.study.limits import limits
     from models.study.runner import Runner, identity_of
     from models.study.study import FULL, QUERY_TITLES, QUICK, Study
 
@@ -118,6 +119,8 @@ def command(
             progress=progress,
             effort=effort,
         )
+        for sentence in limits(kind, study):
+            warn(sentence)
         result = kinds.run(kind, study)
         content = report_files.write(study, result)
     if as_json:

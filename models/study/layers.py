@@ -13,7 +13,7 @@ from models.quality.bootstrap import Floats, Interval
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.runner import BATCH_TOKENS, Matrix
-from models.study.statistics import Effect, adjusted_p, effects
+from models.study.statistics import LEVEL, Effect, adjusted_p, effects, holm
 from models.study.study import Study
 from models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
 
@@ -42,13 +42,14 @@ def run(study: Study) -> Result:
     adjusted = np.concatenate([adjusted_p(part) for part in np.split(p, 3)])
     likeness = _likeness(study)
     alone, below = found[:depth], found[depth : 2 * depth]
-    harmless = sum(effect.is_harmless(study.margin) for effect in alone)
+    within_margin = holm([effect.non_inferiority_p(study.margin) for effect in alone])
+    harmless = np.count_nonzero(within_margin <= LEVEL)
     worst = min(range(depth), key=lambda layer: alone[layer].delta["qwk"].value)
     testable = all(effect.delta["qwk"].testable for effect in alone)
     shown = f"{harmless} of {depth} layers non-inferior (margin {study.margin})" if testable else TOO_FEW
     verdict = (
         f"The heads of layer {worst} cost most: without them QWK changes by "
-        f"{signed(alone[worst].delta['qwk'].value)}; {shown}."
+        f"{alone[worst].delta['qwk'].text()}; {shown}."
     )
     findings = []
     if depth > 1:

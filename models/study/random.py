@@ -11,9 +11,9 @@ from models.masks.head_mask import HeadMask
 from models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Resamples
+from models.study.statistics import LEVEL, METRICS, Resamples, holm
 from models.study.study import Study
-from models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent, signed
+from models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
@@ -106,10 +106,11 @@ def run(study: Study) -> Result:
             ends = [interval.low, interval.high]
             tests.append({**test, "delta": change.value, "interval": ends, "p_equivalent": p})
             rows.append((curve.layers, NAMES[metric], change.text(), p_value(p)))
-    same = listed([NAMES[test["metric"]] for test in tests[: len(METRICS)] if test["p_equivalent"] <= LEVEL])
-    outcome = f"shown to stay within ± {margin} (two one-sided tests, 5 %): {same}"
+    shown = holm([test["p_equivalent"] for test in tests[: len(METRICS)]]) <= LEVEL
+    same = listed([NAMES[metric] for metric, one in zip(METRICS, shown, strict=True) if one])
+    outcome = f"shown to stay within ± {margin} (two one-sided tests, 5 % for all of them): {same}"
     verdict = (
-        f"With {AT:.0%} of the heads off at random QWK changes by {signed(qwk[0].value)}; "
+        f"With {AT:.0%} of the heads off at random QWK changes by {qwk[0].text()}; "
         f"{outcome if resamples.testable else TOO_FEW}."
     )
     picture = Figure(

@@ -12,6 +12,7 @@ from models.quality import evaluation
 from models.quality.bootstrap import Interval
 from models.study import page, plots
 from models.study.head_study import head_study
+from models.study.limits import limits
 from models.study.page import REPORT
 from models.study.pairs import Judged
 from models.study.result import Result, Section, Table
@@ -27,6 +28,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     replaced = (study.out / REPORT).exists()
     whole = study.runner.evaluate(study.data, [study.without(())], "baseline")[0]
     baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
+    unshown = limits(result.kind, study)
     content = {
         "schema": 1,
         "kind": result.kind,
@@ -45,6 +47,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
             "quick": study.effort != FULL,
         },
         "verdict": result.verdict,
+        "limits": unshown,
         "findings": result.findings,
         **result.json,
     }
@@ -61,7 +64,7 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     values: dict[str, Any] = {
         "title": f"Head study “{result.kind}” of {study.classifier.name}",
         "verdict": result.verdict,
-        "conclusion": "" if study.effort == FULL else ROUGH,
+        "conclusion": " ".join([*([] if study.effort == FULL else [ROUGH]), *unshown]),
         "sections": sections,
         "picture": result.picture,
     }

@@ -48,8 +48,8 @@ def run(study: Study) -> Result:
     clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
     shared = f"{percent(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
-        f"{shared}; two heads of one layer are {within.value:.2f} apart, two of different layers "
-        f"{across.value:.2f}."
+        f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
+        f"{across.text(2)}."
     )
     rows = (
         ("two heads of one layer", within.text()),

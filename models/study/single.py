@@ -7,9 +7,9 @@ import numpy as np
 from models.quality.bootstrap import Floats
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Effect, adjusted_p, effects
+from models.study.statistics import LEVEL, METRICS, Effect, adjusted_p, effects, holm
 from models.study.study import Study
-from models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value, signed
+from models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
 
 SHOWN = 12
 """How many heads the table shows."""
@@ -23,12 +23,15 @@ def run(study: Study) -> Result:
     qwk = np.array([effect.delta["qwk"].value for effect in found])
     order = np.argsort(qwk, kind="stable")
     needed = np.count_nonzero((adjusted <= LEVEL) & (qwk < 0))
-    harmless = sum(effect.is_harmless(study.margin) for effect in found)
+    within_margin = holm([effect.non_inferiority_p(study.margin) for effect in found])
+    harmless = np.count_nonzero(within_margin <= LEVEL)
     testable = all(effect.delta["qwk"].testable for effect in found)
     shown = f", {harmless} to cost less than {study.margin:g}" if testable else f" ({TOO_FEW})"
     ours = f"{needed} of {len(heads)} heads are shown to matter by themselves{shown}"
     names, worst = [f"{layer}.{head}" for layer, head in heads], order[0]
-    verdict = f"{ours}; without the costliest, {names[worst]}, QWK changes by {signed(qwk[worst])}."
+    verdict = (
+        f"{ours}; without the costliest, {names[worst]}, QWK changes by {found[worst].delta['qwk'].text()}."
+    )
     claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
     maps = Figure(
         "single-heads",
@@ -41,8 +44,10 @@ def run(study: Study) -> Result:
     table = Table(("head", *CHANGES, "adjusted p"), rows, caption)
     section = Section("Each head off alone", (METHODS["single"],), (table,))
     json = [
-        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": p}
-        for (layer, head), effect, p in zip(heads, found, adjusted.tolist(), strict=True)
+        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": p, "p_non_inferior": below_margin}
+        for (layer, head), effect, p, below_margin in zip(
+            heads, found, adjusted.tolist(), within_margin.tolist(), strict=True
+        )
     ]
     finding = Finding(claim, "most heads", ours)
     return Result("single", {"heads": json}, verdict, (section,), maps, (finding,))

@@ -42,6 +42,9 @@ ERROR_RATE = 0.025
 POWER = 0.8
 """The power that `queries_needed` gives: the chance that a harmless network passes."""
 
+PERMUTATIONS = 19_999
+"""Draws of a permutation test over queries: enough for one head of hundreds to be found."""
+
 _CHUNK = 4096  # permutations at a time
 
 
@@ -76,9 +79,9 @@ class Effect:
     delta: dict[str, Estimate]
     relative: dict[str, Estimate]
 
-    def is_harmless(self, margin: float) -> bool:
-        """Return whether each of JUDGED is shown to fall by less than the margin (one-sided, LEVEL)."""
-        return all(self.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
+    def non_inferiority_p(self, margin: float) -> float:
+        """Return the p-value of "one of JUDGED falls by the margin or more"; nan if that cannot be tested."""
+        return max(self.delta[metric].p_above(-margin) for metric in JUDGED)
 
     def cells(self) -> tuple[str, ...]:
         """Return the change of each of METRICS with its interval, for a table."""
@@ -107,15 +110,17 @@ def effect(resamples: Resamples, masked: Evaluation) -> Effect:
 def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effect], Floats]:
     """Return the effect of each mask, and the p-values of `swap_p`.
 
-    what: the name of the masks on the progress bar.
+    what: the name of the masks on the progress bar. There are enough resamples for one mask to pass a test
+    at LEVEL after Holm's correction for all of them.
     """
     whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
-    resamples, found = Resamples(whole, study.effort.resamples, study.seed), []
+    resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
+    found = []
     study.progress.start(f"intervals of {what}", len(masked))
     for evaluation in masked:
         found.append(effect(resamples, evaluation))
         study.progress.advance()
-    return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
+    return found, swap_p(whole, masked, draws=PERMUTATIONS, seed=study.seed)
 
 
 def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int) -> Floats:
@@ -155,6 +160,16 @@ def adjusted_p(p: Floats) -> Floats:
     """
     combined = np.minimum(np.min(p, axis=1) * np.shape(p)[1], 1)
     return np.asarray(false_discovery_control(combined, method="bh"))
+
+
+def holm(p: Sequence[float] | Floats) -> Floats:
+    """Return p-values adjusted by Holm (1979): of all hypotheses with an adjusted p of at most 5 %, not even
+    one is true with a chance of 95 %. A p of nan, which nothing could be tested for, becomes 1."""
+    testable = np.nan_to_num(p, nan=1.0)
+    order = np.argsort(testable)
+    adjusted = np.empty_like(testable)
+    adjusted[order] = np.maximum.accumulate(testable[order] * np.arange(len(order), 0, -1))
+    return np.minimum(adjusted, 1)
 
 
 def permutation_p(observed: float, null: NDArray[np.float64]) -> float:

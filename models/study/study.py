@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from models.classifier import Classifier
+from models.quality.speed import MIN_ROUNDS
 from models.study.pairs import Judged
 from models.study.runner import Matrix, Progress, Runner, Silent
 
@@ -23,10 +24,9 @@ class Effort:
     """The numbers of things that a study computes. A quick search holds out more pairs than it searches on:
     enough queries for its test."""
 
-    pairs: int | None = None  # of the data, spread over the queries; None: all
+    pairs: int | None = None  # of the data: so many, or more if a test needs more queries; None: all
     holdout_pairs: int | None = None
     resamples: int = 2_000  # of each bootstrap
-    permutations: int = 19_999  # draws of a permutation test over queries
     fractions: int = 20  # random: shares of heads off above 0
     draws: int = 20  # random: masks per share
     role_pairs: int = 400  # roles: pairs whose attention is scored
@@ -43,7 +43,6 @@ QUICK = Effort(
     pairs=250,
     holdout_pairs=800,
     resamples=400,
-    permutations=1_999,
     fractions=10,
     draws=4,
     role_pairs=60,
@@ -51,7 +50,7 @@ QUICK = Effort(
     compared_pairs=25,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     orders=5,
-    rounds=3,
+    rounds=MIN_ROUNDS,
 )
 
 QUERY_TITLES = 4

@@ -40,6 +40,11 @@ def percent(change: Interval) -> str:
     return text.replace(" (", " % (", 1)
 
 
+def times(ratio: Interval) -> str:
+    """Return a ratio and its interval: 1.21 × (1.15 to 1.26)."""
+    return ratio.text(2).replace(" (", " × (", 1)
+
+
 def p_value(p: float) -> str:
     """Return a p-value to two or three decimals, never 0; "–" for nan."""
     if p != p:

@@ -21,6 +21,7 @@ from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
+from models.quality.speed import speedup
 from models.study.pairs import Judged
 from models.study.runner import Runner
 from models.study.study import Study
@@ -41,7 +42,7 @@ class Pace:
     """The measured speed of a network on one thread."""
 
     pairs_per_second: float  # the median of the rounds
-    speedup: Interval  # the median ratio to the intact model, with the lowest and the highest one
+    speedup: Interval  # the median ratio to the intact model, with its 95 % interval
 
 
 class Networks:
@@ -83,12 +84,10 @@ class Networks:
         """Return the speed of networks that take turns; the first one is the intact model."""
         pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
         seconds = self.in_turns([partial(self.smaller(one).score, pairs) for one in masks], "speed")
-        paces = []
-        for own in seconds.T:
-            ratio = seconds[:, 0] / own
-            speedup = Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
-            paces.append(Pace(len(pairs) / float(np.median(own)), speedup))
-        return paces
+        return [
+            Pace(len(pairs) / float(np.median(of_mask)), speedup(before=seconds[:, 0], after=of_mask))
+            for of_mask in seconds.T
+        ]
 
     def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
         """Return the seconds of calls that take turns on one thread, (rounds, calls), after a round that only

@@ -9,14 +9,14 @@ import numpy as np
 
 from models.masks.head_mask import HeadMask
 from models.numbers import fixed
-from models.quality.bootstrap import MIN_TESTED
+from models.quality.bootstrap import MIN_TESTED, Interval
 from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
 from models.study.search.compute import Candidate, Found, measure
 from models.study.statistics import TESTED_METRICS, permutation_p
 from models.study.study import Study
-from models.study.wording import METHODS, NAMES, listed, p_value, signed
+from models.study.wording import METHODS, NAMES, listed, p_value, signed, times
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
@@ -71,11 +71,25 @@ def _verdict(found: Found, study: Study) -> str:
         kept.append(f"{units:,} of {sum(config.widths):,} units")
     if mask.skipped:
         kept.append(f"{len(mask.layers_kept)} of {config.num_layers} layers")
+    passed = chosen.verdict is not None and chosen.verdict.passed
     return (
-        f"The chosen network keeps {listed(kept)}, is {chosen.pace.speedup.value:.2f} × as fast as the "
-        f"intact one, {'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} "
-        f"{claim}."
+        f"The chosen network keeps {listed(kept)}, {speed_claim(chosen.pace.speedup, study.speedup or 1.0)}, "
+        f"{'and is' if passed else 'but is not'} {claim}."
     )
+
+
+def speed_claim(speedup: Interval, wanted: float) -> str:
+    """Say how fast a network is beside the intact one, and no more than the interval says.
+
+    wanted: how many times as fast it was to be; 1 if it was only to be faster.
+    """
+    measured = f"runs at {times(speedup)} the intact network's speed"
+    if speedup.is_above(wanted):
+        return measured
+    goal = "faster" if wanted == 1 else f"{wanted:g} × as fast"
+    if speedup.is_below(wanted):
+        return f"{measured}, so it is not {goal}"
+    return f"{measured}, which does not show that it is {goal}"
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:

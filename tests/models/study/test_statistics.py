@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from statsmodels.stats.multitest import multipletests
 
 from models.quality import evaluation
 from models.quality.bootstrap import estimate, resample, standard_errors
@@ -11,7 +12,7 @@ from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study import statistics
 from models.study.pairs import Judged
-from models.study.statistics import Loss, Resamples, compare, fixed_sequence, permutation_p, swap_p
+from models.study.statistics import Loss, Resamples, compare, fixed_sequence, holm, permutation_p, swap_p
 from tests.models.study.data import judged
 
 
@@ -58,6 +59,13 @@ def test_many_queries_are_drawn_in_groups_with_the_same_spread(monkeypatch: pyte
         assert resamples.counts.shape[1] == min(clusters, 300)
         errors.append(resamples.estimate(resamples.intact["accuracy"]).error)
     assert errors[1] == pytest.approx(errors[0], rel=0.3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 12, 144])
+def test_holm_corrects_as_statsmodels_does(size: int) -> None:
+    p = np.random.default_rng(size).beta(0.3, 2, size)
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+    assert holm([np.nan, 0.01]).tolist() == [1.0, 0.02]
 
 
 def test_a_permutation_p_is_never_zero() -> None:
