@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from models.study.roles.scores import ROLES
+
 METRICS = ("qwk", "ndcg10", "accuracy")
-ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
-"""The roles that the page names."""
 
 
 def head_study(report: Mapping[str, Any], weights: str, shape: tuple[int, int]) -> str | None:

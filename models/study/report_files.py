@@ -1,5 +1,6 @@
 """Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
+import math
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ from models.study.head_study import head_study
 from models.study.limits import limits
 from models.study.page import REPORT
 from models.study.pairs import Judged
-from models.study.result import Result, Section, Table
+from models.study.result import Figure, Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
@@ -26,10 +27,41 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 def write(study: Study, result: Result) -> dict[str, Any]:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
-    whole = study.runner.evaluate(study.data, [study.without(())], "baseline")[0]
+    text = orjson.dumps(_content(study, result), option=JSON).decode()
+    content: dict[str, Any] = orjson.loads(text)
+    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
+    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
+    published = [Section("Beside the published numbers", tables=(table,))] if rows else []
+    rough = [] if study.effort == FULL else [ROUGH]
+    values: dict[str, Any] = {
+        "title": f"Head study “{result.kind}” of {study.classifier.name}",
+        "verdict": result.verdict,
+        "conclusion": " ".join([*rough, *content["limits"]]),
+        "sections": (*published, *result.sections, _whole_model(study, content)),
+        "picture": result.picture,
+    }
+    drawings = _draw(study, [result.picture, *(section.picture for section in result.sections)])
+    files: dict[str, str | None] = {
+        REPORT: text,
+        "report.md": page.markdown(**values),
+        "report.html": page.html(drawings, **values),
+        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape),
+        **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
+        **result.files,
+    }
+    for name, file in files.items():
+        if file is not None:
+            write_whole(study.out / name, file.encode())
+        elif replaced:
+            (study.out / name).unlink(missing_ok=True)
+    return content
+
+
+def _content(study: Study, result: Result) -> dict[str, Any]:
+    """Return the content of report.json, with numbers that JSON cannot hold."""
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
     baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
-    unshown = limits(result.kind, study)
-    content = {
+    return {
         "schema": 1,
         "kind": result.kind,
         "model": study.classifier.name,
@@ -47,49 +79,25 @@ def write(study: Study, result: Result) -> dict[str, Any]:
             "quick": study.effort != FULL,
         },
         "verdict": result.verdict,
-        "limits": unshown,
+        "limits": limits(result.kind, study),
         "findings": result.findings,
         **result.json,
     }
-    text = orjson.dumps(content, option=JSON).decode()
-    plain: dict[str, Any] = orjson.loads(text)
-    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
-    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
-    published = [Section("Beside the published numbers", tables=(table,))] if rows else []
-    sections = (*published, *result.sections, _setting(study, plain, baseline))
-    pictures = (result.picture, *(section.picture for section in sections))
-    folder = study.out / "plots"
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings = {one.name: plots.svg(one.draw, folder / f"{one.name}.png") for one in pictures if one}
-    values: dict[str, Any] = {
-        "title": f"Head study “{result.kind}” of {study.classifier.name}",
-        "verdict": result.verdict,
-        "conclusion": " ".join([*([] if study.effort == FULL else [ROUGH]), *unshown]),
-        "sections": sections,
-        "picture": result.picture,
-    }
-    files: dict[str, str | None] = {
-        REPORT: text,
-        "report.md": page.markdown(**values),
-        "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(plain, weights_id(locate(study.model)), study.shape),
-        **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
-        **result.files,
-    }
-    for name, file in files.items():
-        if file is not None:
-            write_whole(study.out / name, file.encode())
-        elif replaced:
-            (study.out / name).unlink(missing_ok=True)
-    return plain
 
 
-def _setting(study: Study, content: dict[str, Any], baseline: dict[str, Interval]) -> Section:
-    """Return what the figures are of, and the metrics of the whole model."""
+def _draw(study: Study, pictures: list[Figure | None]) -> dict[str, str]:
+    """Write the plots as PNG, and return each as SVG by its name."""
+    directory = study.out / "plots"
+    directory.mkdir(parents=True, exist_ok=True)
+    return {one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in pictures if one}
+
+
+def _whole_model(study: Study, content: dict[str, Any]) -> Section:
+    """Return what the figures are of, and the metrics of the whole model. content: of report.json."""
     read = "; held out: ".join(
-        f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
-        + (f" ({data.note})" if data.note else "")
-        for data in (study.data, study.holdout)
+        f"{data['pairs']:,} pairs of {data['queries']:,} queries from {data['source']}"
+        + (f" ({data['note']})" if data["note"] else "")
+        for data in (content["data"], content["holdout"])
         if data is not None
     )
     text = (
@@ -99,10 +107,16 @@ def _setting(study: Study, content: dict[str, Any], baseline: dict[str, Interval
         f"{content['device']}; with another number format they differ a little, and the number of heads that "
         "just pass a test differs more."
     )
-    rows = tuple((name, baseline[metric].text()) for metric, name in NAMES.items())
+    rows = []
+    for metric, name in NAMES.items():
+        value, low, high = (
+            math.nan if end is None else end
+            for end in (content["baseline"][metric], *content["baseline_interval"][metric])
+        )
+        rows.append((name, Interval(value, low, high).text()))
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
-    return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), rows, caption),))
+    return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), tuple(rows), caption),))
 
 
 def _source(data: Judged) -> dict[str, Any]:

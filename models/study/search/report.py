@@ -14,7 +14,7 @@ from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
 from models.study.search.compute import Candidate, Found, measure
-from models.study.statistics import TESTED_METRICS, permutation_p
+from models.study.statistics import TESTED_METRICS, Verdict, permutation_p
 from models.study.study import Study
 from models.study.wording import METHODS, NAMES, listed, p_value, signed, times
 
@@ -51,7 +51,8 @@ def run(study: Study) -> Result:
 def _verdict(found: Found, study: Study) -> str:
     """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
     they chose it."""
-    chosen, whole = found.chosen, found.intact.held_out
+    chosen = found.chosen
+    whole = found.intact.held_out
     claim = f"shown to lose less than {study.margin:g} of {TESTED}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
@@ -64,13 +65,13 @@ def _verdict(found: Found, study: Study) -> str:
         claim += f" on {whole.queries} held-out queries"
     if chosen is None or chosen.pace is None:
         return f"Nothing is chosen, because no network is {claim}."
-    config, mask = study.classifier.config, chosen.mask
-    heads, units = _counts(mask, study)
+    config = study.classifier.config
+    heads, units = _counts(chosen.mask, study)
     kept = [f"{heads} of {sum(map(len, config.kept_heads))} heads"]
     if units < sum(config.widths):
         kept.append(f"{units:,} of {sum(config.widths):,} units")
-    if mask.skipped:
-        kept.append(f"{len(mask.layers_kept)} of {config.num_layers} layers")
+    if chosen.mask.skipped:
+        kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
     passed = chosen.verdict is not None and chosen.verdict.passed
     return (
         f"The chosen network keeps {listed(kept)}, {speed_claim(chosen.pace.speedup, study.speedup or 1.0)}, "
@@ -98,61 +99,80 @@ def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
     return sum(map(len, config.heads_kept(mask))), sum(map(len, config.units_kept(mask)))
 
 
+SIZES = ("heads", "units", "layers")
+"""The columns that say how large a network is."""
+
+
 def _networks_section(found: Found, study: Study) -> Section:
     """Return the tables of all networks: size, speed and quality on the search data, and the test."""
-    rows, tests = [], []
-    for one in (found.intact, *found.candidates):
-        heads, units = _counts(one.mask, study)
-        size = (str(heads), f"{units:,}", str(len(one.mask.layers_kept)))
-        wanted = "–" if one.speedup is None else f"{one.speedup:g}"
-        speed = ("–", "–")
-        if one.pace is not None:
-            speed = (one.pace.speedup.text(2), f"{one.pace.pairs_per_second:.0f}")
-        rows.append((*size, wanted, *speed, *map(fixed, _named(one.quality).values())))
-        if one.verdict is not None:
-            losses = one.verdict.loss.values()
-            cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
-            needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
-            outcome = "passed" if one.verdict.passed else "failed" if one.verdict.tested else "not tested"
-            cells += [f"{max(needed):,}", outcome] if len(needed) == len(losses) else ["–", "–"]
-            tests.append((*size, *cells))
-    sizes = ("heads", "units", "layers")
-    columns = (*sizes, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    networks = (found.intact, *found.candidates)
+    columns = (*SIZES, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    rows = tuple((*_size(one, study), *_speed_and_quality(one)) for one in networks)
     caption = "Quality on the search data, which chose the parts and so looks better than it is."
-    tables, method = [Table(columns, tuple(rows), caption)], [METHODS["search"]]
-    if tests:
+    tables = [Table(columns, rows, caption)]
+    method = [METHODS["search"]]
+    rows = tuple((*_size(one, study), *_test(one.verdict)) for one in networks if one.verdict is not None)
+    if rows:
         bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
-        header = (*sizes, *bounds, "queries needed", "test")
-        tables.append(Table(header, tuple(tests), "The test on held-out queries, in this order."))
+        header = (*SIZES, *bounds, "queries needed", "test")
+        tables.append(Table(header, rows, "The test on held-out queries, in this order."))
         method.append(METHODS["test"])
     return Section("Search: the smaller networks", tuple(method), tuple(tables))
 
 
+def _size(network: Candidate, study: Study) -> tuple[str, ...]:
+    heads, units = _counts(network.mask, study)
+    return str(heads), f"{units:,}", str(len(network.mask.layers_kept))
+
+
+def _speed_and_quality(network: Candidate) -> list[str]:
+    wanted = "–" if network.speedup is None else f"{network.speedup:g}"
+    speed = ["–", "–"]
+    if network.pace is not None:
+        speed = [network.pace.speedup.text(2), f"{network.pace.pairs_per_second:.0f}"]
+    return [wanted, *speed, *map(fixed, _named(network.quality).values())]
+
+
+def _test(verdict: Verdict) -> list[str]:
+    losses = verdict.loss.values()
+    cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
+    needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
+    if len(needed) < len(losses):
+        return [*cells, "–", "–"]
+    outcome = "failed" if verdict.tested else "not tested"
+    return [*cells, f"{max(needed):,}", "passed" if verdict.passed else outcome]
+
+
 def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
     """Return what the chosen network keeps, and how it compares with random ones."""
-    config, mask = study.classifier.config, chosen.mask
-    heads, units = config.heads_kept(mask), config.units_kept(mask)
+    config = study.classifier.config
+    heads = config.heads_kept(chosen.mask)
+    units = config.units_kept(chosen.mask)
     rows = tuple(
         (str(layer), ", ".join(map(str, heads[layer])) or "none", f"{len(units[layer]):,}")
-        for layer in mask.layers_kept
+        for layer in chosen.mask.layers_kept
     )
     tables = [Table(("layer", "heads kept", "units kept"), rows)]
     if found.intact.held_out is not None and chosen.held_out is not None:
-        before, own = _named(found.intact.held_out), _named(chosen.held_out)
-        others = [_named(one) for one in found.random]
-        compared = []
+        intact = _named(found.intact.held_out)
+        of_chosen = _named(chosen.held_out)
+        of_random = [_named(one) for one in found.random]
+        rows = ()
         for name in TESTED_METRICS:
-            change, random = own[name] - before[name], np.array([one[name] - before[name] for one in others])
-            cells = signed(change), signed(float(np.median(random))), p_value(permutation_p(change, random))
-            compared.append((NAMES[name], *cells))
-        header = ("change of", "the chosen network", f"{len(others)} random ones, median", "p")
-        tables.append(Table(header, tuple(compared)))
+            change = of_chosen[name] - intact[name]
+            random = np.array([one[name] - intact[name] for one in of_random])
+            p = p_value(permutation_p(change, random))
+            rows += ((NAMES[name], signed(change), signed(float(np.median(random))), p),)
+        header = ("change of", "the chosen network", f"{len(of_random)} random ones, median", "p")
+        tables.append(Table(header, rows))
     return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
 def _json(found: Found, study: Study) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
-    pace, chosen, recovered = found.intact.pace, found.chosen, found.recovered
+    pace = found.intact.pace
+    chosen = found.chosen
+    recovered = found.recovered
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
@@ -209,21 +229,14 @@ def _draw(found: Found, study: Study) -> plots.Drawing:
         x = np.array([one.pace.speedup.value for one in found.candidates if one.pace is not None])
     passed = np.array([one.verdict is not None and one.verdict.passed for one in found.candidates])
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
-        before = found.intact.quality.metrics()[metric]
-        ends = []  # the change and its lower bound; the same where nothing was tested
-        for one in found.candidates:
-            change = one.quality.metrics()[metric] - before
-            bound = change
-            if one.verdict is not None:
-                change, bound = one.verdict.loss[metric].delta, one.verdict.loss[metric].bound
-            ends.append((change, bound if np.isfinite(bound) else change))
-        changes, bounds = np.array(ends).T
+        intact = found.intact.quality.metrics()[metric]
+        ends = np.array([_change_and_bound(one, metric, intact) for one in found.candidates])
         axes.axhline(0, color="black", lw=0.8)
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
-        axes.vlines(x, bounds, changes, color=plots.BLUE, lw=1.2)
+        axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
         for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
-            axes.plot(x[which], changes[which], "o", color=plots.BLUE, markerfacecolor=face, label=label)
-        lowest = float(np.nanmin([*bounds, -study.margin]))
+            axes.plot(x[which], ends[which, 0], "o", color=plots.BLUE, markerfacecolor=face, label=label)
+        lowest = float(np.nanmin([*ends[:, 1], -study.margin]))
         axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * study.margin))
         axes.set(
             xlabel="times as fast as the intact model" if study.by_time else "heads kept",
@@ -234,3 +247,15 @@ def _draw(found: Found, study: Study) -> plots.Drawing:
         panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
     return drawing
+
+
+def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[float, float]:
+    """Return the change of a metric and its lower bound; the same twice if nothing could be tested.
+
+    intact: the intact model's value on the search data, for networks without a verdict.
+    """
+    if network.verdict is None:
+        change = network.quality.metrics()[metric] - intact
+        return change, change
+    loss = network.verdict.loss[metric]
+    return loss.delta, loss.bound if np.isfinite(loss.bound) else loss.delta
