@@ -81,7 +81,7 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     return None
 
 
-def whole(config: ModelConfig) -> HeadMask:
+def intact_mask(config: ModelConfig) -> HeadMask:
     """Return the mask that keeps everything that the checkpoint has."""
     heads = np.zeros((config.num_layers, config.num_heads), np.float32)
     for layer, held in enumerate(config.kept_heads):

@@ -122,7 +122,10 @@ def quantize(
 
 
 def with_copies(mask: HeadMask, units: Sequence[Tensor]) -> HeadMask:
-    """Return a mask that has units off, and with each one its copies. units: of each layer, as in `Inner`."""
+    """Return a mask that has units off, and with each one its copies.
+
+    units: of each layer, those of its `ActivationScale`.
+    """
     assert mask.units_off is not None
     off = np.zeros((len(units), max(map(len, units))), np.bool_)
     for layer, of_layer in enumerate(units):
@@ -134,7 +137,7 @@ def calibrate(
     config: ModelConfig, tensors: TensorDict, pairs: Sequence[EncodedPair]
 ) -> Iterator[tuple[TensorDict, Tensor]]:
     """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network, and
-    its units, as in `Inner`."""
+    its units (`ActivationScale.units`)."""
     cpu = torch.device("cpu")
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
@@ -219,7 +222,7 @@ def _no_attention(tensors: TensorDict, prefix: str, hidden: int) -> TensorDict:
 def _feed_forward(
     tensors: TensorDict, prefix: str, x: Tensor, config: ModelConfig
 ) -> tuple[TensorDict, Tensor]:
-    """Return the tensors of a layer's feed-forward network, and its units, as in `Inner`. x: its inputs,
+    """Return the tensors of a layer's feed-forward network, and its units. x: its inputs,
     (T, D)."""
     up = f"{prefix}intermediate.dense"
     gate = f"{prefix}gate.dense"
@@ -231,7 +234,7 @@ def _feed_forward(
         quantized = _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], gated)
         return quantized, torch.arange(gated.shape[1])
     weight, bias = _map(tensors, down)
-    inner = inner_scale(sums, activation, weight)
+    inner = activation_scale(sums, activation, weight)
     up_weight, up_bias = _map(tensors, up)
     widened = {f"{up}.weight": up_weight[inner.units], f"{up}.bias": up_bias[inner.units] - inner.shifts}
     return {
@@ -298,7 +301,7 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
     return min((best * share for share in COVERED), key=error), offset
 
 
-class Inner(NamedTuple):
+class ActivationScale(NamedTuple):
     """How the output of an activation is quantized, and the units that have it.
 
     scale, zero_point: as in `TensorScale`. units: (n,) int64, the unit of the float network that each one is,
@@ -312,7 +315,7 @@ class Inner(NamedTuple):
     shifts: Tensor
 
 
-def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Tensor) -> Inner:
+def activation_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Tensor) -> ActivationScale:
     """Return the quantization of activation(sums) with the least error of activation(sums)·weightᵀ in 8 bits.
 
     sums: (T, units) float32; weight: (out, units).
@@ -324,7 +327,7 @@ def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Te
     exact = activation(sample) @ weight.T
     rounded = quantized_map(weight, torch.zeros(len(weight)))
 
-    def error(choice: Inner) -> float:
+    def error(choice: ActivationScale) -> float:
         inner = activation(sample[:, choice.units] - choice.shifts)
         quantized = torch.round(inner / choice.scale + choice.zero_point).clamp_(0, 255)
         integers = rounded._replace(weight=rounded.weight[:, choice.units])
@@ -333,7 +336,7 @@ def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Te
     return min(_choices(lowest, highest), key=error)
 
 
-def _choices(lowest: float, highest: Tensor) -> Iterator[Inner]:
+def _choices(lowest: float, highest: Tensor) -> Iterator[ActivationScale]:
     """Yield each share of the range without copies and, if there are enough, with copies for the rest.
 
     lowest: of all values, at most 0. highest: of each unit, (units,).
@@ -344,7 +347,7 @@ def _choices(lowest: float, highest: Tensor) -> Iterator[Inner]:
     for share in (*COVERED, *SPLIT):
         scale = (float(highest.max()) * share - lowest) / 255
         zero_point = round(-lowest / scale)
-        yield Inner(scale, zero_point, units, shifts)
+        yield ActivationScale(scale, zero_point, units, shifts)
         covered = (255 - zero_point) * scale
         wanted = (highest / covered).ceil().long() - 1  # copies of each unit
         spare = copies - int(wanted.sum())
@@ -352,7 +355,9 @@ def _choices(lowest: float, highest: Tensor) -> Iterator[Inner]:
             wanted[highest.argmax()] += spare
             copied = units.repeat_interleave(wanted)
             nth = torch.arange(copies) - (wanted.cumsum(0) - wanted)[copied] + 1
-            yield Inner(scale, zero_point, torch.cat([units, copied]), torch.cat([shifts, nth * covered]))
+            yield ActivationScale(
+                scale, zero_point, torch.cat([units, copied]), torch.cat([shifts, nth * covered])
+            )
 
 
 def _error(quantized: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:

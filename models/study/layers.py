@@ -40,12 +40,6 @@ def run(study: Study) -> Result:
     changes = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
     likeness = _likeness(study)
     alone = changes[:depth]
-    rows = tuple(
-        (str(layer), *one.cells(), p_value(one.p_change), f"{likeness[layer, -1]:.2f}")
-        for layer, one in enumerate(alone)
-    )
-    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
-    table = Table(header, rows, "Each layer's heads off alone.")
     picture = Figure(
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
@@ -66,8 +60,17 @@ def run(study: Study) -> Result:
         f"{alone[worst].delta['qwk'].text()}; {harmless}."
     )
     findings = _findings(changes, likeness, harmless) if depth > 1 else ()
-    section = Section("Whole layers off", (METHODS["layers"],), (table,))
+    section = Section("Whole layers off", (METHODS["layers"],), (_table(alone, likeness),))
     return Result("layers", json, verdict, (section,), picture, findings)
+
+
+def _table(alone: list[Effect], likeness: Floats) -> Table:
+    rows = tuple(
+        (str(layer), *one.cells(), p_value(one.p_change), f"{likeness[layer, -1]:.2f}")
+        for layer, one in enumerate(alone)
+    )
+    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
+    return Table(header, rows, "Each layer's heads off alone.")
 
 
 def _harmless(alone: list[Effect]) -> str:

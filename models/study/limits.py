@@ -21,7 +21,7 @@ def limits(kind: str, study: Study) -> list[str]:
             sentences.append(f"This run cannot show {claim}: that takes other queries (--holdout).")
         else:
             sentences += _queries(claim, study.holdout)
-        sentences += _draws("that it matters which parts stay", "networks", effort.orders)
+        sentences += _draws("that it matters which parts stay", "networks", effort.random_networks)
     return sentences
 
 

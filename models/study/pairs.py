@@ -11,11 +11,11 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.errors import ModelError
 from models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
+from models.study.arrays import Bools, Ints
 
 MAX_PAIRS = 20_000
 """Of a larger file, a sample of whole queries is used."""
@@ -39,7 +39,7 @@ class Judged:
         return [(one.query, one.title) for one in self.labelled]
 
     @cached_property
-    def grade(self) -> NDArray[np.int64]:
+    def grade(self) -> Ints:
         """Return the grade of each, (n,) from 0."""
         return np.array([one.grade for one in self.labelled], np.int64)
 
@@ -49,7 +49,7 @@ class Judged:
         return list(dict.fromkeys(one.query for one in self.labelled))
 
     @cached_property
-    def query_of(self) -> NDArray[np.int64]:
+    def query_of(self) -> Ints:
         """Return the number of each pair's query, (n,)."""
         numbers = {query: number for number, query in enumerate(self.queries)}
         return np.array([numbers[one.query] for one in self.labelled], np.int64)
@@ -59,14 +59,10 @@ class Judged:
         """Return how many queries have titles of different grades."""
         return int(np.count_nonzero(self.differ_in_grade(np.arange(len(self)))))
 
-    def differ_in_grade(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def differ_in_grade(self, rows: Ints) -> Bools:
         """Return of each query whether those of its pairs that are among `rows` have different grades."""
-        query, grade = self.query_of[rows], self.grade[rows]
-        lowest = np.full(len(self.queries), np.iinfo(np.int64).max)
-        highest = np.full(len(self.queries), -1)
-        np.minimum.at(lowest, query, grade)
-        np.maximum.at(highest, query, grade)
-        return lowest < highest
+        grades = np.unique(np.stack([self.query_of[rows], self.grade[rows]]), axis=1)
+        return np.bincount(grades[0], minlength=len(self.queries)) > 1
 
     def take(self, rows: Sequence[int], note: str = "") -> Judged:
         """Return some of the pairs, with their queries numbered anew."""
@@ -78,14 +74,13 @@ class Judged:
         rows: list[int] = np.sort(shuffled[np.argsort(turn, kind="stable")[:limit]]).tolist()
         return rows
 
-    def in_turns(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def in_turns(self, seed: int) -> tuple[Ints, Ints]:
         """Return all rows in random order, (n,), and of each how many before it have the same query, (n,)."""
         shuffled = np.random.default_rng([seed, 5]).permutation(len(self))
-        taken: Counter[int] = Counter()
-        turn = np.empty(len(self), np.int64)
-        for index, query in enumerate(self.query_of[shuffled].tolist()):
-            turn[index] = taken[query]
-            taken[query] += 1
+        by_query = np.argsort(self.query_of[shuffled], kind="stable")
+        sizes = np.bincount(self.query_of)
+        turn = np.empty_like(shuffled)
+        turn[by_query] = np.arange(len(self)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return shuffled, turn
 
     def __len__(self) -> int:
@@ -144,7 +139,7 @@ def sample_queries(
     return [pair for pair in read() if pair.query in kept], sizes.total()
 
 
-def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
     """Return some `titles` titles of each of so many queries that there are about `pairs` pairs.
 
     There are more queries if the one-sided tests need more with titles of different grades (MIN_TESTED), and

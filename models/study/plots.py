@@ -89,10 +89,11 @@ def heat_map(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    for (layer, head), value in zip(heads, values, strict=True):
-        if np.isfinite(value) and cells.size <= _MAX_NUMBERS:
+    if cells.size <= _MAX_NUMBERS:
+        for layer, head in np.argwhere(np.isfinite(cells)):
+            value = cells[layer, head]
             text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
-            brightness = np.asarray(image.to_rgba(value))[:3] @ (0.299, 0.587, 0.114)
+            brightness = np.dot(image.to_rgba(value)[:3], (0.299, 0.587, 0.114))
             colour = "white" if brightness < 0.5 else "black"
             axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
     for layer, head in np.asarray(heads)[framed]:

@@ -83,24 +83,24 @@ def run(study: Study) -> Result:
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
     """Switch random heads of these layers off. weights: of the draws, as in `mean_of_masks`."""
+    depth, width = study.shape
     name = layer_range(layers)
-    among = "" if len(layers) == study.shape[0] else f"/{name}.*"
+    among = "" if len(layers) == depth else f"/{name}.*"
     steps = study.effort.fractions
     grid = [(step / steps, seed) for step in range(steps + 1) for seed in range(study.effort.draws)]
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
-    masks = [HeadMask.parse(spec, layers=study.shape[0], heads=study.shape[1]) for spec in specs]
+    masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
     logits = study.runner.logits(
         study.data, [mask.matrix for mask in masks], f"random heads of layers {name}"
     )
-    study.progress.start(f"bands of layers {name}", len(grid))
     rows = []
     draws = defaultdict[float, list[dict[str, Draws]]](list)
-    for (fraction, seed), mask, of_mask in zip(grid, masks, logits, strict=True):
+    stage = study.stage(f"bands of layers {name}", grid)
+    for (fraction, seed), mask, of_mask in zip(stage, masks, logits, strict=True):
         after = resamples.draws(study.runner.evaluation(study.data, of_mask))
         values = {metric: float(after[metric].values[0]) for metric in METRICS}
         rows.append({"layers": name, "fraction": fraction, "seed": seed, "heads_on": mask.heads_on, **values})
         draws[fraction].append(after)
-        study.progress.advance()
     changes = {
         fraction: _mean_changes(resamples, of_fraction, weights) for fraction, of_fraction in draws.items()
     }

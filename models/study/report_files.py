@@ -16,7 +16,7 @@ from models.study.head_study import head_study
 from models.study.limits import limits
 from models.study.page import REPORT
 from models.study.pairs import Judged
-from models.study.result import Figure, Result, Section, Table
+from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
@@ -29,15 +29,12 @@ def write(study: Study, result: Result) -> dict[str, Any]:
     replaced = (study.out / REPORT).exists()
     text = orjson.dumps(_content(study, result), option=JSON).decode()
     content: dict[str, Any] = orjson.loads(text)
-    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
-    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
-    published = [Section("Beside the published numbers", tables=(table,))] if rows else []
     rough = [] if study.effort == FULL else [ROUGH]
     values: dict[str, Any] = {
         "title": f"Head study “{result.kind}” of {study.classifier.name}",
         "verdict": result.verdict,
         "conclusion": " ".join([*rough, *content["limits"]]),
-        "sections": (*published, *result.sections, _whole_model(study, content)),
+        "sections": (*_published(result.findings), *result.sections, _whole_model(study, content)),
         "picture": result.picture,
     }
     drawings = _draw(study, [result.picture, *(section.picture for section in result.sections)])
@@ -55,6 +52,12 @@ def write(study: Study, result: Result) -> dict[str, Any]:
         elif replaced:
             (study.out / name).unlink(missing_ok=True)
     return content
+
+
+def _published(findings: tuple[Finding, ...]) -> list[Section]:
+    rows = tuple((one.claim, one.published, one.ours) for one in findings)
+    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
+    return [Section("Beside the published numbers", tables=(table,))] if rows else []
 
 
 def _content(study: Study, result: Result) -> dict[str, Any]:

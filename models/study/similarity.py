@@ -1,5 +1,6 @@
 """The distances of the heads' attention patterns, within layers and across them, and their clusters."""
 
+from collections import defaultdict
 from functools import partial
 
 import numpy as np
@@ -87,13 +88,12 @@ def _distances(study: Study, rows: list[int]) -> Floats:
     √JSD is a metric (Endres and Schindelin 2003), and so is its mean over words.
     """
     clf = study.classifier
-    study.progress.start("attention of every two heads", len(rows))
-    of_query: dict[int, list[Floats]] = {}
-    for row, pair in zip(rows, clf.tokenizer.encode([study.data.pairs[row] for row in rows]), strict=True):
+    of_query = defaultdict[int, list[Floats]](list)
+    pairs = study.stage("attention of every two heads", study.encode(rows))
+    for query, pair in zip(study.data.query_of[rows].tolist(), pairs, strict=True):
         maps = Words.of(clf.tokenizer, pair).attention(clf.attention(pair, study.heads), special=True)
         by_word = [jensen_shannon(word[:, None], word[None]) for word in maps.swapaxes(0, 1)]
-        of_query.setdefault(int(study.data.query_of[row]), []).append(np.mean(by_word, axis=0))
-        study.progress.advance()
+        of_query[query].append(np.mean(by_word, axis=0))
     return np.stack([np.mean(distances, axis=0) for distances in of_query.values()])
 
 

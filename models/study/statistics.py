@@ -118,16 +118,14 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     """
     whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
     resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
-    study.progress.start(f"intervals of {what}", len(masked))
     values = []
     deltas = []
     relatives = []
-    for evaluation in masked:
+    for evaluation in study.stage(f"intervals of {what}", masked):
         draws = resamples.draws(evaluation)
         values.append({name: float(draws[name].values[0]) for name in METRICS})
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
-        study.progress.advance()
     harm = np.array([max(delta[name].p_above(-study.margin) for name in JUDGED) for delta in deltas])
     swapped = swap_p(whole, masked, seed=study.seed)
     p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
@@ -225,37 +223,40 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on one network. loss: by metric. tested: False if an earlier one of the sequence failed."""
+class NonInferiority:
+    """The outcome of the test of one network.
+
+    loss: by metric. tested: False if an earlier network of the sequence failed.
+    """
 
     passed: bool
     loss: dict[str, Loss]
     tested: bool
 
 
-def compare(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
+def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
     changes = resamples.changes(resamples.draws(masked))
-    losses = {}
+    by_metric = {}
     for metric in TESTED_METRICS:
         change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
         reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
         needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
-        losses[metric] = Loss(change.value, bound, needed)
-    return losses
+        by_metric[metric] = Loss(change.value, bound, needed)
+    return by_metric
 
 
-def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
+def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[NonInferiority]:
     """Test networks in the order given and stop at the first that fails.
 
     The order was fixed before the held-out queries were looked at. Each test may therefore use the whole
     error rate, and the chance that any network worse than the margin passes is at most that rate (Maurer et
     al. 1995). A bound exactly at −margin does not pass.
     """
-    verdicts: list[Verdict] = []
+    tests: list[NonInferiority] = []
     for by_metric in losses:
-        tested = all(verdict.passed for verdict in verdicts)
+        tested = all(test.passed for test in tests)
         passed = tested and all(loss.bound > -margin for loss in by_metric.values())
-        verdicts.append(Verdict(passed, by_metric, tested))
-    return verdicts
+        tests.append(NonInferiority(passed, by_metric, tested))
+    return tests

@@ -8,13 +8,10 @@ from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_files import Piece
-
-Ints = NDArray[np.int64]
-Floats32 = NDArray[np.float32]
+from models.study.arrays import Bools, Floats32, Ints
 
 Split = Callable[[str], list[str]]
 """Takes a run of text without spaces and returns its words."""
@@ -30,7 +27,7 @@ class Words:
     """
 
     word_of: Ints
-    in_title: NDArray[np.bool_]
+    in_title: Bools
     pieces: tuple[tuple[int, ...], ...]
     spaced: tuple[bool, ...]
     spelled: tuple[str, ...]

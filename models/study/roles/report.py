@@ -12,6 +12,7 @@ import numpy as np
 from models.condense.words import chinese_splitter
 from models.quality.bootstrap import Interval
 from models.study import plots
+from models.study.arrays import Floats
 from models.study.pairs import Judged
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
@@ -101,7 +102,7 @@ def _scores(study: Study) -> tuple[dict[str, RoleScores], int]:
     tokenizer = study.classifier.tokenizer
     limit = study.effort.role_pairs
     rows = study.data.spread(limit, study.seed)
-    encoded = tokenizer.encode([study.data.pairs[i] for i in rows])
+    encoded = study.encode(rows)
     sample = defaultdict[str, list[tuple[str, str]]](list)
     for line in TITLES.read_text(encoding="utf-8").splitlines():
         language, query, title = line.split("\t")
@@ -150,16 +151,19 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
     comparisons = {}
     for name, heads in sets.items():
-        off = resamples.relative_changes(resamples.draws(next(evaluations)))
-        relative = {metric: off[metric].interval() for metric in JUDGED}
-        others = [next(evaluations).metrics() for _ in random[name]]
-        changes = {}
-        for metric in JUDGED:
-            intact = float(resamples.intact[metric].values[0]) or math.nan  # QWK is 0 if all get one grade
-            changes[metric] = np.array([values[metric] for values in others]) / intact - 1
-        p = {metric: permutation_p(-relative[metric].value, -changes[metric]) for metric in JUDGED}
-        comparisons[name] = {"heads": heads, "relative": relative, "random": changes, "p": p}
+        changes = resamples.relative_changes(resamples.draws(next(evaluations)))
+        relative = {metric: changes[metric].interval() for metric in JUDGED}
+        of_random = [next(evaluations).metrics() for _ in random[name]]
+        random_changes = {metric: _relative(of_random, resamples, metric) for metric in JUDGED}
+        p = {metric: permutation_p(-relative[metric].value, -random_changes[metric]) for metric in JUDGED}
+        comparisons[name] = {"heads": heads, "relative": relative, "random": random_changes, "p": p}
     return comparisons
+
+
+def _relative(masked: list[dict[str, float]], resamples: Resamples, metric: str) -> Floats:
+    """Return the relative change of a metric under each mask; nan if it is 0 for the intact model."""
+    intact = float(resamples.intact[metric].values[0]) or math.nan
+    return np.array([values[metric] for values in masked]) / intact - 1
 
 
 def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int) -> list[Heads]:

@@ -125,8 +125,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
             observed, null = ordered
             tallies["next_word"].add(query, observed[:heads], null[:, :heads])
             tallies["previous_word"].add(query, observed[heads:], null[:, heads:])
-        replaced = _replaced(pair, of_pair, pool, rng)
-        if replaced is not None:
+        if replaced := _replaced(pair, of_pair, pool, rng):
             after = of_pair.attention(study.classifier.attention(replaced, study.heads))
             mass = _term_mass(between, of_pair)
             term_match.score[query].append(mass)

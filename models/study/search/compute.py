@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from models.checkpoint.config import check_holds_floats
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.hub import locate
-from models.compress.prune import whole as whole_mask
+from models.compress.prune import intact_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
@@ -15,7 +15,7 @@ from models.study.search import plans
 from models.study.search.networks import Networks, Pace, measure_times
 from models.study.search.plans import Gradients, Planner, gradients
 from models.study.search.recovery import Student, recover
-from models.study.statistics import Resamples, Verdict, compare, fixed_sequence
+from models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
 from models.study.study import Study
 
 GRADIENT_PAIRS = 2_048
@@ -33,22 +33,22 @@ class Candidate:
     predicted: float | None = None  # the one that the times predict
     quality: Evaluation = field(init=False)  # on the search data
     held_out: Evaluation | None = None  # on the held-out queries, if there are any
-    verdict: Verdict | None = None
+    test: NonInferiority | None = None
     pace: Pace | None = None  # if it was measured
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The networks that the search made."""
 
-    intact: Candidate  # without a verdict
+    intact: Candidate  # not tested
     candidates: list[Candidate]  # the others, from large to small
     chosen: Candidate | None  # the smallest that passed, or that of the wanted speed
     random: Sequence[Evaluation]  # held out: networks that keep as much of each layer, drawn at random
     recovered: Student | None  # the chosen one after its training
 
 
-def measure(study: Study) -> Found:
+def measure(study: Study) -> SearchResult:
     """Find the networks on `data` and test them on `holdout`, whose queries are others (`check_apart`).
 
     Raises ModelError if no network is as fast as wanted.
@@ -58,7 +58,7 @@ def measure(study: Study) -> Found:
         check_holds_floats(locate(study.model), clf.config)
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
-    intact = Candidate(whole_mask(clf.config))
+    intact = Candidate(intact_mask(clf.config))
     tried = [intact, *planned]
     masks = [one.mask for one in tried]
     for one, quality in zip(tried, networks.evaluate(study.data, masks, "search data"), strict=True):
@@ -70,31 +70,31 @@ def measure(study: Study) -> Found:
     for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
         one.pace = pace
     if chosen is None:
-        return Found(intact, planned, None, [], None)
+        return SearchResult(intact, planned, None, [], None)
     random = list[Evaluation]()
     if study.holdout is not None:
-        seeds = range(study.seed, study.seed + study.effort.orders)
+        seeds = range(study.seed, study.seed + study.effort.random_networks)
         others = [plans.shuffled(chosen.mask, clf.config, seed) for seed in seeds]
         random = networks.evaluate(study.holdout, others, "random networks of the same layers")
     recovered = recover(networks, chosen.mask, study.recover_minutes) if study.recover_minutes else None
-    return Found(intact, planned, chosen, random, recovered)
+    return SearchResult(intact, planned, chosen, random, recovered)
 
 
 def _judge(study: Study, tried: list[Candidate], held_out: list[Evaluation]) -> None:
     """Test all but the first, the intact model, on held-out queries in their order."""
     resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
-    losses = [compare(resamples, evaluation, study.margin) for evaluation in held_out[1:]]
-    verdicts = [None, *fixed_sequence(losses, study.margin)]
-    for one, evaluation, verdict in zip(tried, held_out, verdicts, strict=True):
+    by_network = [loss_by_metric(resamples, evaluation, study.margin) for evaluation in held_out[1:]]
+    tests = [None, *fixed_sequence(by_network, study.margin)]
+    for one, evaluation, test in zip(tried, held_out, tests, strict=True):
         one.held_out = evaluation
-        one.verdict = verdict
+        one.test = test
 
 
 def _choose(planned: list[Candidate], speedup: float | None) -> Candidate | None:
     """Return the network of the wanted speed; if none is wanted, the smallest that passed."""
     if speedup is not None:
         return next(one for one in planned if one.speedup == speedup)
-    passed = [one for one in planned if one.verdict is not None and one.verdict.passed]
+    passed = [one for one in planned if one.test is not None and one.test.passed]
     return passed[-1] if passed else None
 
 
@@ -102,7 +102,7 @@ def _by_heads(study: Study) -> list[Candidate]:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     order = plans.fisher_order(_gradients(study).heads, study.heads)
     sizes = {round(share * len(order)) for share in study.effort.shares} - {0, len(order)}
-    whole = whole_mask(study.classifier.config)
+    whole = intact_mask(study.classifier.config)
     return [
         Candidate(whole * HeadMask(study.without(order[: len(order) - size])))
         for size in sorted(sizes, reverse=True)
@@ -113,7 +113,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     """Fit the network of least loss into less and less time."""
     config = study.classifier.config
     planner = Planner.of(config, measure_times(networks), study.what, _gradients(study))
-    intact_seconds = planner.seconds(whole_mask(config))
+    intact_seconds = planner.seconds(intact_mask(config))
     speedups = sorted({*SPEEDUPS, study.speedup or SPEEDUPS[0]})
     layer_order = _layer_order(networks, planner, speedups[-1]) if "layers" in study.what else []
     best = {speedup: _best(networks, planner, layer_order, intact_seconds / speedup) for speedup in speedups}
@@ -134,7 +134,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
 
 def _gradients(study: Study) -> Gradients:
     rows = study.data.spread(GRADIENT_PAIRS, study.seed)
-    encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
+    encoded = study.encode(rows)
     study.progress.start("gradients", len(encoded))
     return gradients(study.classifier, encoded, study.data.grade[rows], done=study.progress.advance)
 
@@ -143,7 +143,7 @@ def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[i
     """Drop layers one at a time, always the one without which the grades change least; stop where whole
     layers alone make the fastest network that is wanted."""
     config = planner.config
-    whole = whole_mask(config)
+    whole = intact_mask(config)
     limit = planner.seconds(whole) / fastest
     order: list[int] = []
     remaining = list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))

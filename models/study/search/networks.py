@@ -13,8 +13,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
-from models.compress.prune import cut
-from models.compress.prune import whole as whole_mask
+from models.compress.prune import cut, intact_mask
 from models.device import in_turns, one_thread
 from models.masks.head_mask import HeadMask
 from models.networks import build
@@ -131,7 +130,7 @@ class Times:
     attention: Floats  # (heads,), a layer's half with attention, by heads kept
     feed_forward: Floats  # (units,), its other half
     last: tuple[float, float]  # the shares of both that the last layer takes: first tokens may be enough
-    other: float  # embeddings and classifier
+    outside_layers: float  # embeddings and classifier
 
     def attention_half(self, heads: int, *, last: bool = False) -> float:
         """Return the seconds of the half with attention."""
@@ -144,7 +143,7 @@ class Times:
     def network(self, layers: Sequence[tuple[int, int]]) -> float:
         """Return the seconds of a batch. layers: (heads, units) of each layer that stays, lowest first."""
         is_last = [False] * (len(layers) - 1) + [True]
-        return self.other + sum(
+        return self.outside_layers + sum(
             self.attention_half(heads, last=last) + self.feed_forward_half(units, last=last)
             for (heads, units), last in zip(layers, is_last, strict=True)
         )
@@ -160,7 +159,7 @@ def measure_times(networks: Networks) -> Times:
     depth = config.num_layers
     heads = steps(max(map(len, config.kept_heads)), 1)
     units = steps(max(config.widths), 16)
-    intact = whole_mask(config)
+    intact = intact_mask(config)
     skipped = tuple(range(1, depth - 1))[: max(1, depth // 2)]
     seconds = networks.shortest_seconds(
         [
@@ -196,10 +195,10 @@ def _times(
         attention=np.maximum.accumulate(np.maximum(attention, 1e-9)),
         feed_forward=np.maximum.accumulate(np.maximum(feed_forward, 0)) + fixed,
         last=(float(last[0]), float(last[1])),
-        other=0.0,
+        outside_layers=0.0,
     )
     layers = [(len(held), width) for held, width in zip(config.kept_heads, config.widths, strict=True)]
-    return replace(times, other=max(float(seconds[0]) - times.network(layers), 0.0))
+    return replace(times, outside_layers=max(float(seconds[0]) - times.network(layers), 0.0))
 
 
 def steps(whole: int, multiple: int) -> tuple[int, ...]:
@@ -228,4 +227,6 @@ def _kept(
 
 def nothing_off(config: ModelConfig) -> tuple[Floats32, Bools]:
     """Return the heads' weights and the units that are off, of a mask that keeps everything."""
-    return whole_mask(config).matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    return intact_mask(config).matrix.copy(), np.zeros(
+        (config.num_layers, config.intermediate_size), np.bool_
+    )

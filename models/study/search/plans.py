@@ -159,14 +159,14 @@ def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option]
     shares = np.array([option.seconds for option in options]) / seconds
     costs = np.array([option.cost for option in options])
     one_of_each = np.repeat(np.eye(len(groups)), [len(group) for group in groups], axis=1)
-    found = milp(
+    solution = milp(
         costs / max(costs.max(), TIME_WEIGHT) + TIME_WEIGHT * shares,
         integrality=np.ones(len(options)),
         bounds=(0, 1),
         constraints=[LinearConstraint(one_of_each, 1, 1), LinearConstraint(shares, ub=1 - TOLERANCE)],
         options={"mip_rel_gap": 0.0},
     )
-    return None if found.x is None else [options[i] for i in np.flatnonzero(found.x > 0.5)]
+    return None if solution.x is None else [options[i] for i in np.flatnonzero(solution.x > 0.5)]
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Planner:
         """Return the mask of least loss without these layers that takes at most `seconds`; None if
         there is none."""
         layers, options = self._options(skipped)
-        chosen = cheapest(options, seconds - self.times.other)
+        chosen = cheapest(options, seconds - self.times.outside_layers)
         if chosen is None:
             return None
         matrix, units_off = nothing_off(self.config)
@@ -212,7 +212,7 @@ class Planner:
     def minimum_seconds(self, skipped: Collection[int] = ()) -> float:
         """Return the time of the fastest structure without these layers."""
         fastest = (min(one.seconds for one in group) for group in self._options(skipped)[1])
-        return self.times.other + sum(fastest)
+        return self.times.outside_layers + sum(fastest)
 
     def _options(self, skipped: Collection[int]) -> tuple[list[int], list[list[Option]]]:
         """Return the layers that stay, and how many heads and how many units each of them may keep.

@@ -13,8 +13,8 @@ from models.quality.bootstrap import MIN_TESTED, Interval
 from models.quality.evaluation import Evaluation
 from models.study import plots
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.compute import Candidate, Found, measure
-from models.study.statistics import TESTED_METRICS, Verdict, permutation_p
+from models.study.search.compute import Candidate, SearchResult, measure
+from models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
 from models.study.study import Study
 from models.study.wording import METHODS, NAMES, listed, p_value, signed, times
 
@@ -24,35 +24,35 @@ DEEPEST = 12
 
 
 def run(study: Study) -> Result:
-    """Search, and report what was found."""
-    found = measure(study)
+    """Search, and report what was search."""
+    search = measure(study)
     where = "held-out queries" if study.holdout is not None else "the search data, which chose the parts"
     caption = (
         f"The change of each smaller network (point) on {where}; the end of its line is the lower bound. A "
         f"network passes if both bounds lie above the margin. A loss of more than {DEEPEST} margins is below "
         "the picture."
     )
-    picture = Figure("search", caption, partial(_draw, found, study))
-    sections = [_networks_section(found, study)]
+    picture = Figure("search", caption, partial(_draw, search, study))
+    sections = [_networks_section(search, study)]
     files: dict[str, str | None] = {"mask.json": None}
-    if found.chosen is not None:
-        sections.append(_chosen_section(found, found.chosen, study))
-        files["mask.json"] = _mask_file(study, found.chosen.mask)
-    verdict = _verdict(found, study)
-    if found.recovered is not None:
-        before, after = found.recovered.before_and_after
+    if search.chosen is not None:
+        sections.append(_chosen_section(search, search.chosen, study))
+        files["mask.json"] = _mask_file(study, search.chosen.mask)
+    verdict = _verdict(search, study)
+    if search.recovered is not None:
+        before, after = search.recovered.before_and_after
         verdict += (
             f" After {study.recover_minutes:g} minutes of distillation (loss {before:.4f} to {after:.4f}) it "
             "is in recovered/; `headroom evaluate` compares it with the intact model."
         )
-    return Result("search", _json(found, study), verdict, tuple(sections), picture, (), files)
+    return Result("search", _json(search, study), verdict, tuple(sections), picture, (), files)
 
 
-def _verdict(found: Found, study: Study) -> str:
+def _verdict(search: SearchResult, study: Study) -> str:
     """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
     they chose it."""
-    chosen = found.chosen
-    whole = found.intact.held_out
+    chosen = search.chosen
+    whole = search.intact.held_out
     claim = f"shown to lose less than {study.margin:g} of {TESTED}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
@@ -72,7 +72,7 @@ def _verdict(found: Found, study: Study) -> str:
         kept.append(f"{units:,} of {sum(config.widths):,} units")
     if chosen.mask.skipped:
         kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
-    passed = chosen.verdict is not None and chosen.verdict.passed
+    passed = chosen.test is not None and chosen.test.passed
     return (
         f"The chosen network keeps {listed(kept)}, {speed_claim(chosen.pace.speedup, study.speedup or 1.0)}, "
         f"{'and is' if passed else 'but is not'} {claim}."
@@ -103,15 +103,15 @@ SIZES = ("heads", "units", "layers")
 """The columns that say how large a network is."""
 
 
-def _networks_section(found: Found, study: Study) -> Section:
+def _networks_section(search: SearchResult, study: Study) -> Section:
     """Return the tables of all networks: size, speed and quality on the search data, and the test."""
-    networks = (found.intact, *found.candidates)
+    networks = (search.intact, *search.candidates)
     columns = (*SIZES, "speed wanted", "speed", "pairs per second", *NAMES.values())
     rows = tuple((*_size(one, study), *_speed_and_quality(one)) for one in networks)
     caption = "Quality on the search data, which chose the parts and so looks better than it is."
     tables = [Table(columns, rows, caption)]
     method = [METHODS["search"]]
-    rows = tuple((*_size(one, study), *_test(one.verdict)) for one in networks if one.verdict is not None)
+    rows = tuple((*_size(one, study), *_test(one.test)) for one in networks if one.test is not None)
     if rows:
         bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
         header = (*SIZES, *bounds, "queries needed", "test")
@@ -133,17 +133,17 @@ def _speed_and_quality(network: Candidate) -> list[str]:
     return [wanted, *speed, *map(fixed, _named(network.quality).values())]
 
 
-def _test(verdict: Verdict) -> list[str]:
-    losses = verdict.loss.values()
+def _test(test: NonInferiority) -> list[str]:
+    losses = test.loss.values()
     cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
     needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
     if len(needed) < len(losses):
         return [*cells, "–", "–"]
-    outcome = "failed" if verdict.tested else "not tested"
-    return [*cells, f"{max(needed):,}", "passed" if verdict.passed else outcome]
+    outcome = "failed" if test.tested else "not tested"
+    return [*cells, f"{max(needed):,}", "passed" if test.passed else outcome]
 
 
-def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
+def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Section:
     """Return what the chosen network keeps, and how it compares with random ones."""
     config = study.classifier.config
     heads = config.heads_kept(chosen.mask)
@@ -153,10 +153,10 @@ def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
         for layer in chosen.mask.layers_kept
     )
     tables = [Table(("layer", "heads kept", "units kept"), rows)]
-    if found.intact.held_out is not None and chosen.held_out is not None:
-        intact = _named(found.intact.held_out)
+    if search.intact.held_out is not None and chosen.held_out is not None:
+        intact = _named(search.intact.held_out)
         of_chosen = _named(chosen.held_out)
-        of_random = [_named(one) for one in found.random]
+        of_random = [_named(one) for one in search.random]
         rows = ()
         for name in TESTED_METRICS:
             change = of_chosen[name] - intact[name]
@@ -168,17 +168,17 @@ def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
     return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
-def _json(found: Found, study: Study) -> dict[str, Any]:
+def _json(search: SearchResult, study: Study) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
-    pace = found.intact.pace
-    chosen = found.chosen
-    recovered = found.recovered
+    pace = search.intact.pace
+    chosen = search.chosen
+    recovered = search.recovered
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
-        "path": [_network_json(one, study) for one in found.candidates],
+        "path": [_network_json(one, study) for one in search.candidates],
         "chosen": chosen and {**_network_json(chosen, study), "file": "mask.json"},
-        "random": [_named(one) for one in found.random],
+        "random": [_named(one) for one in search.random],
         "recovered": recovered
         and {
             "directory": "recovered",
@@ -192,7 +192,7 @@ def _json(found: Found, study: Study) -> dict[str, Any]:
 
 def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
     """Return a network's size, speed and metrics, and under `holdout` those on held-out queries with the
-    verdict."""
+    test."""
     heads, units = _counts(one.mask, study)
     content: dict[str, Any] = {
         "heads_on": heads,
@@ -204,8 +204,8 @@ def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
         "speed": one.pace,
         **_named(one.quality),
     }
-    if one.held_out is not None and one.verdict is not None:
-        content["holdout"] = _named(one.held_out) | asdict(one.verdict)
+    if one.held_out is not None and one.test is not None:
+        content["holdout"] = _named(one.held_out) | asdict(one.test)
     return content
 
 
@@ -220,17 +220,19 @@ def _mask_file(study: Study, mask: HeadMask) -> str:
     return json.dumps(form | {"study": "search", "data": study.data.source}, indent=2) + "\n"
 
 
-def _draw(found: Found, study: Study) -> plots.Drawing:
+def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
     drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
-    x = np.array([one.mask.heads_on for one in found.candidates], np.float64)
     if study.by_time:
-        x = np.array([one.pace.speedup.value for one in found.candidates if one.pace is not None])
-    passed = np.array([one.verdict is not None and one.verdict.passed for one in found.candidates])
+        x = np.array([one.pace.speedup.value for one in search.candidates if one.pace is not None])
+    else:
+        x = np.array([one.mask.heads_on for one in search.candidates])
+        panels[0].invert_xaxis()
+    passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
-        intact = found.intact.quality.metrics()[metric]
-        ends = np.array([_change_and_bound(one, metric, intact) for one in found.candidates])
+        intact = search.intact.quality.metrics()[metric]
+        ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
         axes.axhline(0, color="black", lw=0.8)
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
         axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
@@ -243,8 +245,6 @@ def _draw(found: Found, study: Study) -> plots.Drawing:
             ylabel=f"change of {NAMES[metric]}",
             title=NAMES[metric],
         )
-    if not study.by_time:
-        panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
     return drawing
 
@@ -252,10 +252,10 @@ def _draw(found: Found, study: Study) -> plots.Drawing:
 def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[float, float]:
     """Return the change of a metric and its lower bound; the same twice if nothing could be tested.
 
-    intact: the intact model's value on the search data, for networks without a verdict.
+    intact: the intact model's value on the search data, for networks that were not tested.
     """
-    if network.verdict is None:
+    if network.test is None:
         change = network.quality.metrics()[metric] - intact
         return change, change
-    loss = network.verdict.loss[metric]
+    loss = network.test.loss[metric]
     return loss.delta, loss.bound if np.isfinite(loss.bound) else loss.delta

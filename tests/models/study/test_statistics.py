@@ -12,7 +12,15 @@ from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study import statistics
 from models.study.pairs import Judged
-from models.study.statistics import Loss, Resamples, compare, fixed_sequence, holm, permutation_p, swap_p
+from models.study.statistics import (
+    Loss,
+    Resamples,
+    fixed_sequence,
+    holm,
+    loss_by_metric,
+    permutation_p,
+    swap_p,
+)
 from tests.models.study.data import judged
 
 
@@ -110,7 +118,7 @@ def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, 
         grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
         return Evaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade])
 
-    by_metric = compare(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
+    by_metric = loss_by_metric(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
 
     assert [verdict.passed for verdict in fixed_sequence([by_metric], margin)] == [passed]
     loss = by_metric["qwk"]
