@@ -19,7 +19,7 @@ from models.commands.terminal import counted, ends_at_once, scored, table, warn
 from models.numbers import fixed
 from models.quality.bootstrap import Interval
 from models.quality.labelled import read_labelled, read_pairs
-from models.study.wording import times
+from models.study.wording import speed_claim
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -109,11 +109,11 @@ def command(
         print(f"{out}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB")
         print(f"against {exact.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
-        print(f"on this machine, {speed_claim(speed, dtype)} (batches of {len(batch)} pairs)")
+        print(f"on this machine, int8 {speed_claim(speed, dtype)} (batches of {len(batch)} pairs)")
     if result["change"]:
         _report_loss(result["change"]["qwk"], quiet=as_json)
     if speed.is_below(1):
-        warn(f"{speed_claim(speed, dtype)} on this processor: serve the checkpoint that it was made from")
+        warn(f"int8 {speed_claim(speed, dtype)}: serve the checkpoint that it was made from")
 
 
 def _report_loss(change: Interval, *, quiet: bool) -> None:
@@ -137,14 +137,6 @@ def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair])
     with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:
         seconds = in_turns(calls, ROUNDS, partial(advance, 1))
     return speedup(seconds[:, 0], seconds[:, 1])
-
-
-def speed_claim(speed: Interval, dtype: str) -> str:
-    """Say whether int8 is faster than the number format `dtype`, and no more than the interval says."""
-    measured = f"int8 runs at {times(speed)} the speed of {dtype}"
-    if speed.is_above(1) or speed.is_below(1):
-        return f"{measured} and is {'faster' if speed.is_above(1) else 'slower'}"
-    return f"{measured}, which does not show whether it is faster"
 
 
 def loss_claim(change: Interval) -> str:

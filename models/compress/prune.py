@@ -52,14 +52,14 @@ def write_checkpoint(
     fields: what config.json says beside the shape, if it differs from the source's. Returns what it says.
     """
     raw = read_raw(source) | fields | FAMILIES[config.family].fields_of(config)
-    gone = [[h for h in range(config.num_heads) if h not in kept] for kept in config.kept_heads]
-    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(gone) if heads}
-    ours = dict(raw.pop("headroom", None) or {})
-    ours.pop("intermediate_sizes", None)
+    pruned = [sorted({*range(config.num_heads)} - {*kept}) for kept in config.kept_heads]
+    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(pruned) if heads}
+    headroom = dict(raw.pop("headroom", None) or {})
+    headroom.pop("intermediate_sizes", None)
     if len(set(config.widths)) > 1:
-        ours["intermediate_sizes"] = list(config.widths)
-    if ours:
-        raw["headroom"] = ours
+        headroom["intermediate_sizes"] = list(config.widths)
+    if headroom:
+        raw["headroom"] = headroom
     parsed = parse_config(raw)
     target.mkdir(parents=True, exist_ok=True)
     write_tensors(target / "model.safetensors", tensors, parsed)

@@ -2,13 +2,13 @@
 layers change when the heads of one layer are off."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
 
 from models.batch import batches_by_length, pack
 from models.masks.head_mask import RowMasks
-from models.quality.bootstrap import Interval
 from models.study import plots
 from models.study.arrays import Floats, Floats32
 from models.study.result import Figure, Finding, Result, Section, Table
@@ -93,7 +93,7 @@ def _findings(changes: list[Effect], likeness: Floats, harmless: str) -> tuple[F
 
 
 def _without(study: Study, layers: range) -> Matrix:
-    return study.without([(layer, head) for layer in layers for head in range(study.shape[1])])
+    return study.without(product(layers, range(study.shape[1])))
 
 
 def _likeness(study: Study) -> Floats:
@@ -148,9 +148,8 @@ def _draw(depth: int, changes: list[Effect]) -> plots.Drawing:
     for line, label in enumerate(("this layer alone", "layers 0 to this one", "this layer to the last")):
         of_line = changes[line * depth : (line + 1) * depth]
         qwk = [effect.delta["qwk"].interval() for effect in of_line]
-        qwk = [Interval(base + one.value, base + one.low, base + one.high) for one in qwk]
         accuracy = [effect.relative["accuracy"].interval() for effect in of_line]
-        plots.curve(panels[0], range(depth), qwk, line=line, label=label)
+        plots.curve(panels[0], range(depth), qwk, line=line, label=label, base=base)
         plots.curve(panels[1], range(depth), accuracy, line=line, label=label, scale=100)
     for axes, title, zero in ((panels[0], "QWK", base), (panels[1], "accuracy, relative change in %", 0.0)):
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)

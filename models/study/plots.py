@@ -20,6 +20,7 @@ from models.study.arrays import Bools, Floats
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 Drawing: TypeAlias = "Figure"
 
@@ -90,22 +91,38 @@ def heat_map(
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     if cells.size <= _MAX_NUMBERS:
-        for layer, head in np.argwhere(np.isfinite(cells)):
-            value = cells[layer, head]
-            text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
-            brightness = np.dot(image.to_rgba(value)[:3], (0.299, 0.587, 0.114))
-            colour = "white" if brightness < 0.5 else "black"
-            axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
+        _write_numbers(axes, image, cells, digits)
     for layer, head in np.asarray(heads)[framed]:
         frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="black", lw=2)
         axes.add_patch(frame)
 
 
+def _write_numbers(axes: Axes, image: AxesImage, cells: Floats, digits: int) -> None:
+    for layer, head in np.argwhere(np.isfinite(cells)):
+        value = cells[layer, head]
+        text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
+        brightness = np.dot(image.to_rgba(value)[:3], (0.299, 0.587, 0.114))
+        colour = "white" if brightness < 0.5 else "black"
+        axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
+
+
 def curve(
-    axes: Axes, x: Sequence[float], values: Sequence[Interval], *, line: int, label: str, scale: float = 1
+    axes: Axes,
+    x: Sequence[float],
+    changes: Sequence[Interval],
+    *,
+    line: int,
+    label: str,
+    base: float = 0.0,
+    scale: float = 1,
+    limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Draw a line with its band; `line` chooses colour, dash and marker from LINES."""
+    """Draw base + scale · changes as a line with its band, which ends at the limits.
+
+    line: chooses colour, dash and marker from LINES.
+    """
     colour, dash, marker = LINES[line]
-    middle, low, high = scale * np.array([(one.value, one.low, one.high) for one in values]).T
+    middle, low, high = base + scale * np.array([(one.value, one.low, one.high) for one in changes]).T
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
+    low, high = np.clip((low, high), *limits)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)

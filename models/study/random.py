@@ -4,15 +4,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from models.masks.head_mask import HeadMask
 from models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
 from models.study import plots
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Resamples, holm
+from models.study.result import Figure, Finding, Json, Result, Section, Table
+from models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
 from models.study.study import Study
 from models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
 
@@ -27,7 +26,7 @@ class Curve:
     """One range of layers."""
 
     layers: str
-    rows: list[dict[str, Any]]  # one per mask, for report.json
+    rows: list[Json]  # one per mask, for report.json
     changes: dict[float, dict[str, Estimate]]  # by fraction of heads off: the mean change of each metric
     relative_accuracy: Estimate  # the mean relative change at AT
 
@@ -69,16 +68,10 @@ def run(study: Study) -> Result:
         f"With {AT:.0%} of the heads off at random QWK changes by {curves[0].changes[AT]['qwk'].text()}; "
         f"{outcome if resamples.testable else TOO_FEW}."
     )
-    picture = Figure(
-        "random-heads",
-        f"Quality as heads go off at random: mean of {draws} draws with 95 % bands (of the paired change); "
-        "dots are single draws, the dashed line is the whole model. 100 % of a half is half of all heads.",
-        partial(_draw, curves),
-    )
     caption = f"At exactly {AT:.0%} off, mean of {draws} draws, margin ± {study.margin}."
     section = Section("Heads off at random", (METHODS["random"],), (_table(tests, caption),))
     json = {"curves": [row for curve in curves for row in curve.rows], "equivalence": tests}
-    return Result("random", json, verdict, (section,), picture, _findings(curves))
+    return Result("random", json, verdict, (section,), _picture(curves, draws), _findings(curves))
 
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
@@ -98,8 +91,8 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     stage = study.stage(f"bands of layers {name}", grid)
     for (fraction, seed), mask, of_mask in zip(stage, masks, logits, strict=True):
         after = resamples.draws(study.runner.evaluation(study.data, of_mask))
-        values = {metric: float(after[metric].values[0]) for metric in METRICS}
-        rows.append({"layers": name, "fraction": fraction, "seed": seed, "heads_on": mask.heads_on, **values})
+        row = {"layers": name, "fraction": fraction, "seed": seed, "heads_on": mask.heads_on}
+        rows.append(row | values_of(after))
         draws[fraction].append(after)
     changes = {
         fraction: _mean_changes(resamples, of_fraction, weights) for fraction, of_fraction in draws.items()
@@ -118,7 +111,7 @@ def _mean_changes(
     }
 
 
-def _equivalence(curve: Curve, margin: float) -> list[dict[str, Any]]:
+def _equivalence(curve: Curve, margin: float) -> list[Json]:
     """Test each metric's mean change at AT: two one-sided tests of a change within ± margin (Schuirmann
     1987). p_adjusted is corrected for the number of metrics."""
     changes = curve.changes[AT]
@@ -138,7 +131,7 @@ def _equivalence(curve: Curve, margin: float) -> list[dict[str, Any]]:
     ]
 
 
-def _table(tests: list[dict[str, Any]], caption: str) -> Table:
+def _table(tests: list[Json], caption: str) -> Table:
     rows = []
     for test in tests:
         change = Interval(test["delta"], *test["interval"]).text(sign=True)
@@ -158,24 +151,29 @@ def _findings(curves: list[Curve]) -> tuple[Finding, ...]:
     return fifth, Finding(claim, "lower matter more", ours)
 
 
+def _picture(curves: list[Curve], draws: int) -> Figure:
+    caption = (
+        f"Quality as heads go off at random: mean of {draws} draws with 95 % bands (of the paired change); "
+        "dots are single draws, the dashed line is the whole model. 100 % of a half is half of all heads."
+    )
+    return Figure("random-heads", caption, partial(_draw, curves))
+
+
 def _draw(curves: list[Curve]) -> plots.Drawing:
     """Draw each metric against the share of heads off, with a line and its band per range of layers."""
     drawing, panels = plots.figure(13, 9.5, 2, 2)
     labels = ("all layers", "lower half", "upper half")
     for metric, axes in zip(METRICS, panels.flat, strict=True):
         base = curves[0].rows[0][metric]
-        minimum = -1.0 if metric == "qwk" else 0.0
         for line, curve in enumerate(curves):
             x = [row["fraction"] * 100 for row in curve.rows]
             y = [row[metric] for row in curve.rows]
             axes.plot(x, y, ".", color=plots.LINES[line][0], alpha=0.18, markersize=4)
             changes = [of_fraction[metric].interval() for of_fraction in curve.changes.values()]
-            bands = [
-                Interval(base + one.value, max(base + one.low, minimum), min(base + one.high, 1))
-                for one in changes
-            ]
             fractions = [fraction * 100 for fraction in curve.changes]
-            plots.curve(axes, fractions, bands, line=line, label=f"{labels[line]} ({curve.layers})")
+            label = f"{labels[line]} ({curve.layers})"
+            limits = (-1.0 if metric == "qwk" else 0.0, 1.0)
+            plots.curve(axes, fractions, changes, line=line, label=label, base=base, limits=limits)
         axes.axhline(base, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)
         axes.axvline(AT * 100, color=plots.GREY, ls=":", lw=1.2)
         axes.set_xlim(-2, 102)

@@ -1,8 +1,5 @@
 """Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
-import math
-from typing import Any
-
 import orjson
 
 from models.checkpoint.files import HEAD_STUDY, weights_id
@@ -11,12 +8,13 @@ from models.device import describe
 from models.files import write_whole
 from models.quality import evaluation
 from models.quality.bootstrap import Interval
+from models.quality.evaluation import Evaluation
 from models.study import page, plots
 from models.study.head_study import head_study
 from models.study.limits import limits
 from models.study.page import REPORT
 from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.result import Figure, Finding, Json, Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
@@ -24,17 +22,19 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""
 
 
-def write(study: Study, result: Result) -> dict[str, Any]:
+def write(study: Study, result: Result) -> Json:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
-    text = orjson.dumps(_content(study, result), option=JSON).decode()
-    content: dict[str, Any] = orjson.loads(text)
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
+    baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
+    text = orjson.dumps(_content(study, result, whole, baseline), option=JSON).decode()
+    content: Json = orjson.loads(text)
     rough = [] if study.effort == FULL else [ROUGH]
-    values: dict[str, Any] = {
+    values: Json = {
         "title": f"Head study “{result.kind}” of {study.classifier.name}",
         "verdict": result.verdict,
         "conclusion": " ".join([*rough, *content["limits"]]),
-        "sections": (*_published(result.findings), *result.sections, _whole_model(study, content)),
+        "sections": (*_published(result.findings), *result.sections, _whole_model(study, content, baseline)),
         "picture": result.picture,
     }
     drawings = _draw(study, [result.picture, *(section.picture for section in result.sections)])
@@ -60,10 +60,8 @@ def _published(findings: tuple[Finding, ...]) -> list[Section]:
     return [Section("Beside the published numbers", tables=(table,))] if rows else []
 
 
-def _content(study: Study, result: Result) -> dict[str, Any]:
-    """Return the content of report.json, with numbers that JSON cannot hold."""
-    (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
-    baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
+def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str, Interval]) -> Json:
+    """Return the content of report.json, with numbers that JSON cannot hold. whole: of the whole model."""
     return {
         "schema": 1,
         "kind": result.kind,
@@ -95,7 +93,7 @@ def _draw(study: Study, pictures: list[Figure | None]) -> dict[str, str]:
     return {one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in pictures if one}
 
 
-def _whole_model(study: Study, content: dict[str, Any]) -> Section:
+def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> Section:
     """Return what the figures are of, and the metrics of the whole model. content: of report.json."""
     read = "; held out: ".join(
         f"{data['pairs']:,} pairs of {data['queries']:,} queries from {data['source']}"
@@ -110,17 +108,11 @@ def _whole_model(study: Study, content: dict[str, Any]) -> Section:
         f"{content['device']}; with another number format they differ a little, and the number of heads that "
         "just pass a test differs more."
     )
-    rows = []
-    for metric, name in NAMES.items():
-        value, low, high = (
-            math.nan if end is None else end
-            for end in (content["baseline"][metric], *content["baseline_interval"][metric])
-        )
-        rows.append((name, Interval(value, low, high).text()))
+    rows = tuple((name, baseline[metric].text()) for metric, name in NAMES.items())
     order = content["random_order_ndcg10"]
     caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
-    return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), tuple(rows), caption),))
+    return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), rows, caption),))
 
 
-def _source(data: Judged) -> dict[str, Any]:
+def _source(data: Judged) -> Json:
     return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}

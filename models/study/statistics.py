@@ -77,6 +77,11 @@ class Resamples:
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
 
+def values_of(draws: dict[str, Draws]) -> dict[str, float]:
+    """Return each metric on the data as they are."""
+    return {name: float(of_metric.values[0]) for name, of_metric in draws.items()}
+
+
 @dataclass(frozen=True)
 class Effect:
     """The paired effect of a mask, by metric: its value, its change, and its change relative to the whole
@@ -123,7 +128,7 @@ def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1)
     relatives = []
     for evaluation in study.stage(f"intervals of {what}", masked):
         draws = resamples.draws(evaluation)
-        values.append({name: float(draws[name].values[0]) for name in METRICS})
+        values.append(values_of(draws))
         deltas.append(resamples.changes(draws))
         relatives.append(resamples.relative_changes(draws))
     harm = np.array([max(delta[name].p_above(-study.margin) for name in JUDGED) for delta in deltas])
@@ -176,8 +181,10 @@ def adjusted_p(p: Floats) -> Floats:
 
 
 def holm(p: Sequence[float] | Floats) -> Floats:
-    """Return p-values adjusted by Holm (1979): of all hypotheses with an adjusted p of at most 5 %, not even
-    one is true with a chance of 95 %. A p of nan, which nothing could be tested for, becomes 1."""
+    """Return p-values adjusted by Holm (1979): at 5 %, any true hypothesis is rejected with a chance of 5 %.
+
+    A p of nan, because nothing could be tested, becomes 1.
+    """
     testable = np.nan_to_num(p, nan=1.0)
     order = np.argsort(testable)
     adjusted = np.empty_like(testable)
@@ -200,12 +207,11 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
     """
     queries = len(values)
     counts = resample(queries, resamples, seed)
-    means = counts @ values / queries
-    found = []
-    for column, of_column in zip(values.T, means.T, strict=True):
-        influences = column - of_column[0] if queries > 1 else np.full(queries, np.nan)
-        found.append(estimate(of_column, standard_errors(influences, counts)).interval())
-    return found
+    intervals = []
+    for column, means in zip(values.T, (counts @ values / queries).T, strict=True):
+        influences = column - means[0] if queries > 1 else np.full(queries, np.nan)
+        intervals.append(estimate(means, standard_errors(influences, counts)).interval())
+    return intervals
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,10 @@ class Study:
         kept_heads = self.classifier.config.kept_heads
         return tuple((layer, head) for layer, kept in enumerate(kept_heads) for head in kept)
 
-    def without(self, gone: Sequence[Head]) -> Matrix:
-        """Return head weights (layers, heads): 0 for the heads `gone`, 1 for all others."""
+    def without(self, off: Iterable[Head]) -> Matrix:
+        """Return head weights (layers, heads): 0 for the heads that are off, 1 for all others."""
         weights = np.ones(self.shape, np.float32)
-        for head in gone:
+        for head in off:
             weights[head] = 0
         return weights
 

@@ -14,7 +14,7 @@ from models.quality.bootstrap import Interval
 from models.study import plots
 from models.study.arrays import Floats
 from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.result import Figure, Finding, Json, Result, Section, Table
 from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
 from models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
 from models.study.study import Head, Heads, Study
@@ -85,7 +85,7 @@ def run(study: Study) -> Result:
     return Result("roles", json, verdict, sections, picture, tuple(findings))
 
 
-def _leading(by_role: Mapping[str, list[dict[str, Any]]]) -> Table:
+def _leading(by_role: Mapping[str, list[Json]]) -> Table:
     rows = tuple(
         (NAMED[role], f"{row['layer']}.{row['head']}",
          Interval(row["excess"], *row["interval"]).text(sign=True), p_value(row["p_adjusted"]),
@@ -133,7 +133,7 @@ def _published(term_match: RoleScores, heads: Heads) -> tuple[str, Heads]:
     return f"five term-match heads of layers {middle.start}–{middle.stop - 1}", tuple(inside[:5])
 
 
-def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[str, dict[str, Any]]:
+def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[str, Json]:
     """Switch each set of heads off on `data`, and random sets with as many heads of each layer beside it.
 
     Empty sets are left out. Returns by set its heads, and by metric its relative change, that of each random
@@ -145,8 +145,8 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     random = {
         name: layer_matched(heads, study.heads, rng, study.effort.role_sets) for name, heads in sets.items()
     }
-    tried = [(), *(gone for name, heads in sets.items() for gone in (heads, *random[name]))]
-    masks = [study.without(gone) for gone in tried]
+    tried = [(), *(off for name, heads in sets.items() for off in (heads, *random[name]))]
+    masks = [study.without(off) for off in tried]
     evaluations = iter(study.runner.evaluate(data, masks, "heads of a role off, and random ones"))
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
     comparisons = {}
@@ -188,7 +188,7 @@ def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int
     return list(drawn)
 
 
-def _ranked(scores: RoleScores, heads: Heads) -> list[dict[str, Any]]:
+def _ranked(scores: RoleScores, heads: Heads) -> list[Json]:
     """Return every head, the largest excess over chance first."""
     return [
         {
@@ -214,7 +214,7 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
     return Finding(claim, "yes", f"{count or 'no'} heads; largest excess {top.text()}")
 
 
-def _causal_table(causal: Mapping[str, dict[str, Any]]) -> Table:
+def _causal_table(causal: Mapping[str, Json]) -> Table:
     rows = []
     for name, comparison in causal.items():
         for metric in JUDGED:

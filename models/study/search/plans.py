@@ -11,8 +11,9 @@ autograd cannot follow; gradients are of the same network on plain float32 torch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -222,21 +223,24 @@ class Planner:
         layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
         for layer in layers:
-            last = layer == layers[-1]
             held = len(self.config.kept_heads[layer])
-            minimum = min(1, held) if layer == layers[0] else 0
-            heads = range(minimum, held + 1) if "heads" in self.what else [held]
-            costs = self.heads[layer].costs
-            groups.append(
-                [Option(n, self.times.attention_half(n, last=last), costs[held - n]) for n in heads]
-            )
             width = self.config.widths[layer]
-            units = sorted({min(n, width) for n in self.times.units}) if "units" in self.what else [width]
-            costs = self.units[layer].costs
-            groups.append(
-                [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in units]
-            )
+            heads: Sequence[int] = [held]
+            if "heads" in self.what:
+                heads = range(min(1, held) if layer == layers[0] else 0, held + 1)
+            units = [width]
+            if "units" in self.what:
+                units = sorted({min(count, width) for count in self.times.units})
+            last = layer == layers[-1]
+            groups += [
+                _group(heads, partial(self.times.attention_half, last=last), self.heads[layer]),
+                _group(units, partial(self.times.feed_forward_half, last=last), self.units[layer]),
+            ]
         return layers, groups
+
+
+def _group(counts: Iterable[int], seconds: Callable[[int], float], elimination: Elimination) -> list[Option]:
+    return [Option(count, seconds(count), elimination.costs[-1 - count]) for count in counts]
 
 
 def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:

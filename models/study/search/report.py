@@ -3,20 +3,19 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from models.masks.head_mask import HeadMask
 from models.numbers import fixed
-from models.quality.bootstrap import MIN_TESTED, Interval
+from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
 from models.study import plots
-from models.study.result import Figure, Result, Section, Table
+from models.study.result import Figure, Json, Result, Section, Table
 from models.study.search.compute import Candidate, SearchResult, measure
 from models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
 from models.study.study import Study
-from models.study.wording import METHODS, NAMES, listed, p_value, signed, times
+from models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
@@ -72,25 +71,11 @@ def _verdict(search: SearchResult, study: Study) -> str:
         kept.append(f"{units:,} of {sum(config.widths):,} units")
     if chosen.mask.skipped:
         kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
+    speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
     passed = chosen.test is not None and chosen.test.passed
     return (
-        f"The chosen network keeps {listed(kept)}, {speed_claim(chosen.pace.speedup, study.speedup or 1.0)}, "
-        f"{'and is' if passed else 'but is not'} {claim}."
+        f"The chosen network keeps {listed(kept)}, {speed}, {'and is' if passed else 'but is not'} {claim}."
     )
-
-
-def speed_claim(speedup: Interval, wanted: float) -> str:
-    """Say how fast a network is beside the intact one, and no more than the interval says.
-
-    wanted: how many times as fast it was to be; 1 if it was only to be faster.
-    """
-    measured = f"runs at {times(speedup)} the intact network's speed"
-    if speedup.is_above(wanted):
-        return measured
-    goal = "faster" if wanted == 1 else f"{wanted:g} × as fast"
-    if speedup.is_below(wanted):
-        return f"{measured}, so it is not {goal}"
-    return f"{measured}, which does not show that it is {goal}"
 
 
 def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
@@ -168,7 +153,7 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
     return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
-def _json(search: SearchResult, study: Study) -> dict[str, Any]:
+def _json(search: SearchResult, study: Study) -> Json:
     """Return the keys of report.json that belong to this study."""
     pace = search.intact.pace
     chosen = search.chosen
@@ -190,11 +175,11 @@ def _json(search: SearchResult, study: Study) -> dict[str, Any]:
     }
 
 
-def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
+def _network_json(one: Candidate, study: Study) -> Json:
     """Return a network's size, speed and metrics, and under `holdout` those on held-out queries with the
     test."""
     heads, units = _counts(one.mask, study)
-    content: dict[str, Any] = {
+    content: Json = {
         "heads_on": heads,
         "units_on": units,
         "layers_on": len(one.mask.layers_kept),
@@ -224,11 +209,7 @@ def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
     drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
-    if study.by_time:
-        x = np.array([one.pace.speedup.value for one in search.candidates if one.pace is not None])
-    else:
-        x = np.array([one.mask.heads_on for one in search.candidates])
-        panels[0].invert_xaxis()
+    x = [_x(one, study) for one in search.candidates]
     passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
         intact = search.intact.quality.metrics()[metric]
@@ -237,7 +218,14 @@ def _draw(search: SearchResult, study: Study) -> plots.Drawing:
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
         axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
         for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
-            axes.plot(x[which], ends[which, 0], "o", color=plots.BLUE, markerfacecolor=face, label=label)
+            axes.plot(
+                np.compress(which, x),
+                ends[which, 0],
+                "o",
+                color=plots.BLUE,
+                markerfacecolor=face,
+                label=label,
+            )
         lowest = float(np.nanmin([*ends[:, 1], -study.margin]))
         axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * study.margin))
         axes.set(
@@ -245,8 +233,17 @@ def _draw(search: SearchResult, study: Study) -> plots.Drawing:
             ylabel=f"change of {NAMES[metric]}",
             title=NAMES[metric],
         )
+    if not study.by_time:
+        panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
     return drawing
+
+
+def _x(network: Candidate, study: Study) -> float:
+    """Return how many times as fast a network is, in a search by time; else how many heads it keeps."""
+    if network.pace is not None and study.by_time:
+        return network.pace.speedup.value
+    return network.mask.heads_on
 
 
 def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[float, float]:

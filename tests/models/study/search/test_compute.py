@@ -1,7 +1,6 @@
 """The search keeps the heads that matter, proves it on other queries, and hands over deployable files."""
 
 import dataclasses
-import math
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +8,8 @@ import pytest
 
 from models import HeadMask
 from models.checkpoint.config import read_config, read_stored_masks
-from models.quality.bootstrap import Interval
 from models.study.pairs import Judged
 from models.study.result import Result
-from models.study.search.report import speed_claim
 from models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study
@@ -72,28 +69,6 @@ def test_the_chosen_masks_speed_is_measured_and_it_is_compared_with_random_ones(
     assert row[2].startswith("−")  # the median of the random ones
     assert row[3] == "0.048"
     assert drawn(result) == "search"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "wanted", "claim"),
-    [
-        (
-            0.93,
-            1.33,
-            1.0,
-            "× (0.93 to 1.33) the intact network's speed, which does not show that it is faster",
-        ),
-        (1.02, 1.33, 1.0, "speed"),
-        (0.7, 0.93, 1.0, "speed, so it is not faster"),
-        (1.9, 2.2, 2.0, "speed, which does not show that it is 2 × as fast"),
-        (1.7, 1.9, 2.0, "speed, so it is not 2 × as fast"),
-        (math.nan, math.nan, 1.0, "which does not show that it is faster"),
-    ],
-)
-def test_a_speed_is_claimed_only_if_its_interval_shows_it(
-    low: float, high: float, wanted: float, claim: str
-) -> None:
-    assert speed_claim(Interval(1.12, low, high), wanted).endswith(claim)
 
 
 def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
