@@ -100,7 +100,8 @@ def command(
     clf = Classifier.load(model, device, dtype)
     if quick:
         judged = pairs.quick_sample(judged, QUICK_PAIRS, QUICK_TITLES, seed)
-        held_out = held_out and pairs.quick_sample(held_out, QUICK_HOLDOUT_PAIRS, QUICK_TITLES, seed)
+    if quick and held_out is not None:
+        held_out = pairs.quick_sample(held_out, QUICK_HOLDOUT_PAIRS, QUICK_TITLES, seed)
     with contextlib.closing(Stages()) as progress:
         study = Study(
             classifier=clf,

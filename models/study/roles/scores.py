@@ -113,9 +113,8 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
         rng = np.random.default_rng([study.seed, 1, number])
-        of_query = np.random.default_rng(
-            [study.seed, 2, query]
-        )  # permutes a query's words alike in all pairs
+        # A query's words are permuted alike in all its pairs.
+        of_query = np.random.default_rng([study.seed, 2, query])
         maps = study.classifier.attention(pair, study.heads)
         between = of_pair.attention(maps)
         if segmented := _segmentation(maps, of_pair, rng):

@@ -103,7 +103,7 @@ class Networks:
         tokens = np.cumsum([len(pair) for pair in encoded])
         batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
         calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
-        return self.in_turns(calls, "time of a layer's parts").min(0)
+        return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
 
     @cached_property
     def _intact(self) -> Floats:

@@ -142,35 +142,37 @@ def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Se
         intact = _named(search.intact.held_out)
         of_chosen = _named(chosen.held_out)
         of_random = [_named(one) for one in search.random]
-        rows = ()
+        compared = []
         for name in TESTED_METRICS:
             change = of_chosen[name] - intact[name]
             random = np.array([one[name] - intact[name] for one in of_random])
             p = p_value(permutation_p(change, random))
-            rows += ((NAMES[name], signed(change), signed(float(np.median(random))), p),)
+            compared.append((NAMES[name], signed(change), signed(float(np.median(random))), p))
         header = ("change of", "the chosen network", f"{len(of_random)} random ones, median", "p")
-        tables.append(Table(header, rows))
+        tables.append(Table(header, tuple(compared)))
     return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
 def _json(search: SearchResult, study: Study) -> Json:
     """Return the keys of report.json that belong to this study."""
     pace = search.intact.pace
-    chosen = search.chosen
-    recovered = search.recovered
+    chosen = recovered = None
+    if search.chosen is not None:
+        chosen = _network_json(search.chosen, study) | {"file": "mask.json"}
+    if search.recovered is not None:
+        recovered = {
+            "directory": "recovered",
+            "steps": len(search.recovered.losses),
+            "minutes": study.recover_minutes,
+            "loss": search.recovered.before_and_after,
+        }
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
         "path": [_network_json(one, study) for one in search.candidates],
-        "chosen": chosen and {**_network_json(chosen, study), "file": "mask.json"},
+        "chosen": chosen,
         "random": [_named(one) for one in search.random],
-        "recovered": recovered
-        and {
-            "directory": "recovered",
-            "steps": len(recovered.losses),
-            "minutes": study.recover_minutes,
-            "loss": recovered.before_and_after,
-        },
+        "recovered": recovered,
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
     }
 
