@@ -18,7 +18,7 @@ from models.device import one_thread
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import read_labelled
 from models.study.pairs import Judged
-from models.study.statistics import Loss, Resamples, compare
+from models.study.statistics import Loss, Resamples, loss_by_metric
 
 PAIRS = 256
 INTACT, PROVEN, TARGET = "intact", "fast", 2.2
@@ -102,7 +102,9 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {
-        name: compare(resamples, evaluation(one), MARGIN) for name, one in servables.items() if name != INTACT
+        name: loss_by_metric(resamples, evaluation(one), MARGIN)
+        for name, one in servables.items()
+        if name != INTACT
     }
 
 

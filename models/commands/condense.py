@@ -101,7 +101,8 @@ def read_candidates(source: str, query: str) -> list[str]:
             lines = re.split(r"\r\n|\n|\r", data.decode("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise ModelError(f"--titles: {reading_problem(source, error)}") from None
-        titles, missing = [line.strip() for line in lines if line.strip()], "titles"
+        titles = [line.strip() for line in lines if line.strip()]
+        missing = "titles"
     if not titles:
         raise ModelError(f"--titles: {source} holds no {missing}")
     return titles

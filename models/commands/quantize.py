@@ -19,20 +19,24 @@ from models.commands.terminal import counted, ends_at_once, scored, table, warn
 from models.numbers import fixed
 from models.quality.bootstrap import Interval
 from models.quality.labelled import read_labelled, read_pairs
+from models.study.wording import speed_claim
 
 if TYPE_CHECKING:
     from models import Classifier
     from models.checkpoint.tokenizer import EncodedPair
 
-BATCH, ROUNDS = 64, 7
-"""Pairs whose time is measured, and how often."""
+BATCH = 64
+"""Pairs in the batch whose time is measured."""
+
+ROUNDS = 7
+"""How often it is measured in each number format."""
 
 SAMPLE = Path(__file__).parent / "sample"
 """Links to files of data/sample, which are files in a wheel."""
 
 METRICS = ("qwk", "ndcg10", "accuracy")
 TOLERANCE = 0.005
-"""Loss of quadratic weighted kappa above which the command prints a warning."""
+"""A loss of quadratic weighted kappa that the command warns of, if the interval shows that it is larger."""
 
 Data = Annotated[
     Path | None,
@@ -51,7 +55,7 @@ def command(
     out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
 ) -> None:
     """Write a copy with 8-bit weights and activations. It is smaller, and on most CPUs faster; the command
-    measures how much.
+    measures what it gains and loses on yours.
 
     Example: headroom quantize --out ./int8 && headroom serve --model ./int8
 
@@ -63,77 +67,98 @@ def command(
     check_holds_floats(source, config)
     data = data or SAMPLE / "calibration.jsonl.gz"
     calibration = read_pairs(data)
+    pairs = calibration
+    labelled = None
     if test is None and len(config.labels) == 5:
         test = SAMPLE / "test.jsonl.gz"
-    labelled = None if test is None else read_labelled(test, grades=len(config.labels))
-    pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
+    if test is not None:
+        labelled = read_labelled(test, grades=len(config.labels))
+        pairs = [(pair.query, pair.title) for pair in labelled]
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.compress.quantize import quantize
     from models.quality.comparison import agreement
 
-    before = Classifier.load(model, "cpu", "float32")
+    exact = Classifier.load(model, "cpu", "float32")
     order = np.random.default_rng(0).permutation(len(calibration))
     with new_directory(out) as draft:
-        encoded = before.tokenizer.encode([calibration[i] for i in order])
-        with counted("layers", before.num_layers) as advance:
+        encoded = exact.tokenizer.encode([calibration[i] for i in order])
+        with counted("layers", exact.num_layers) as advance:
             quantize(source, draft, encoded, advance)
-        after = Classifier.load(draft, "cpu")
-        result = agreement(scored(before, pairs), scored(after, pairs), labelled)
-        few = after.tokenizer.encode(pairs[:BATCH])
-        floats = Classifier.load(model, "cpu")
-        speed, dtype = speed_of(floats, after, few), floats.network.number_format
-        pace = f"{speed.text(2)} × {dtype}"
+        int8 = Classifier.load(draft, "cpu")
+        result = agreement(scored(exact, pairs), scored(int8, pairs), labelled)
+        batch = int8.tokenizer.encode(pairs[:BATCH])
+        served = Classifier.load(model, "cpu")
+        speed = speed_of(served, int8, batch)
+    dtype = served.network.number_format
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {
             "schema": 1,
             "out": str(out),
-            "model": before.name,
+            "model": exact.name,
             "calibration": str(data),
             "test": None if test is None else str(test),
             "bytes": sizes,
-            "parameters": {"before": before.network.nbytes, "after": after.network.nbytes},
+            "parameters": {"before": exact.network.nbytes, "after": int8.network.nbytes},
             "against_float32": result,
             "speed": {"dtype": dtype, "median": speed.value, "low": speed.low, "high": speed.high},
         }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{out}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB")
-        print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
+        print(f"against {exact.name} in float32, on {test or 'the calibration pairs'}:")
         print(summary(result))
-        print(f"speed on this machine: {pace}, batches of {len(few)} pairs")
-    if labelled is not None and (fall := -result["change"]["qwk"].value) > TOLERANCE:
+        print(f"on this machine, int8 {speed_claim(speed, dtype)} (batches of {len(batch)} pairs)")
+    if result["change"]:
+        _report_loss(result["change"]["qwk"], quiet=as_json)
+    if speed.is_below(1):
+        warn(f"int8 {speed_claim(speed, dtype)}: serve the checkpoint that it was made from")
+
+
+def _report_loss(change: Interval, *, quiet: bool) -> None:
+    """Print what quantizing costs, and warn if that is too much. quiet: only warn."""
+    if not quiet:
+        print(loss_claim(change))
+    if change.is_below(-TOLERANCE):
         warn(
-            f"the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; calibrate with pairs "
-            "of the model's own traffic (--data), or keep bfloat16"
+            f"{loss_claim(change)}: calibrate with pairs of the model's own traffic (--data), or keep the "
+            "checkpoint that it was made from"
         )
-    if speed.value < 1:
-        warn(f"int8 was measured at {pace} on this processor; serve the checkpoint that it was made from")
 
 
 def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
-    """Return the pairs/s of int8 divided by those of floats: the median and range of ROUNDS.
-
-    Both compute one batch in turns, after a warm-up of each.
-    """
+    """Return how many times as fast as floats int8 computes one batch: the median of ROUNDS, in which they
+    took turns, with its 95 % interval."""
     from models.device import in_turns  # it imports torch
+    from models.quality.speed import speedup
 
     calls = partial(floats.forward, pairs), partial(int8.forward, pairs)
     with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:
         seconds = in_turns(calls, ROUNDS, partial(advance, 1))
-    ratio = seconds[:, 0] / seconds[:, 1]
-    return Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
+    return speedup(seconds[:, 0], seconds[:, 1])
+
+
+def loss_claim(change: Interval) -> str:
+    """Say whether the quadratic weighted kappa fell by more than TOLERANCE, and no more than the interval
+    says."""
+    measured = f"the quadratic weighted kappa changes by {change.text(4, sign=True)}"
+    if change.is_below(-TOLERANCE):
+        return f"{measured}, a fall of more than {TOLERANCE}"
+    if change.is_above(-TOLERANCE):
+        return f"{measured}, so it does not fall by {TOLERANCE}"
+    return f"{measured}, which does not show whether it falls by {TOLERANCE}; more graded pairs (--test) may"
 
 
 def summary(result: dict[str, Any]) -> str:
     """Return the metrics before and after, each change with its 95 % interval, and how far scores moved."""
     rows = []
     for name in METRICS if result["change"] else ():
-        before, after = (fixed(result[side][name], 4) for side in ("before", "after"))
-        rows.append([f"  {name}", f"{before} → {after}", result["change"][name].text(4, sign=True)])
+        values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
+        rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
     lines = [table(rows)] if rows else []
     lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
-    largest, mean = (result[f"{which}_probability_difference"] for which in ("largest", "mean"))
+    largest = result["largest_probability_difference"]
+    mean = result["mean_probability_difference"]
     lines.append(f"  probabilities differ by at most {largest:.4f}, on average by {mean:.4f}")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ import typer
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import locate
 from models.commands import options
-from models.commands.terminal import Stages, ends_at_once
+from models.commands.terminal import Stages, ends_at_once, warn
 from models.errors import ModelError, how_to_install
 from models.quality.labelled import Columns
 from models.study import Kind, pairs
@@ -27,7 +28,7 @@ Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries; `search` tests its masks on them.")
 ]
 Margin = Annotated[float, typer.Option(min=0.001, max=0.5, help="Fall of each metric that is accepted.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in a minute or two per kind.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Give a rough answer, in some minutes per kind.")]
 What = Annotated[
     str, typer.Option(help="For `search`: what may go, some of heads,units,layers; more than heads: by time.")
 ]
@@ -81,34 +82,33 @@ def command(
     config = read_config(locate(model))
     if not config.is_graded:
         raise ModelError(f"{locate(model)} gives one score and no grades; a study needs a graded classifier")
-    columns, labels = Columns(query_column, title_column, grade_column, delimiter), config.labels
-    judged = [
-        pairs.read_judged(file, grades=len(labels), labels=labels, columns=columns, seed=seed)
-        for file in (data, holdout)
-        if file is not None
-    ]
-    if holdout is not None:
-        pairs.check_apart(*judged)
+    columns = Columns(query_column, title_column, grade_column, delimiter)
+    read = partial(
+        pairs.read_judged, grades=len(config.labels), labels=config.labels, columns=columns, seed=seed
+    )
+    judged = read(data)
+    held_out = None if holdout is None else read(holdout)
+    if held_out is not None:
+        pairs.check_apart(judged, held_out)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.study import kinds, report_files
+    from models.study.limits import limits
     from models.study.runner import Runner, identity_of
-    from models.study.study import FULL, QUERY_TITLES, QUICK, Study
+    from models.study.study import FULL, QUICK, QUICK_HOLDOUT_PAIRS, QUICK_PAIRS, QUICK_TITLES, Study
 
     clf = Classifier.load(model, device, dtype)
-    identity = identity_of(locate(model), clf)
-    effort = QUICK if quick else FULL
-    judged = [
-        one if size is None else pairs.roughly(one, size, QUERY_TITLES, seed)
-        for one, size in zip(judged, (effort.pairs, effort.holdout_pairs), strict=False)
-    ]
+    if quick:
+        judged = pairs.quick_sample(judged, QUICK_PAIRS, QUICK_TITLES, seed)
+    if quick and held_out is not None:
+        held_out = pairs.quick_sample(held_out, QUICK_HOLDOUT_PAIRS, QUICK_TITLES, seed)
     with contextlib.closing(Stages()) as progress:
         study = Study(
             classifier=clf,
-            data=judged[0],
-            runner=Runner(clf, out / "cache", identity, progress),
+            data=judged,
+            runner=Runner(clf, out / "cache", identity_of(locate(model), clf), progress),
             out=out,
-            holdout=judged[1] if holdout else None,
+            holdout=held_out,
             seed=seed,
             margin=margin,
             model=model,
@@ -116,14 +116,15 @@ def command(
             speedup=speedup,
             recover_minutes=recover,
             progress=progress,
-            effort=effort,
+            effort=QUICK if quick else FULL,
         )
-        result = kinds.run(kind, study)
-        content = report_files.write(study, result)
+        for sentence in limits(kind, study):
+            warn(sentence)
+        content = report_files.write(study, kinds.run(kind, study))
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
         return
-    print(f"{textwrap.fill(result.verdict, 100)}\n\n{out / 'report.html'}")
+    print(f"{textwrap.fill(content['verdict'], 100)}\n\n{out / 'report.html'}")
 
 
 def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tuple[str, ...]:
@@ -133,10 +134,10 @@ def _parts(kind: Kind, what: str, speedup: float | None, recover: float) -> tupl
     if unknown := [name for name in names if name not in valid]:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
     parts = tuple(name for name in valid if name in names)
-    given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover}
-    for name, value in given.items():
-        if value and kind != "search":
+    by_time = parts != ("heads",)
+    for name, given in (("--what", by_time), ("--speedup", speedup), ("--recover", recover)):
+        if given and kind != "search":
             raise typer.BadParameter(f"only `study search` takes {name}", param_hint=f"'{name}'")
-    if recover and not (given["--what"] or speedup):
+    if recover and not (by_time or speedup):
         raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
     return parts

@@ -46,7 +46,9 @@ class Stages:
 
     def start(self, what: str, total: int) -> None:
         """Begin the stage `what` of `total` steps."""
-        self._what, self._total, self._done = what, max(total, 1), 0
+        self._what = what
+        self._total = max(total, 1)
+        self._done = 0
         self._task = self._bar.add_task("", total=1.0, words="")
         self.began = self._shown_at = time.monotonic()
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
@@ -25,6 +24,9 @@ from models.checkpoint.tensors import read_tensors, write_tensors
 from models.errors import ModelError
 from models.layer import head_rows
 from models.masks.head_mask import HeadMask, check_fits
+
+TensorDict = dict[str, Tensor]
+"""Tensors of a checkpoint by name, to be changed and written."""
 
 
 def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
@@ -50,14 +52,14 @@ def write_checkpoint(
     fields: what config.json says beside the shape, if it differs from the source's. Returns what it says.
     """
     raw = read_raw(source) | fields | FAMILIES[config.family].fields_of(config)
-    gone = [[h for h in range(config.num_heads) if h not in kept] for kept in config.kept_heads]
-    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(gone) if heads}
-    ours = dict(raw.pop("headroom", None) or {})
-    ours.pop("intermediate_sizes", None)
+    pruned = [sorted({*range(config.num_heads)} - {*kept}) for kept in config.kept_heads]
+    raw["pruned_heads"] = {str(layer): heads for layer, heads in enumerate(pruned) if heads}
+    headroom = dict(raw.pop("headroom", None) or {})
+    headroom.pop("intermediate_sizes", None)
     if len(set(config.widths)) > 1:
-        ours["intermediate_sizes"] = list(config.widths)
-    if ours:
-        raw["headroom"] = ours
+        headroom["intermediate_sizes"] = list(config.widths)
+    if headroom:
+        raw["headroom"] = headroom
     parsed = parse_config(raw)
     target.mkdir(parents=True, exist_ok=True)
     write_tensors(target / "model.safetensors", tensors, parsed)
@@ -79,7 +81,7 @@ def transformers_refusal(config: ModelConfig) -> str | None:
     return None
 
 
-def whole(config: ModelConfig) -> HeadMask:
+def intact_mask(config: ModelConfig) -> HeadMask:
     """Return the mask that keeps everything that the checkpoint has."""
     heads = np.zeros((config.num_layers, config.num_heads), np.float32)
     for layer, held in enumerate(config.kept_heads):
@@ -87,9 +89,7 @@ def whole(config: ModelConfig) -> HeadMask:
     return HeadMask(heads)
 
 
-def cut(
-    tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask
-) -> tuple[dict[str, Tensor], ModelConfig]:
+def cut(tensors: Mapping[str, Tensor], config: ModelConfig, mask: HeadMask) -> tuple[TensorDict, ModelConfig]:
     """Return a network's tensors and configuration without what a mask switches off.
 
     Weights of heads other than 1 are folded into W^O. The layers that stay are numbered anew from 0, units
@@ -99,74 +99,82 @@ def cut(
     """
     check_fits(mask, config.num_layers, config.num_heads, config.intermediate_size)
     config.check_head_left(mask)
-    heads, units, left = config.heads_kept(mask), config.units_kept(mask), config.under(mask)
     family = FAMILIES[config.family]
     if family.keeps_first_layer and 0 in mask.skipped:
         raise ModelError(
             f"layer 0 of a {family.network} cannot be removed: the layer after it has a norm of its own, "
             "which the format does not allow in the first place"
         )
-    smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
+    heads = config.heads_kept(mask)
+    units = config.units_kept(mask)
+    all_layers = layer_prefix(0)[:-2]
+    smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(all_layers)}
     for number, layer in enumerate(mask.layers_kept):
         prefix = layer_prefix(layer)
         of_layer = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        _cut_heads(of_layer, config, layer, heads[layer], mask.matrix[layer])
+        _cut_heads(of_layer, config, layer, heads[layer], torch.tensor(mask.matrix[layer]))
         _cut_units(of_layer, config, layer, units[layer])
         smaller |= {layer_prefix(number) + name.removeprefix(prefix): t for name, t in of_layer.items()}
-    widths = tuple(max(1, width) for width in left.widths)
-    return smaller, replace(left, intermediate_size=max(widths), widths=widths)
+    remaining = config.under(mask)
+    widths = tuple(max(1, width) for width in remaining.widths)
+    return smaller, replace(remaining, intermediate_size=max(widths), widths=widths)
 
 
 def _cut_heads(
-    tensors: dict[str, Tensor],
-    config: ModelConfig,
-    layer: int,
-    kept: tuple[int, ...],
-    weights: NDArray[np.float32],
+    tensors: TensorDict, config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Tensor
 ) -> None:
+    """Leave the heads `kept` of one layer's tensors, with their weights, (heads,), folded in."""
     prefix = f"{layer_prefix(layer)}attention."
     held = config.kept_heads[layer]
+    keys_held = sorted(set(config.key_heads(held)))
+    key_of_head = config.key_heads(kept)
+    keys = sorted(set(key_of_head))
     rows = head_rows([held.index(head) for head in kept], config.head_size)
-    shared, all_keys = config.key_heads(kept), sorted(set(config.key_heads(held)))
-    keys = sorted(set(shared))
-    key_rows = head_rows([all_keys.index(key) for key in keys], config.head_size)
-    for name, chosen in (("query", rows), ("key", key_rows), ("value", key_rows)):
-        _keep_rows(tensors, config, f"{prefix}self.{name}", chosen)
+    key_rows = head_rows([keys_held.index(key) for key in keys], config.head_size)
+    _keep_rows(tensors, config, f"{prefix}self.query", rows)
+    _keep_rows(tensors, config, f"{prefix}self.key", key_rows)
+    _keep_rows(tensors, config, f"{prefix}self.value", key_rows)
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
-    scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
+    weights = weights[list(kept)]
     if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
-        of_keys = dict(zip(shared, weights[list(kept)].tolist(), strict=True))
-        if any(of_keys[key] != weights[head] for key, head in zip(shared, kept, strict=True)):
+        weight_of_key = dict(zip(key_of_head, weights.tolist(), strict=True))
+        if [weight_of_key[key] for key in key_of_head] != weights.tolist():
             raise ModelError(
                 f"layer {layer}: heads that share values have different weights, which 8-bit weights cannot "
                 "hold; prune the float checkpoint, then quantize it"
             )
-        scales = torch.tensor([of_keys[key] for key in keys]).repeat_interleave(config.head_size)
+        scales = torch.tensor([weight_of_key[key] for key in keys]).repeat_interleave(config.head_size)
         for part in ("bias", "weight_scale"):
             tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
-    elif (scales != 1).any():
-        output = (output.float() * scales).to(output.dtype)
+    elif (weights != 1).any():
+        output = (output.float() * weights.repeat_interleave(config.head_size)).to(output.dtype)
     tensors[f"{prefix}output.dense.weight"] = output
 
 
-def _cut_units(tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...]) -> None:
-    prefix, index = layer_prefix(layer), torch.tensor(kept or (0,), dtype=torch.int64)
-    for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
-        _keep_rows(tensors, config, prefix + name, index)
+def _cut_units(tensors: TensorDict, config: ModelConfig, layer: int, kept: tuple[int, ...]) -> None:
+    """Leave the units `kept` of one layer's tensors; one of weight 0 if there are none."""
+    prefix = layer_prefix(layer)
+    index = torch.tensor(kept or (0,), dtype=torch.int64)
+    _keep_rows(tensors, config, f"{prefix}intermediate.dense", index)
     down = f"{prefix}output.dense."
     whole = tensors[f"{down}weight"]
+    if config.gated:
+        _keep_rows(tensors, config, f"{prefix}gate.dense", index)
     if config.int8 and config.gated:  # each unit has a midpoint, whose effect stands in the bias
-        scale, offset = (tensors[f"{down}input_{part}"] for part in ("scale", "offset"))
+        scale = tensors[f"{down}input_scale"]
+        offset = tensors[f"{down}input_offset"]
         gone = torch.ones(len(scale), dtype=torch.bool)
         gone[index] = False
         effect = (whole[:, gone].float() @ (offset / scale)[gone]) * tensors[f"{down}weight_scale"]
-        tensors[f"{down}bias"] = (tensors[f"{down}bias"].float() - effect).to(tensors[f"{down}bias"].dtype)
-        tensors |= {f"{down}input_scale": scale[index], f"{down}input_offset": offset[index]}
+        bias = tensors[f"{down}bias"]
+        tensors[f"{down}bias"] = (bias.float() - effect).to(bias.dtype)
+        tensors[f"{down}input_scale"] = scale[index]
+        tensors[f"{down}input_offset"] = offset[index]
     smaller = whole[:, index]
     tensors[f"{down}weight"] = smaller if kept else torch.zeros_like(smaller)
 
 
-def _keep_rows(tensors: dict[str, Tensor], config: ModelConfig, name: str, rows: Tensor) -> None:
+def _keep_rows(tensors: TensorDict, config: ModelConfig, name: str, rows: Tensor) -> None:
     """Keep these rows, the outputs, of a map."""
     for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
         tensors[f"{name}.{part}"] = tensors[f"{name}.{part}"][rows]

@@ -50,7 +50,7 @@ from models.checkpoint.files import check_empty
 from models.checkpoint.shapes import layer_prefix
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair
-from models.compress.prune import write_checkpoint
+from models.compress.prune import TensorDict, write_checkpoint
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.networks import build
@@ -61,7 +61,7 @@ TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
 
 SEARCHED = 1_024
-"""Tokens that the search for the best scales looks at; the extremes are those of all tokens."""
+"""Tokens that the search for the best scales looks at. Ranges are those of all tokens."""
 
 COVERED = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
 """Shares of the range around the midpoint that the scales may cover; values beyond are clamped."""
@@ -95,12 +95,15 @@ def quantize(
     if not pairs:
         raise ModelError("calibration needs at least one pair")
     tensors = {name: tensor.clone() for name, tensor in read_tensors(source, config).items()}
-    quantized, units = dict(tensors), list[Tensor]()
-    ends = np.cumsum([len(pair) for pair in pairs])
+    quantized = dict(tensors)
+    units: list[Tensor] = []
+    tokens = np.cumsum([len(pair) for pair in pairs])
     with torch.inference_mode():
-        for layer, of_layer in calibrate(config, tensors, pairs[: int(ends.searchsorted(TOKENS)) + 1]):
-            quantized.update(layer)
-            units.append(of_layer)
+        for of_layer, layer_units in calibrate(
+            config, tensors, pairs[: int(tokens.searchsorted(TOKENS)) + 1]
+        ):
+            quantized.update(of_layer)
+            units.append(layer_units)
             advance(1)
     masks = read_stored_masks(source, config)
     ours = (read_raw(source).get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
@@ -119,7 +122,10 @@ def quantize(
 
 
 def with_copies(mask: HeadMask, units: Sequence[Tensor]) -> HeadMask:
-    """Return a mask that has units off, and with each one its copies. units: of each layer, as in `Inner`."""
+    """Return a mask that has units off, and with each one its copies.
+
+    units: of each layer, those of its `ActivationScale`.
+    """
     assert mask.units_off is not None
     off = np.zeros((len(units), max(map(len, units))), np.bool_)
     for layer, of_layer in enumerate(units):
@@ -128,10 +134,10 @@ def with_copies(mask: HeadMask, units: Sequence[Tensor]) -> HeadMask:
 
 
 def calibrate(
-    config: ModelConfig, tensors: dict[str, Tensor], pairs: Sequence[EncodedPair]
-) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    config: ModelConfig, tensors: TensorDict, pairs: Sequence[EncodedPair]
+) -> Iterator[tuple[TensorDict, Tensor]]:
     """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network, and
-    its units, as in `Inner`."""
+    its units (`ActivationScale.units`)."""
     cpu = torch.device("cpu")
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
@@ -173,25 +179,34 @@ def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
 
 
 def _attention(
-    tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tensor, shared: Sequence[int]
-) -> dict[str, Tensor]:
+    tensors: TensorDict, prefix: str, x: Tensor, joined: Tensor, shared: Sequence[int]
+) -> TensorDict:
     """Return the tensors of a layer's attention. shared: the head of values that each head reads."""
-    source, output = f"{prefix}attention.self", f"{prefix}attention.output.dense"
+    source = f"{prefix}attention.self"
     value = f"{source}.value"
+    output = f"{prefix}attention.output.dense"
     quantized = _reading(tensors, source, [f"{source}.query", f"{source}.key", value], x)
     weight, bias = _map(tensors, output)
-    heads_scale, _ = channel_scales(joined, weight, midpoints=False)
-    by_head, of_values = heads_scale.view(len(shared), -1), sorted(set(shared))
-    values_scale = torch.stack([by_head[torch.tensor(shared) == one].amax(0) for one in of_values])
-    heads_scale = values_scale[[of_values.index(one) for one in shared]].flatten()
-    quantized |= _named(output, quantized_map(weight, bias, heads_scale))
+    scale, _ = channel_scales(joined, weight, midpoints=False)
+    # Heads that read the same values share the largest of their scales.
+    _, value_of_head = torch.unique(torch.tensor(shared), return_inverse=True)
+    scale_of_head = scale.view(len(shared), -1)
+    scale_of_value = torch.stack(
+        [scale_of_head[value_of_head == number].amax(0) for number in range(len(set(shared)))]
+    )
+    scale = scale_of_value[value_of_head].flatten()
+    quantized |= _named(output, quantized_map(weight, bias, scale))
     weight, bias = _map(tensors, value)
-    weight, bias = weight / values_scale.view(-1, 1), bias / values_scale.flatten()
-    of_input = quantized[f"{source}.input_scale"], quantized[f"{source}.input_offset"]
-    return quantized | _named(value, quantized_map(weight, bias, *of_input))
+    integers = quantized_map(
+        weight / scale_of_value.view(-1, 1),
+        bias / scale_of_value.flatten(),
+        quantized[f"{source}.input_scale"],
+        quantized[f"{source}.input_offset"],
+    )
+    return quantized | _named(value, integers)
 
 
-def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[str, Tensor]:
+def _no_attention(tensors: TensorDict, prefix: str, hidden: int) -> TensorDict:
     """Return the tensors of a layer whose heads are all pruned: empty weights, and the bias of W^O."""
     quantized = {
         f"{prefix}attention.self.input_scale": torch.ones(hidden),
@@ -205,29 +220,32 @@ def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[
 
 
 def _feed_forward(
-    tensors: dict[str, Tensor], prefix: str, x: Tensor, config: ModelConfig
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the tensors of a layer's feed-forward network, and its units, as in `Inner`. x: its inputs,
+    tensors: TensorDict, prefix: str, x: Tensor, config: ModelConfig
+) -> tuple[TensorDict, Tensor]:
+    """Return the tensors of a layer's feed-forward network, and its units. x: its inputs,
     (T, D)."""
-    up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
-    activation, sums = FUNCTIONS[config.activation], F.linear(x, *_map(tensors, up))
+    up = f"{prefix}intermediate.dense"
+    gate = f"{prefix}gate.dense"
+    down = f"{prefix}output.dense"
+    activation = FUNCTIONS[config.activation]
+    sums = F.linear(x, *_map(tensors, up))
     if config.gated:
         gated = activation(sums) * F.linear(x, *_map(tensors, gate))
         quantized = _reading(tensors, up, [up, gate], x) | _reading(tensors, down, [down], gated)
         return quantized, torch.arange(gated.shape[1])
     weight, bias = _map(tensors, down)
-    scale, zero_point, units, shifts = inner_scale(sums, activation, weight)
-    of_units, up_bias = _map(tensors, up)
-    widened = {f"{up}.weight": of_units[units], f"{up}.bias": up_bias[units] - shifts}
+    inner = activation_scale(sums, activation, weight)
+    up_weight, up_bias = _map(tensors, up)
+    widened = {f"{up}.weight": up_weight[inner.units], f"{up}.bias": up_bias[inner.units] - inner.shifts}
     return {
         **_reading(widened, up, [up], x),
-        **_named(down, quantized_map(weight[:, units], bias)),
-        f"{down}.input_scale": torch.tensor(scale),
-        f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
-    }, units
+        **_named(down, quantized_map(weight[:, inner.units], bias)),
+        f"{down}.input_scale": torch.tensor(inner.scale),
+        f"{down}.input_zero_point": torch.tensor(inner.zero_point, dtype=torch.uint8),
+    }, inner.units
 
 
-def _reading(tensors: dict[str, Tensor], source: str, names: list[str], x: Tensor) -> dict[str, Tensor]:
+def _reading(tensors: TensorDict, source: str, names: list[str], x: Tensor) -> TensorDict:
     """Return the tensors of maps that read one input, x, whose scales stand under the name `source`."""
     maps = [_map(tensors, name) for name in names]
     scale, offset = channel_scales(x, torch.cat([weight for weight, _ in maps]))
@@ -237,12 +255,12 @@ def _reading(tensors: dict[str, Tensor], source: str, names: list[str], x: Tenso
     return quantized
 
 
-def _map(tensors: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _map(tensors: TensorDict, name: str) -> tuple[Tensor, Tensor]:
     """Return weight and bias of a map, float32."""
     return tensors[f"{name}.weight"].float(), tensors[f"{name}.bias"].float()
 
 
-def _named(name: str, integers: QuantizedMap) -> dict[str, Tensor]:
+def _named(name: str, integers: QuantizedMap) -> TensorDict:
     return {f"{name}.{part}": tensor for part, tensor in integers._asdict().items()}
 
 
@@ -266,7 +284,8 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
 
     x: (T, in) float32, weight: (out, in). midpoints: False keeps them at 0. Returns two of (in,) float32.
     """
-    high, low = x.amax(0), x.amin(0)
+    high = x.amax(0)
+    low = x.amin(0)
     offset = (high + low) / 2 if midpoints else torch.zeros_like(high)
     reach = torch.maximum(high - offset, offset - low).clamp_(min=1e-6)
     columns = weight.abs().amax(0).clamp_(min=1e-6)
@@ -282,7 +301,7 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
     return min((best * share for share in COVERED), key=error), offset
 
 
-class Inner(NamedTuple):
+class ActivationScale(NamedTuple):
     """How the output of an activation is quantized, and the units that have it.
 
     scale, zero_point: as in `TensorScale`. units: (n,) int64, the unit of the float network that each one is,
@@ -296,40 +315,49 @@ class Inner(NamedTuple):
     shifts: Tensor
 
 
-def inner_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Tensor) -> Inner:
+def activation_scale(sums: Tensor, activation: Callable[[Tensor], Tensor], weight: Tensor) -> ActivationScale:
     """Return the quantization of activation(sums) with the least error of activation(sums)·weightᵀ in 8 bits.
 
     sums: (T, units) float32; weight: (out, units).
     """
-    inner, sample = activation(sums), _sample(sums)
-    low, reach, count = min(float(inner.min()), 0.0), inner.amax(0).clamp_(min=1e-6), sums.shape[1]
-    copies = count // COPIES // SIZE_MULTIPLE * SIZE_MULTIPLE
-    exact, rounded = activation(sample) @ weight.T, quantized_map(weight, torch.zeros(len(weight)))
+    inner = activation(sums)
+    lowest = min(float(inner.min()), 0.0)
+    highest = inner.amax(0).clamp_(min=1e-6)  # of each unit
+    sample = _sample(sums)
+    exact = activation(sample) @ weight.T
+    rounded = quantized_map(weight, torch.zeros(len(weight)))
 
-    def choices() -> Iterator[Inner]:
-        """Yield each share of the range without copies and, if there are enough, with copies for the rest."""
-        numbers, none = torch.arange(count), torch.zeros(count)
-        for share in (*COVERED, *SPLIT):
-            scale = (float(reach.max()) * share - low) / 255
-            zero_point = round(-low / scale)
-            yield Inner(scale, zero_point, numbers, none)
-            covered = (255 - zero_point) * scale
-            wanted = (reach / covered).ceil().long() - 1  # copies of each unit
-            left = copies - int(wanted.sum())
-            if copies and left >= 0:
-                wanted[reach.argmax()] += left
-                of_copies = numbers.repeat_interleave(wanted)
-                nth = torch.arange(copies) - (wanted.cumsum(0) - wanted)[of_copies] + 1
-                shifts = torch.cat([none, nth * covered])
-                yield Inner(scale, zero_point, torch.cat([numbers, of_copies]), shifts)
+    def error(choice: ActivationScale) -> float:
+        inner = activation(sample[:, choice.units] - choice.shifts)
+        quantized = torch.round(inner / choice.scale + choice.zero_point).clamp_(0, 255)
+        integers = rounded._replace(weight=rounded.weight[:, choice.units])
+        return _error(quantized.sub_(choice.zero_point), integers, exact, choice.scale)
 
-    def error(choice: Inner) -> float:
-        scale, zero_point, units, shifts = choice
-        quantized = torch.round(activation(sample[:, units] - shifts) / scale + zero_point)
-        integers = rounded._replace(weight=rounded.weight[:, units])
-        return _error(quantized.clamp_(0, 255).sub_(zero_point), integers, exact, scale)
+    return min(_choices(lowest, highest), key=error)
 
-    return min(choices(), key=error)
+
+def _choices(lowest: float, highest: Tensor) -> Iterator[ActivationScale]:
+    """Yield each share of the range without copies and, if there are enough, with copies for the rest.
+
+    lowest: of all values, at most 0. highest: of each unit, (units,).
+    """
+    units = torch.arange(len(highest))
+    shifts = torch.zeros(len(highest))
+    copies = len(highest) // COPIES // SIZE_MULTIPLE * SIZE_MULTIPLE
+    for share in (*COVERED, *SPLIT):
+        scale = (float(highest.max()) * share - lowest) / 255
+        zero_point = round(-lowest / scale)
+        yield ActivationScale(scale, zero_point, units, shifts)
+        covered = (255 - zero_point) * scale
+        wanted = (highest / covered).ceil().long() - 1  # copies of each unit
+        spare = copies - int(wanted.sum())
+        if copies and spare >= 0:
+            wanted[highest.argmax()] += spare
+            copied = units.repeat_interleave(wanted)
+            nth = torch.arange(copies) - (wanted.cumsum(0) - wanted)[copied] + 1
+            yield ActivationScale(
+                scale, zero_point, torch.cat([units, copied]), torch.cat([shifts, nth * covered])
+            )
 
 
 def _error(quantized: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from models.condense.words import Word, join
 
 Method = Literal["greedy", "leave_one_out"]
-"""greedy: leaves out one word after the other, each time the one whose loss is least. leave_one_out: leaves
+"""greedy: leaves out one word after the other, each time the one that costs least. leave_one_out: leaves
 words out in the order of the loss of each alone, which takes a fifth of the judgments for a query of 15
 words."""
 
@@ -31,7 +31,7 @@ Steps = Generator[list[str], Floats, "Condensed"]
 MAX_LOSS = 0.1
 """The bound on the loss if a request gives neither a bound nor a number of words."""
 
-_LEAST = 1e-12  # a probability's floor, so that its logarithm is finite
+_MIN_PROBABILITY = 1e-12  # so that its logarithm is finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def _tried(words: int) -> int:
 
 def search(task: Task) -> Steps:
     """Condense a query."""
-    indices = range(len(task.words))
     run = _Run(task)
+    indices = range(len(task.words))
     without_one = [run.without([index]) for index in indices if len(indices) > 1]
     yield from run.judge([task.query, run.without([]), *without_one])
     importance = [run.losses[query] for query in without_one] or [1.0]
@@ -106,39 +106,41 @@ def search(task: Task) -> Steps:
     else:
         order = sorted(indices, key=lambda index: (importance[index], -index))
     path = run.path(order)
-    while run.bound is not None and (at := run.choice(path)) is not None and not path[at].measured:
-        yield from run.judge([path[at].query])
-        path[at] = replace(path[at], loss=run.losses[path[at].query], measured=True)
-    at = run.choice(path)
-    gone = order[:at] if at else []
+    shortest = run.choice(path)
+    while run.bound is not None and shortest is not None and not path[shortest].measured:
+        query = path[shortest].query
+        yield from run.judge([query])
+        path[shortest] = replace(path[shortest], loss=run.losses[query], measured=True)
+        shortest = run.choice(path)
+    left_out = set(order[: shortest or 0])
     note = None
     if len(indices) == 1:
         note = "The query is one word: words stand between spaces, and it has none between its letters."
-    elif not at and run.bound is not None:
+    elif not left_out and run.bound is not None:
         note = f"Every shorter query loses more than {run.bound:g}."
     return Condensed(
-        task.query if at is None else path[at].query,
-        0.0 if at is None else path[at].loss,
-        tuple(index not in gone for index in indices),
-        tuple(map(float, importance)),
-        tuple(path),
-        note,
+        query=task.query if shortest is None else path[shortest].query,
+        loss=0.0 if shortest is None else path[shortest].loss,
+        kept=tuple(index not in left_out for index in indices),
+        importance=tuple(map(float, importance)),
+        path=tuple(path),
+        note=note,
     )
 
 
-def _greedy(run: _Run, known: dict[int, float]) -> Generator[list[str], Floats, list[int]]:
-    """Return the words in the order in which they go; the last one stays. known: the loss without each word
-    alone."""
+def _greedy(run: _Run, losses: dict[int, float]) -> Generator[list[str], Floats, list[int]]:
+    """Return the words in the order in which they go; the last one stays. losses: without each word alone."""
     order: list[int] = []
-    judged = list(known)
-    while len(known) > 1:
+    tried = list(losses)
+    while len(losses) > 1:
         if order:
-            judged = sorted(known, key=lambda index: (known[index], -index))[: _tried(len(known))]
-            yield from run.judge([run.without([*order, index]) for index in judged])
-            known |= {index: run.losses[run.without([*order, index])] for index in judged}
-        order.append(min(judged, key=lambda index: (known[index], -index)))
-        del known[order[-1]]
-    return [*order, *known]
+            tried = sorted(losses, key=lambda index: (losses[index], -index))[: _tried(len(losses))]
+            queries = {index: run.without([*order, index]) for index in tried}
+            yield from run.judge(list(queries.values()))
+            losses |= {index: run.losses[query] for index, query in queries.items()}
+        order.append(min(tried, key=lambda index: (losses[index], -index)))
+        del losses[order[-1]]
+    return [*order, *losses]
 
 
 def jensen_shannon(left: NDArray[np.floating], right: NDArray[np.floating]) -> Floats:
@@ -148,9 +150,9 @@ def jensen_shannon(left: NDArray[np.floating], right: NDArray[np.floating]) -> F
     """
     middle = (left + right) / 2
     safe = np.where(middle > 0, middle, 1)
-    ratios = [np.where(part > 0, part / safe, 1) for part in (left, right)]
-    divergence = (left * np.log2(ratios[0]) + right * np.log2(ratios[1])).sum(-1) / 2
-    return np.asarray(np.sqrt(np.clip(divergence, 0, 1)))
+    divergence = left * np.log2(np.where(left > 0, left / safe, 1))
+    divergence = divergence + right * np.log2(np.where(right > 0, right / safe, 1))
+    return np.asarray(np.sqrt(np.clip(divergence.sum(-1) / 2, 0, 1)))
 
 
 class _Run:
@@ -187,28 +189,37 @@ class _Run:
     def path(self, order: Sequence[int]) -> list[Length]:
         """Return the queries of all lengths if the words go in this order."""
         lengths = []
-        for gone, estimate in enumerate(self._estimates(order)):
-            query = self.without(order[:gone])
-            left_out = order[gone - 1] if gone else None
-            loss, measured = self.losses.get(query, estimate), query in self.losses
-            lengths.append(Length(len(order) - gone, query, left_out, loss, measured))
+        for count, estimate in enumerate(self._estimates(order)):
+            query = self.without(order[:count])
+            lengths.append(
+                Length(
+                    words=len(order) - count,
+                    query=query,
+                    left_out=order[count - 1] if count else None,
+                    loss=self.losses.get(query, estimate),
+                    measured=query in self.losses,
+                )
+            )
         return lengths
 
     def _estimates(self, order: Sequence[int]) -> list[float]:
         """Return the loss of each length if each word changed the log-probabilities by itself."""
         queries = [self.task.query, *(self.without([index]) for index in order[:-1])]
-        whole, *logs = (np.log(np.maximum(self.judged[query], _LEAST)) for query in queries)
+        whole, *logs = (np.log(np.maximum(self.judged[query], _MIN_PROBABILITY)) for query in queries)
         powers = (np.exp(total) for total in accumulate((log - whole for log in logs), initial=whole))
         return [self._loss(power / power.sum(-1, keepdims=True)) for power in powers]
 
     def choice(self, path: Sequence[Length]) -> int | None:
-        """Return which query of the path answers the task; None: the query as it was typed.
+        """Return the index of the query of the path that answers the task; None: the query as it was typed.
 
         It is the shortest one within the bound on the loss, but never has more than `max_words` words.
         """
-        most = self.task.max_words
-        at = 0 if most is None else max(0, len(path) - most)
+        first = 0  # with few enough words
+        if self.task.max_words is not None:
+            first = max(0, len(path) - self.task.max_words)
         if self.bound is None:
-            return at
+            return first
         within = [index for index, length in enumerate(path) if length.loss <= self.bound]
-        return max(at, within[-1]) if within else at or None
+        if within:
+            return max(first, within[-1])
+        return first or None

@@ -23,10 +23,16 @@ _CLOSING = ".,;:?!…\"'“”‘’«»‹›)]}>。？！、，．；：」』
 _INCHES = "\"'”’″′"
 """Quotation marks that stand for inches and feet after a digit, unless the query opened a quotation."""
 
-_FIRST, _LAST, _FINALS, _L = 0xAC00, 0xD7A3, 28, 8
+_FIRST = 0xAC00
+_LAST = 0xD7A3
+_FINALS = 28
+_L = 8
 """Hangul syllables in Unicode: (code − first) % 28 is the final consonant, 0 for none, 8 for ㄹ."""
 
-CONSONANT, VOWEL, VOWEL_OR_L, ANY = "consonant", "vowel", "vowel or ㄹ", "any"
+CONSONANT = "consonant"
+VOWEL = "vowel"
+VOWEL_OR_L = "vowel or ㄹ"
+ANY = "any"
 
 PARTICLES = (
     ("에서", ANY, 1),

@@ -44,6 +44,14 @@ class Interval:
     low: float
     high: float
 
+    def is_above(self, bound: float) -> bool:
+        """Return whether the interval lies above `bound`: commands and reports claim no more than that."""
+        return self.low > bound
+
+    def is_below(self, bound: float) -> bool:
+        """Return whether the interval lies below `bound`. No interval lies below or above anything."""
+        return self.high < bound
+
     def text(self, digits: int = 3, *, sign: bool = False) -> str:
         """Return the value and its interval: 0.512 (0.478 to 0.546). sign: what is above 0 gets a plus."""
         if self.value != self.value:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from models.study.roles.scores import ROLES
+
 METRICS = ("qwk", "ndcg10", "accuracy")
-ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
-"""The roles that the page names."""
 
 
 def head_study(report: Mapping[str, Any], weights: str, shape: tuple[int, int]) -> str | None:
@@ -33,7 +33,6 @@ def head_study(report: Mapping[str, Any], weights: str, shape: tuple[int, int]) 
 
 def _head(row: Mapping[str, Any], roles: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return what is known of one head; `delta` and `interval` are changes with that head alone off."""
-    at = (row["layer"], row["head"])
     return {
         "layer": row["layer"],
         "head": row["head"],
@@ -41,10 +40,10 @@ def _head(row: Mapping[str, Any], roles: Mapping[str, list[dict[str, Any]]]) -> 
         "interval": {metric: [_short(end) for end in row["interval"][metric]] for metric in METRICS},
         "p_adjusted": _short(row["p_adjusted"]),
         "roles": {
-            role: _short(found["excess"])
+            role: _short(scored["excess"])
             for role in ROLES
-            for found in roles.get(role, [])
-            if (found["layer"], found["head"]) == at and found["holds"]
+            for scored in roles.get(role, [])
+            if (scored["layer"], scored["head"]) == (row["layer"], row["head"]) and scored["holds"]
         },
     }
 

@@ -2,18 +2,18 @@
 layers change when the heads of one layer are off."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
 from models.masks.head_mask import RowMasks
-from models.quality.bootstrap import Floats, Interval
 from models.study import plots
+from models.study.arrays import Floats, Floats32
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.runner import BATCH_TOKENS, Matrix
-from models.study.statistics import Effect, adjusted_p, effects
+from models.study.statistics import LEVEL, Effect, effects
 from models.study.study import Study
 from models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
 
@@ -24,8 +24,6 @@ TOKENS = 1200
 ALIKE = 0.9
 """A linear CKA of at least this counts as "hardly notice"."""
 
-Floats32 = NDArray[np.float32]
-
 
 def run(study: Study) -> Result:
     """Switch whole layers off, and measure quality and how much later layers' outputs change.
@@ -34,58 +32,68 @@ def run(study: Study) -> Result:
     heads of an earlier layer or its own (row); null where the column's layer is earlier.
     """
     depth = study.shape[0]
-    sets = [("alone", range(k, k + 1)) for k in range(depth)]
-    sets += [("below", range(k + 1)) for k in range(depth)]
-    sets += [("above", range(k, depth)) for k in range(depth)]
-    found, p = effects(study, [_without(study, layers) for _, layers in sets], "whole layers")
-    # Each of the three questions (alone, from below, from above) is a family of tests of its own.
-    adjusted = np.concatenate([adjusted_p(part) for part in np.split(p, 3)])
+    ranges = [
+        *(("alone", range(layer, layer + 1)) for layer in range(depth)),
+        *(("below", range(layer + 1)) for layer in range(depth)),
+        *(("above", range(layer, depth)) for layer in range(depth)),
+    ]
+    changes = effects(study, [_without(study, layers) for _, layers in ranges], "whole layers", families=3)
     likeness = _likeness(study)
-    alone, below = found[:depth], found[depth : 2 * depth]
-    harmless = sum(effect.is_harmless(study.margin) for effect in alone)
-    worst = min(range(depth), key=lambda layer: alone[layer].delta["qwk"].value)
-    testable = all(effect.delta["qwk"].testable for effect in alone)
-    shown = f"{harmless} of {depth} layers non-inferior (margin {study.margin})" if testable else TOO_FEW
-    verdict = (
-        f"The heads of layer {worst} cost most: without them QWK changes by "
-        f"{signed(alone[worst].delta['qwk'].value)}; {shown}."
-    )
-    findings = []
-    if depth > 1:
-        alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
-        ours = f"{shown}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
-        findings.append(
-            Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
-        )
-        half = below[depth // 2 - 1]
-        claim = f"All heads of layers {layer_range(range(depth // 2))} off destroy the classifier"
-        ours = f"{percent(half.relative['accuracy'].interval())} (QWK {signed(half.value['qwk'])} left)"
-        findings.append(Finding(claim, "−86 % relative accuracy", ours))
-    rows = tuple(
-        (str(layer), *alone[layer].cells(), p_value(adjusted[layer]), f"{likeness[layer, -1]:.2f}")
-        for layer in range(depth)
-    )
-    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
-    table = Table(header, rows, "Each layer's heads off alone.")
-    section = Section("Whole layers off", (METHODS["layers"],), (table,))
+    alone = changes[:depth]
     picture = Figure(
         "layers-off",
         "Quality with whole layers off, with 95 % bands: one layer alone, all from layer 0 up to it, "
         "all from it to the last. The dashed line is the whole model.",
-        partial(_draw, depth, found),
+        partial(_draw, depth, changes),
     )
     json = {
         "layers": [
-            {"off": how, "layers": layer_range(layers), **one.value, **one.as_json(), "p_adjusted": float(p)}
-            for (how, layers), one, p in zip(sets, found, adjusted, strict=True)
+            {"off": which, "layers": layer_range(layers), **one.value, **one.as_json()}
+            for (which, layers), one in zip(ranges, changes, strict=True)
         ],
         "cka": likeness,
     }
-    return Result("layers", json, verdict, (section,), picture, tuple(findings))
+    harmless = f"{_harmless(alone)} (margin {study.margin})" if alone[0].delta["qwk"].testable else TOO_FEW
+    worst = min(range(depth), key=lambda layer: alone[layer].delta["qwk"].value)
+    verdict = (
+        f"QWK is lowest without the heads of layer {worst}: it changes by "
+        f"{alone[worst].delta['qwk'].text()}; {harmless}."
+    )
+    findings = _findings(changes, likeness, harmless) if depth > 1 else ()
+    section = Section("Whole layers off", (METHODS["layers"],), (_table(alone, likeness),))
+    return Result("layers", json, verdict, (section,), picture, findings)
+
+
+def _table(alone: list[Effect], likeness: Floats) -> Table:
+    rows = tuple(
+        (str(layer), *one.cells(), p_value(one.p_change), f"{likeness[layer, -1]:.2f}")
+        for layer, one in enumerate(alone)
+    )
+    header = ("layer off", *CHANGES, "adjusted p", "last layer's CKA")
+    return Table(header, rows, "Each layer's heads off alone.")
+
+
+def _harmless(alone: list[Effect]) -> str:
+    harmless = sum(one.p_non_inferior <= LEVEL for one in alone)
+    return f"{harmless} of {len(alone)} layers non-inferior"
+
+
+def _findings(changes: list[Effect], likeness: Floats, harmless: str) -> tuple[Finding, ...]:
+    """Return the published claims beside our numbers. harmless: how many layers can go alone, in words."""
+    depth = len(likeness)
+    alike = np.count_nonzero(likeness[:-1, -1] >= ALIKE)
+    ours = f"{harmless}; last layer's CKA ≥ {ALIKE} for {alike} of {depth - 1}"
+    alone = Finding("A whole layer's heads can go, and later layers hardly notice", "any layer", ours)
+    lower = range(depth // 2)
+    without_lower = changes[depth + lower.stop - 1]
+    claim = f"All heads of layers {layer_range(lower)} off destroy the classifier"
+    qwk = signed(without_lower.value["qwk"])
+    ours = f"{percent(without_lower.relative['accuracy'].interval())} (QWK {qwk} left)"
+    return alone, Finding(claim, "−86 % relative accuracy", ours)
 
 
 def _without(study: Study, layers: range) -> Matrix:
-    return study.without([(layer, head) for layer in layers for head in range(study.shape[1])])
+    return study.without(product(layers, range(study.shape[1])))
 
 
 def _likeness(study: Study) -> Floats:
@@ -117,7 +125,8 @@ def _likeness(study: Study) -> Floats:
 
     depth = study.shape[0]
     study.progress.start("outputs of later layers", 1 + depth)
-    intact, likeness = outputs(study.without(())), np.full((depth, depth), np.nan)
+    intact = outputs(study.without(()))
+    likeness = np.full((depth, depth), np.nan)
     for off in range(depth):
         masked = outputs(_without(study, range(off, off + 1)))
         likeness[off, off:] = list(map(cka, intact[off:], masked[off:]))
@@ -127,20 +136,20 @@ def _likeness(study: Study) -> Floats:
 def cka(first: Floats32, second: Floats32) -> float:
     """Return the linear centred kernel alignment of two layers' token vectors, (n, d) each (Kornblith et al.
     2019, arXiv:1905.00414)."""
-    left, right = (x - x.mean(0, dtype=np.float64) for x in (first, second))
-    own = np.linalg.norm(left.T @ left) * np.linalg.norm(right.T @ right)
-    return float(np.square(left.T @ right).sum() / own)
+    left = first - first.mean(0, dtype=np.float64)
+    right = second - second.mean(0, dtype=np.float64)
+    scale = np.linalg.norm(left.T @ left) * np.linalg.norm(right.T @ right)
+    return float(np.square(left.T @ right).sum() / scale)
 
 
-def _draw(depth: int, found: list[Effect]) -> plots.Drawing:
+def _draw(depth: int, changes: list[Effect]) -> plots.Drawing:
     drawing, panels = plots.figure(13, 5.2, 1, 2)
-    base = found[0].value["qwk"] - found[0].delta["qwk"].value
+    base = changes[0].value["qwk"] - changes[0].delta["qwk"].value
     for line, label in enumerate(("this layer alone", "layers 0 to this one", "this layer to the last")):
-        chosen = found[line * depth : (line + 1) * depth]
-        qwk = [effect.delta["qwk"].interval() for effect in chosen]
-        qwk = [Interval(base + one.value, base + one.low, base + one.high) for one in qwk]
-        accuracy = [effect.relative["accuracy"].interval() for effect in chosen]
-        plots.curve(panels[0], range(depth), qwk, line=line, label=label)
+        of_line = changes[line * depth : (line + 1) * depth]
+        qwk = [effect.delta["qwk"].interval() for effect in of_line]
+        accuracy = [effect.relative["accuracy"].interval() for effect in of_line]
+        plots.curve(panels[0], range(depth), qwk, line=line, label=label, base=base)
         plots.curve(panels[1], range(depth), accuracy, line=line, label=label, scale=100)
     for axes, title, zero in ((panels[0], "QWK", base), (panels[1], "accuracy, relative change in %", 0.0)):
         axes.axhline(zero, color=plots.GREY, ls=(0, (4, 3)), lw=1.2)

@@ -11,11 +11,11 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.errors import ModelError
-from models.quality.bootstrap import MIN_QUERIES
+from models.quality.bootstrap import MIN_QUERIES, MIN_TESTED
 from models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
+from models.study.arrays import Bools, Ints
 
 MAX_PAIRS = 20_000
 """Of a larger file, a sample of whole queries is used."""
@@ -39,7 +39,7 @@ class Judged:
         return [(one.query, one.title) for one in self.labelled]
 
     @cached_property
-    def grade(self) -> NDArray[np.int64]:
+    def grade(self) -> Ints:
         """Return the grade of each, (n,) from 0."""
         return np.array([one.grade for one in self.labelled], np.int64)
 
@@ -49,10 +49,20 @@ class Judged:
         return list(dict.fromkeys(one.query for one in self.labelled))
 
     @cached_property
-    def query_of(self) -> NDArray[np.int64]:
+    def query_of(self) -> Ints:
         """Return the number of each pair's query, (n,)."""
         numbers = {query: number for number, query in enumerate(self.queries)}
         return np.array([numbers[one.query] for one in self.labelled], np.int64)
+
+    @cached_property
+    def ranked_queries(self) -> int:
+        """Return how many queries have titles of different grades."""
+        return int(np.count_nonzero(self.differ_in_grade(np.arange(len(self)))))
+
+    def differ_in_grade(self, rows: Ints) -> Bools:
+        """Return of each query whether those of its pairs that are among `rows` have different grades."""
+        grades = np.unique(np.stack([self.query_of[rows], self.grade[rows]]), axis=1)
+        return np.bincount(grades[0], minlength=len(self.queries)) > 1
 
     def take(self, rows: Sequence[int], note: str = "") -> Judged:
         """Return some of the pairs, with their queries numbered anew."""
@@ -60,14 +70,18 @@ class Judged:
 
     def spread(self, limit: int, seed: int) -> list[int]:
         """Return the rows of at most `limit` pairs, taken from each query in turn, ascending."""
+        shuffled, turn = self.in_turns(seed)
+        rows: list[int] = np.sort(shuffled[np.argsort(turn, kind="stable")[:limit]]).tolist()
+        return rows
+
+    def in_turns(self, seed: int) -> tuple[Ints, Ints]:
+        """Return all rows in random order, (n,), and of each how many before it have the same query, (n,)."""
         shuffled = np.random.default_rng([seed, 5]).permutation(len(self))
-        taken: Counter[int] = Counter()
-        turn = {}
-        for row in shuffled.tolist():
-            query = int(self.query_of[row])
-            turn[row] = taken[query]
-            taken[query] += 1
-        return sorted(sorted(turn, key=turn.__getitem__)[:limit])
+        by_query = np.argsort(self.query_of[shuffled], kind="stable")
+        sizes = np.bincount(self.query_of)
+        turn = np.empty_like(shuffled)
+        turn[by_query] = np.arange(len(self)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return shuffled, turn
 
     def __len__(self) -> int:
         return len(self.labelled)
@@ -125,15 +139,28 @@ def sample_queries(
     return [pair for pair in read() if pair.query in kept], sizes.total()
 
 
-def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
-    """Return at most `pairs` pairs: about `titles` per query, of as many queries as fit."""
+def quick_sample(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+    """Return some `titles` titles of each of so many queries that there are about `pairs` pairs.
+
+    There are more queries if the one-sided tests need more with titles of different grades (MIN_TESTED), and
+    more titles per query if all queries are too few. What even all pairs cannot give is not asked for.
+    """
     if len(data) <= pairs:
         return data
-    rng = np.random.default_rng([seed, 11])
-    drawn = rng.permutation(len(data.queries))[: max(pairs // titles, MIN_QUERIES)]
-    chosen = data.take(np.flatnonzero(np.isin(data.query_of, drawn)).tolist())
-    rows = chosen.spread(pairs, seed)
-    return chosen.take(rows, f"{len(data):,} pairs cut to {len(rows)} for --quick")
+    needed = MIN_TESTED if data.ranked_queries >= MIN_TESTED else 0
+    order = np.random.default_rng([seed, 11]).permutation(len(data.queries))
+    shuffled, turn = data.in_turns(seed)
+    rows = shuffled[turn < titles]
+    while len(rows) < pairs or np.count_nonzero(data.differ_in_grade(rows)) < needed:
+        titles += 1
+        rows = shuffled[turn < titles]
+    sizes = np.bincount(data.query_of[rows])[order]
+    ranked = data.differ_in_grade(rows)[order]
+    too_few = (np.cumsum(sizes) < pairs) | (np.cumsum(ranked) < needed)
+    drawn = order[: max(1 + np.count_nonzero(too_few), MIN_QUERIES)]
+    rows = np.sort(rows[np.isin(data.query_of[rows], drawn)])
+    note = f"{len(rows):,} of {len(data):,} pairs, {len(drawn)} of {len(data.queries)} queries, for --quick"
+    return data.take(rows.tolist(), note)
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:

@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.quality.bootstrap import Interval
 from models.study import wording
+from models.study.arrays import Bools, Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 Drawing: TypeAlias = "Figure"
 
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+GREY = "#555555"
 LINES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"))
 """Colour, dash and marker of the first, second and third line of a plot."""
 
@@ -62,15 +66,15 @@ def heat_map(
     axes: Axes,
     shape: tuple[int, int],
     heads: Sequence[tuple[int, int]],
-    values: Sequence[float] | NDArray[np.floating],
-    marked: NDArray[np.bool_],
+    values: Sequence[float] | Floats,
+    framed: Bools,
     title: str,
     label: str,
     digits: int = 1,
 ) -> None:
     """Draw a number per head as coloured cells (layers, heads) with their numbers; other cells stay empty.
 
-    shape: (layers, heads). The colours are spread evenly around 0; label: what they mean. marked: which heads
+    shape: (layers, heads). The colours are spread evenly around 0; label: what they mean. framed: which heads
     get a frame. Layer 0 is at the top, as on the service's page.
     """
     from matplotlib import colormaps
@@ -86,22 +90,39 @@ def heat_map(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    for (layer, head), value, framed in zip(heads, values, marked, strict=True):
-        if np.isfinite(value) and cells.size <= _MAX_NUMBERS:
-            text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
-            shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
-            colour = "white" if shade < 0.5 else "black"
-            axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
-        if framed:
-            frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="black", lw=2)
-            axes.add_patch(frame)
+    if cells.size <= _MAX_NUMBERS:
+        _write_numbers(axes, image, cells, digits)
+    for layer, head in np.asarray(heads)[framed]:
+        frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor="black", lw=2)
+        axes.add_patch(frame)
+
+
+def _write_numbers(axes: Axes, image: AxesImage, cells: Floats, digits: int) -> None:
+    for layer, head in np.argwhere(np.isfinite(cells)):
+        value = cells[layer, head]
+        text = wording.signed(value, digits) if float(f"{value:.{digits}f}") else "0"
+        brightness = np.dot(image.to_rgba(value)[:3], (0.299, 0.587, 0.114))
+        colour = "white" if brightness < 0.5 else "black"
+        axes.text(head, layer, text, ha="center", va="center", fontsize=7.5, color=colour)
 
 
 def curve(
-    axes: Axes, x: Sequence[float], values: Sequence[Interval], *, line: int, label: str, scale: float = 1
+    axes: Axes,
+    x: Sequence[float],
+    changes: Sequence[Interval],
+    *,
+    line: int,
+    label: str,
+    base: float = 0.0,
+    scale: float = 1,
+    limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Draw a line with its band; `line` chooses colour, dash and marker from LINES."""
+    """Draw base + scale · changes as a line with its band, which ends at the limits.
+
+    line: chooses colour, dash and marker from LINES.
+    """
     colour, dash, marker = LINES[line]
-    middle, low, high = (scale * np.array([(one.value, one.low, one.high) for one in values])).T
+    middle, low, high = base + scale * np.array([(one.value, one.low, one.high) for one in changes]).T
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
+    low, high = np.clip((low, high), *limits)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)

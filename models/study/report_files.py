@@ -1,7 +1,5 @@
 """Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
-from typing import Any
-
 import orjson
 
 from models.checkpoint.files import HEAD_STUDY, weights_id
@@ -10,11 +8,13 @@ from models.device import describe
 from models.files import write_whole
 from models.quality import evaluation
 from models.quality.bootstrap import Interval
+from models.quality.evaluation import Evaluation
 from models.study import page, plots
 from models.study.head_study import head_study
+from models.study.limits import limits
 from models.study.page import REPORT
 from models.study.pairs import Judged
-from models.study.result import Result, Section, Table
+from models.study.result import Figure, Finding, Json, Result, Section, Table
 from models.study.study import FULL, ROUGH, Study
 from models.study.wording import NAMES
 
@@ -22,12 +22,47 @@ JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEY
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""
 
 
-def write(study: Study, result: Result) -> dict[str, Any]:
+def write(study: Study, result: Result) -> Json:
     """Write the report into study.out, in place of an earlier one, and return the content of report.json."""
     replaced = (study.out / REPORT).exists()
-    whole = study.runner.evaluate(study.data, [study.without(())], "baseline")[0]
+    (whole,) = study.runner.evaluate(study.data, [study.without(())], "baseline")
     baseline = evaluation.intervals(whole, resamples=study.effort.resamples, seed=study.seed)
-    content = {
+    text = orjson.dumps(_content(study, result, whole, baseline), option=JSON).decode()
+    content: Json = orjson.loads(text)
+    rough = [] if study.effort == FULL else [ROUGH]
+    values: Json = {
+        "title": f"Head study “{result.kind}” of {study.classifier.name}",
+        "verdict": result.verdict,
+        "conclusion": " ".join([*rough, *content["limits"]]),
+        "sections": (*_published(result.findings), *result.sections, _whole_model(study, content, baseline)),
+        "picture": result.picture,
+    }
+    drawings = _draw(study, [result.picture, *(section.picture for section in result.sections)])
+    files: dict[str, str | None] = {
+        REPORT: text,
+        "report.md": page.markdown(**values),
+        "report.html": page.html(drawings, **values),
+        HEAD_STUDY: head_study(content, weights_id(locate(study.model)), study.shape),
+        **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
+        **result.files,
+    }
+    for name, file in files.items():
+        if file is not None:
+            write_whole(study.out / name, file.encode())
+        elif replaced:
+            (study.out / name).unlink(missing_ok=True)
+    return content
+
+
+def _published(findings: tuple[Finding, ...]) -> list[Section]:
+    rows = tuple((one.claim, one.published, one.ours) for one in findings)
+    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
+    return [Section("Beside the published numbers", tables=(table,))] if rows else []
+
+
+def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str, Interval]) -> Json:
+    """Return the content of report.json, with numbers that JSON cannot hold. whole: of the whole model."""
+    return {
         "schema": 1,
         "kind": result.kind,
         "model": study.classifier.name,
@@ -45,48 +80,25 @@ def write(study: Study, result: Result) -> dict[str, Any]:
             "quick": study.effort != FULL,
         },
         "verdict": result.verdict,
+        "limits": limits(result.kind, study),
         "findings": result.findings,
         **result.json,
     }
-    text = orjson.dumps(content, option=JSON).decode()
-    plain: dict[str, Any] = orjson.loads(text)
-    rows = tuple((one.claim, one.published, one.ours) for one in result.findings)
-    table = Table(("published claim", "published", "here, with 95 % interval"), rows)
-    published = [Section("Beside the published numbers", tables=(table,))] if rows else []
-    sections = (*published, *result.sections, _setting(study, plain, baseline))
-    pictures = (result.picture, *(section.picture for section in sections))
-    folder = study.out / "plots"
-    folder.mkdir(parents=True, exist_ok=True)
-    drawings = {one.name: plots.svg(one.draw, folder / f"{one.name}.png") for one in pictures if one}
-    values: dict[str, Any] = {
-        "title": f"Head study “{result.kind}” of {study.classifier.name}",
-        "verdict": result.verdict,
-        "conclusion": "" if study.effort == FULL else ROUGH,
-        "sections": sections,
-        "picture": result.picture,
-    }
-    files: dict[str, str | None] = {
-        REPORT: text,
-        "report.md": page.markdown(**values),
-        "report.html": page.html(drawings, **values),
-        HEAD_STUDY: head_study(plain, weights_id(locate(study.model)), study.shape),
-        **{f"plots/{name}.svg": svg for name, svg in drawings.items()},
-        **result.files,
-    }
-    for name, file in files.items():
-        if file is not None:
-            write_whole(study.out / name, file.encode())
-        elif replaced:
-            (study.out / name).unlink(missing_ok=True)
-    return plain
 
 
-def _setting(study: Study, content: dict[str, Any], baseline: dict[str, Interval]) -> Section:
-    """Return what the figures are of, and the metrics of the whole model."""
+def _draw(study: Study, pictures: list[Figure | None]) -> dict[str, str]:
+    """Write the plots as PNG, and return each as SVG by its name."""
+    directory = study.out / "plots"
+    directory.mkdir(parents=True, exist_ok=True)
+    return {one.name: plots.svg(one.draw, directory / f"{one.name}.png") for one in pictures if one}
+
+
+def _whole_model(study: Study, content: Json, baseline: dict[str, Interval]) -> Section:
+    """Return what the figures are of, and the metrics of the whole model. content: of report.json."""
     read = "; held out: ".join(
-        f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
-        + (f" ({data.note})" if data.note else "")
-        for data in (study.data, study.holdout)
+        f"{data['pairs']:,} pairs of {data['queries']:,} queries from {data['source']}"
+        + (f" ({data['note']})" if data["note"] else "")
+        for data in (content["data"], content["holdout"])
         if data is not None
     )
     text = (
@@ -102,5 +114,5 @@ def _setting(study: Study, content: dict[str, Any], baseline: dict[str, Interval
     return Section("The whole model", (text,), (Table(("metric", "value (95 %)"), rows, caption),))
 
 
-def _source(data: Judged) -> dict[str, Any]:
+def _source(data: Judged) -> Json:
     return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}

@@ -20,7 +20,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch, batches_by_length, pack
@@ -30,6 +29,7 @@ from models.files import write_whole
 from models.network import Network
 from models.quality.evaluation import Evaluation
 from models.selection import Chosen
+from models.study.arrays import Floats32
 from models.study.pairs import Judged
 
 BATCH_TOKENS = 2048
@@ -39,7 +39,7 @@ BLOCK = 64
 WORTH_SLICING = 0.25
 """If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
 
-Matrix = NDArray[np.float32]
+Matrix = Floats32
 """Head weights (layers, heads): 1 keeps a head, 0 removes it."""
 
 
@@ -70,15 +70,14 @@ class Runner:
     identity: str = ""
     progress: Progress = field(default_factory=Silent)
 
-    def logits(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
+    def logits(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> Floats32:
         """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
 
         what: the name of this work on the progress bar. On a CPU, each core computes a part of its own: cores
         that share a part wait for each other at every matrix product.
         """
-        wanted = np.asarray(masks, np.float32)
-        distinct, index_of = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
-        distinct = distinct.reshape(-1, *wanted.shape[1:])  # sorted: neighbours share their first layers
+        # Sorted, so that neighbours share their first layers.
+        distinct, index_of = np.unique(np.asarray(masks, np.float32), axis=0, return_inverse=True)
         lengths = [len(pair) for pair in self.classifier.tokenizer.encode(data.pairs)]
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
         parts = [(rows, block) for rows in batches_by_length(lengths, BATCH_TOKENS) for block in blocks]
@@ -100,7 +99,7 @@ class Runner:
             torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
         return out[index_of.ravel()]
 
-    def evaluation(self, data: Judged, logits: NDArray[np.float32]) -> Evaluation:
+    def evaluation(self, data: Judged, logits: Floats32) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
         scores = self.classifier.scores(logits)
         return Evaluation(data.labelled, scores.probabilities, scores.raw_score)
@@ -109,17 +108,18 @@ class Runner:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(data, logits) for logits in self.logits(data, masks, what)]
 
-    def _part(self, pairs: Sequence[tuple[str, str]], masks: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _part(self, pairs: Sequence[tuple[str, str]], masks: Floats32) -> Floats32:
         """Return some pairs' logits (masks, pairs, grades), least relevant grade first, from the cache if
         they are there."""
         config = self.classifier.config
         file = None if self.cache is None else self.cache / f"{self._key(pairs, masks)}.npy"
         if file is not None:
             with contextlib.suppress(OSError, ValueError, EOFError):  # it is not there, or damaged
-                cached: NDArray[np.float32] = np.load(file)
+                cached: Floats32 = np.load(file)
                 if cached.shape == (len(masks), len(pairs), len(config.labels)):
                     return cached
-        network, encoded = self.classifier.network, self.classifier.tokenizer.encode(pairs)
+        network = self.classifier.network
+        encoded = self.classifier.tokenizer.encode(pairs)
         batch = pack(encoded, device=network.device, deterministic=network.deterministic)
         logits = np.take(logits_under(network, batch, masks), config.label_order, axis=2)
         if file is not None:
@@ -127,7 +127,7 @@ class Runner:
             write_whole(file, buffer.getvalue())
         return np.asarray(logits)
 
-    def _key(self, pairs: Sequence[tuple[str, str]], masks: NDArray[np.float32]) -> str:
+    def _key(self, pairs: Sequence[tuple[str, str]], masks: Floats32) -> str:
         digest = hashlib.sha256(self.identity.encode())
         for query, title in pairs:
             digest.update(f"\0{len(query)}:{query}{title}".encode())
@@ -142,7 +142,7 @@ def identity_of(directory: Path, classifier: Classifier) -> str:
     return f"1 {digest_of(directory)} {network.device.type} {network.dtype} {network.deterministic}"
 
 
-def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32]) -> NDArray[np.float32]:
+def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Floats32:
     """Return the logits of a packed batch under each mask.
 
     masks: (masks, layers, heads) float32 in the numbering of the unpruned model; any finite weights.
@@ -169,7 +169,7 @@ def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32
     return logits
 
 
-def _chosen(network: Network, number: int, weights: NDArray[np.float32]) -> Chosen:
+def _chosen(network: Network, number: int, weights: Floats32) -> Chosen:
     """Return what layer `number` computes under one row of weights; heads are left out if that pays."""
     layer = network.layers[number]
     heads, weights = layer.heads, weights[list(network.config.kept_heads[number])]

@@ -1,16 +1,16 @@
 """The distances of the heads' attention patterns, within layers and across them, and their clusters."""
 
+from collections import defaultdict
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from models.condense.search import jensen_shannon
 from models.numbers import percent
-from models.quality.bootstrap import Floats
 from models.study import plots
+from models.study.arrays import Floats, Ints
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import mean_intervals
 from models.study.study import Study
@@ -29,37 +29,32 @@ def run(study: Study) -> Result:
     across − within; sharing: the share of heads that share their pattern with another; and clusters, by
     average linkage: the tree is cut where heads no longer share their pattern.
     """
-    heads, chosen = study.heads, study.data.spread(study.effort.compared_pairs, study.seed)
+    chosen = study.data.spread(study.effort.compared_pairs, study.seed)
     by_query = _distances(study, chosen)
     matrix = by_query.mean(0)
     np.fill_diagonal(matrix, 0)
-    layers = np.array([layer for layer, _ in heads])
-    a, b = np.triu_indices(len(heads), 1)
-    same = layers[a] == layers[b]
-    means = [
-        by_query[:, a[of], b[of]].mean(1) if of.any() else np.full(len(by_query), np.nan)
-        for of in (same, ~same)
-    ]
-    columns = np.stack([*means, means[1] - means[0]], 1)
-    within, across, gap = mean_intervals(columns, study.effort.resamples, study.seed)
-    near = NEAR * matrix[a, b].mean()
-    nearest = (matrix + np.diag(np.full(len(heads), np.inf))).min(1)
+    layers = np.array([layer for layer, _ in study.heads])
+    within, across, gap = mean_intervals(
+        _within_and_across(by_query, layers), study.effort.resamples, study.seed
+    )
+    distances = squareform(matrix, checks=False)
+    near = NEAR * distances.mean()
+    nearest = (matrix + np.diag(np.full(len(layers), np.inf))).min(1)
     sharing = float((nearest < near).mean())
-    clusters = fcluster(linkage(squareform(matrix, checks=False), "average"), near, "distance")
+    clusters = fcluster(linkage(distances, "average"), near, "distance")
     shared = f"{percent(sharing)} of the heads have another at less than half the mean distance"
     verdict = (
-        f"{shared}; two heads of one layer are {within.value:.2f} apart, two of different layers "
-        f"{across.value:.2f}."
+        f"{shared}; two heads of one layer are {within.text(2)} apart, two of different layers "
+        f"{across.text(2)}."
     )
     rows = (
         ("two heads of one layer", within.text()),
         ("two heads of different layers", across.text()),
         ("difference", gap.text(sign=True)),
-        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(heads)} heads"),
+        ("clusters of heads, by average linkage", f"{clusters.max()} of {len(layers)} heads"),
     )
-    table = Table(
-        ("what", "distance (95 % interval)"), rows, f"On {len(chosen)} pairs spread over the queries."
-    )
+    caption = f"On {len(chosen)} pairs spread over the queries."
+    table = Table(("what", "distance (95 % interval)"), rows, caption)
     section = Section("Similarity: the heads' patterns", (METHODS["similarity"],), (table,))
     picture = Figure(
         "similarity_matrix",
@@ -67,11 +62,23 @@ def run(study: Study) -> Result:
         partial(_draw, layers, matrix),
     )
     content = {
-        "heads": heads, "matrix": matrix, "within": within, "across": across, "gap": gap,
+        "heads": study.heads, "matrix": matrix, "within": within, "across": across, "gap": gap,
         "sharing": sharing, "clusters": clusters, "pairs": len(chosen),
     }  # fmt: skip
     finding = Finding("most heads share their pattern", "most", shared)
     return Result("similarity", {"similarity": content}, verdict, (section,), picture, (finding,))
+
+
+def _within_and_across(by_query: Floats, layers: Ints) -> Floats:
+    """Return each query's mean distance of two heads of one layer, of two of different layers, and the
+    difference: (queries, 3). by_query: (queries, heads, heads). layers: of the heads."""
+    first, second = np.triu_indices(len(layers), 1)
+    same = layers[first] == layers[second]
+    means = [
+        by_query[:, first[pairs], second[pairs]].mean(1) if pairs.any() else np.full(len(by_query), np.nan)
+        for pairs in (same, ~same)
+    ]
+    return np.stack([*means, means[1] - means[0]], 1)
 
 
 def _distances(study: Study, rows: list[int]) -> Floats:
@@ -81,17 +88,16 @@ def _distances(study: Study, rows: list[int]) -> Floats:
     √JSD is a metric (Endres and Schindelin 2003), and so is its mean over words.
     """
     clf = study.classifier
-    study.progress.start("attention of every two heads", len(rows))
-    of_query: dict[int, list[Floats]] = {}
-    for row, pair in zip(rows, clf.tokenizer.encode([study.data.pairs[row] for row in rows]), strict=True):
+    of_query = defaultdict[int, list[Floats]](list)
+    pairs = study.stage("attention of every two heads", study.encode(rows))
+    for query, pair in zip(study.data.query_of[rows].tolist(), pairs, strict=True):
         maps = Words.of(clf.tokenizer, pair).attention(clf.attention(pair, study.heads), special=True)
         by_word = [jensen_shannon(word[:, None], word[None]) for word in maps.swapaxes(0, 1)]
-        of_query.setdefault(int(study.data.query_of[row]), []).append(np.mean(by_word, axis=0))
-        study.progress.advance()
+        of_query[query].append(np.mean(by_word, axis=0))
     return np.stack([np.mean(distances, axis=0) for distances in of_query.values()])
 
 
-def _draw(layers: NDArray[np.int64], matrix: Floats) -> plots.Drawing:
+def _draw(layers: Ints, matrix: Floats) -> plots.Drawing:
     """Draw the distance matrix by layer."""
     drawing, axes = plots.figure(8, 6.5)
     image = axes.imshow(matrix, cmap="cividis", vmin=0, vmax=float(matrix.max()))

@@ -4,12 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from models.quality.bootstrap import Floats
 from models.study import plots
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Effect, adjusted_p, effects
+from models.study.statistics import LEVEL, METRICS, Effect, effects
 from models.study.study import Study
-from models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value, signed
+from models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
 
 SHOWN = 12
 """How many heads the table shows."""
@@ -18,41 +17,54 @@ SHOWN = 12
 def run(study: Study) -> Result:
     """Switch each head off alone, and compare the metrics with those of the whole model."""
     heads = study.heads
-    found, p = effects(study, [study.without([head]) for head in heads], "single heads")
-    adjusted = adjusted_p(p)  # of any change
-    qwk = np.array([effect.delta["qwk"].value for effect in found])
+    changes = effects(study, [study.without([head]) for head in heads], "single heads")
+    names = [f"{layer}.{head}" for layer, head in heads]
+    qwk = np.array([effect.delta["qwk"].value for effect in changes])
     order = np.argsort(qwk, kind="stable")
-    needed = np.count_nonzero((adjusted <= LEVEL) & (qwk < 0))
-    harmless = sum(effect.is_harmless(study.margin) for effect in found)
-    testable = all(effect.delta["qwk"].testable for effect in found)
-    shown = f", {harmless} to cost less than {study.margin:g}" if testable else f" ({TOO_FEW})"
-    ours = f"{needed} of {len(heads)} heads are shown to matter by themselves{shown}"
-    names, worst = [f"{layer}.{head}" for layer, head in heads], order[0]
-    verdict = f"{ours}; without the costliest, {names[worst]}, QWK changes by {signed(qwk[worst])}."
-    claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
+    counts = _counts(changes, study.margin)
+    verdict = (
+        f"{counts}; QWK is lowest without head {names[order[0]]}: it changes by "
+        f"{changes[order[0]].delta['qwk'].text()}."
+    )
+    rows = tuple((names[i], *changes[i].cells(), p_value(changes[i].p_change)) for i in order[:SHOWN])
+    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
+    table = Table(("head", *CHANGES, "adjusted p"), rows, caption)
     maps = Figure(
         "single-heads",
         "Change of each metric in points (hundredths) with one head off; negative is a loss. "
         f"Framed: heads that change quality by more than chance at {100 * LEVEL:.0f} % false discoveries.",
-        partial(_maps, study, found, adjusted),
+        partial(_maps, study, changes),
     )
-    rows = tuple((names[i], *found[i].cells(), p_value(adjusted[i])) for i in order[:SHOWN])
-    caption = f"The {len(rows)} heads that cost most QWK. All heads: report.json."
-    table = Table(("head", *CHANGES, "adjusted p"), rows, caption)
-    section = Section("Each head off alone", (METHODS["single"],), (table,))
-    json = [
-        {"layer": layer, "head": head, **effect.as_json(), "p_adjusted": p}
-        for (layer, head), effect, p in zip(heads, found, adjusted.tolist(), strict=True)
+    rows_of_json = [
+        {"layer": layer, "head": head, **effect.as_json()}
+        for (layer, head), effect in zip(heads, changes, strict=True)
     ]
-    finding = Finding(claim, "most heads", ours)
-    return Result("single", {"heads": json}, verdict, (section,), maps, (finding,))
+    claim = "Most heads can be switched off alone at hardly any loss (Michel et al. 2019)"
+    return Result(
+        "single",
+        {"heads": rows_of_json},
+        verdict,
+        (Section("Each head off alone", (METHODS["single"],), (table,)),),
+        maps,
+        (Finding(claim, "most heads", counts),),
+    )
 
 
-def _maps(study: Study, found: list[Effect], adjusted: Floats) -> plots.Drawing:
+def _counts(changes: list[Effect], margin: float) -> str:
+    """Say how many heads matter, and how many cost less than the margin."""
+    needed = sum(one.p_change <= LEVEL and one.delta["qwk"].value < 0 for one in changes)
+    harmless = sum(one.p_non_inferior <= LEVEL for one in changes)
+    testable = all(one.delta["qwk"].testable for one in changes)
+    outcome = f", {harmless} to cost less than {margin:g}" if testable else f" ({TOO_FEW})"
+    return f"{needed} of {len(changes)} heads are shown to matter by themselves{outcome}"
+
+
+def _maps(study: Study, changes: list[Effect]) -> plots.Drawing:
     """Draw a heat map of each metric's change."""
     drawing, panels = plots.figure(15, 8.5, 2, 2)
+    framed = np.array([effect.p_change <= LEVEL for effect in changes])
     for metric, axes in zip(METRICS, panels.flat, strict=True):
-        changes = [effect.delta[metric].value * 100 for effect in found]
+        points = [effect.delta[metric].value * 100 for effect in changes]
         title = f"One head off: change of {NAMES[metric]}"
-        plots.heat_map(axes, study.shape, study.heads, changes, adjusted <= LEVEL, title, "points (0.01)")
+        plots.heat_map(axes, study.shape, study.heads, points, framed, title, "points (0.01)")
     return drawing

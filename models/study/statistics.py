@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
 from models.quality import metrics
@@ -42,6 +41,9 @@ ERROR_RATE = 0.025
 POWER = 0.8
 """The power that `queries_needed` gives: the chance that a harmless network passes."""
 
+PERMUTATIONS = 19_999
+"""Draws of a permutation test over queries: enough for one head of hundreds to be found."""
+
 _CHUNK = 4096  # permutations at a time
 
 
@@ -63,82 +65,103 @@ class Resamples:
         """Return each of METRICS on the data and on every resample."""
         return evaluation.draws(self.counts, evaluation.of_grades)
 
-    def estimate(self, draws: Draws) -> Estimate:
-        """Return the estimate of a metric, a difference or a relative change."""
+    def changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
+        """Return the paired change of each metric from the intact model."""
+        return {name: self._estimate(draws[name] - intact) for name, intact in self.intact.items()}
+
+    def relative_changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
+        """Return the paired change of each metric, relative to the intact model's value."""
+        return {name: self._estimate(draws[name].relative_to(intact)) for name, intact in self.intact.items()}
+
+    def _estimate(self, draws: Draws) -> Estimate:
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
+
+
+def values_of(draws: dict[str, Draws]) -> dict[str, float]:
+    """Return each metric on the data as they are."""
+    return {name: float(of_metric.values[0]) for name, of_metric in draws.items()}
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a mask, by metric: its value, its change, and its change relative to the whole model."""
+    """The paired effect of a mask, by metric: its value, its change, and its change relative to the whole
+    model.
+
+    p_change: the p-value of "the mask changes no metric", by `adjusted_p` over the masks of its family.
+    p_non_inferior: that of "one of JUDGED falls by the margin or more", by `holm` over the same masks; 1 if
+    that cannot be tested.
+    """
 
     value: dict[str, float]
     delta: dict[str, Estimate]
     relative: dict[str, Estimate]
-
-    def is_harmless(self, margin: float) -> bool:
-        """Return whether each of JUDGED is shown to fall by less than the margin (one-sided, LEVEL)."""
-        return all(self.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
+    p_change: float
+    p_non_inferior: float
 
     def cells(self) -> tuple[str, ...]:
         """Return the change of each of METRICS with its interval, for a table."""
         return tuple(self.delta[metric].text() for metric in METRICS)
 
-    def as_json(self) -> dict[str, dict[str, object]]:
-        """Return delta, interval and relative by metric, for report.json."""
-        ends = {metric: change.interval() for metric, change in self.delta.items()}
+    def as_json(self) -> dict[str, object]:
+        """Return the changes by metric and both p-values, for report.json."""
+        intervals = {metric: change.interval() for metric, change in self.delta.items()}
         return {
-            "delta": {metric: interval.value for metric, interval in ends.items()},
-            "interval": {metric: [interval.low, interval.high] for metric, interval in ends.items()},
+            "delta": {metric: interval.value for metric, interval in intervals.items()},
+            "interval": {metric: [interval.low, interval.high] for metric, interval in intervals.items()},
             "relative": {metric: change.value for metric, change in self.relative.items()},
+            "p_adjusted": self.p_change,
+            "p_non_inferior": self.p_non_inferior,
         }
 
 
-def effect(resamples: Resamples, masked: Evaluation) -> Effect:
-    """Return the paired effect of a mask."""
-    whole, after = resamples.intact, resamples.draws(masked)
-    return Effect(
-        {name: float(after[name].values[0]) for name in METRICS},
-        {name: resamples.estimate(after[name] - whole[name]) for name in METRICS},
-        {name: resamples.estimate(after[name].relative_to(whole[name])) for name in METRICS},
-    )
+def effects(study: Study, masks: Sequence[Matrix], what: str, families: int = 1) -> list[Effect]:
+    """Return the effect of each mask.
 
-
-def effects(study: Study, masks: Sequence[Matrix], what: str) -> tuple[list[Effect], Floats]:
-    """Return the effect of each mask, and the p-values of `swap_p`.
-
-    what: the name of the masks on the progress bar.
+    what: the name of the masks on the progress bar. families: how many questions of equally many masks are
+    asked, one after the other; p-values are adjusted within each. There are enough resamples for one mask to
+    pass a test at LEVEL after the correction.
     """
     whole, *masked = study.runner.evaluate(study.data, [study.without(()), *masks], what)
-    resamples, found = Resamples(whole, study.effort.resamples, study.seed), []
-    study.progress.start(f"intervals of {what}", len(masked))
-    for evaluation in masked:
-        found.append(effect(resamples, evaluation))
-        study.progress.advance()
-    return found, swap_p(whole, masked, draws=study.effort.permutations, seed=study.seed)
+    resamples = Resamples(whole, max(study.effort.resamples, math.ceil(len(masks) / LEVEL)), study.seed)
+    values = []
+    deltas = []
+    relatives = []
+    for evaluation in study.stage(f"intervals of {what}", masked):
+        draws = resamples.draws(evaluation)
+        values.append(values_of(draws))
+        deltas.append(resamples.changes(draws))
+        relatives.append(resamples.relative_changes(draws))
+    harm = np.array([max(delta[name].p_above(-study.margin) for name in JUDGED) for delta in deltas])
+    swapped = swap_p(whole, masked, seed=study.seed)
+    p_change = np.concatenate([adjusted_p(family) for family in np.split(swapped, families)]).tolist()
+    p_non_inferior = np.concatenate([holm(family) for family in np.split(harm, families)]).tolist()
+    return list(map(Effect, values, deltas, relatives, p_change, p_non_inferior))
 
 
-def swap_p(whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int) -> Floats:
+def swap_p(
+    whole: Evaluation, masked: Sequence[Evaluation], *, draws: int = PERMUTATIONS, seed: int
+) -> Floats:
     """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
     draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
     metric has p = 1: there is no change to find.
     """
-    rng, before, grades = np.random.default_rng([seed, 1]), whole.sums, whole.grades
+    rng = np.random.default_rng([seed, 1])
+    before = whole.sums
 
-    def change(moved: Floats, sums: Floats) -> Floats:
-        """Return the metrics' changes if what `moved` says is swapped: (…, METRICS)."""
-        of_mask, of_whole = sums.sum(0) - moved, before.sum(0) + moved
-        return metrics.values(of_mask, grades) - metrics.values(of_whole, grades)
+    def change(after: Floats, swapped: Floats) -> Floats:
+        """Return the metrics' changes, (…, METRICS). swapped: (…, clusters), 1 for a swapped query."""
+        moved = swapped @ (after - before)
+        with_mask = metrics.values(after.sum(0) - moved, whole.grades)
+        return with_mask - metrics.values(before.sum(0) + moved, whole.grades)
 
-    after = [evaluation.sums for evaluation in masked]
-    observed = np.array([change(np.zeros_like(sums[0]), sums) for sums in after])
+    observed = np.array([change(one.sums, np.zeros(len(before))) for one in masked])
     beyond = np.zeros_like(observed)
     for start in range(0, draws, _CHUNK):
         swapped = rng.integers(0, 2, (min(_CHUNK, draws - start), len(before))).astype(np.float64)
-        for index, sums in enumerate(after):
-            null = change(swapped @ (sums - before), sums)
+        for index, one in enumerate(masked):
+            null = change(one.sums, swapped)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
             beyond[index] += (np.abs(null) >= np.abs(observed[index]) - 1e-12).sum(0)
     beyond[~np.isfinite(observed)] = draws
@@ -157,7 +180,19 @@ def adjusted_p(p: Floats) -> Floats:
     return np.asarray(false_discovery_control(combined, method="bh"))
 
 
-def permutation_p(observed: float, null: NDArray[np.float64]) -> float:
+def holm(p: Sequence[float] | Floats) -> Floats:
+    """Return p-values adjusted by Holm (1979): at 5 %, any true hypothesis is rejected with a chance of 5 %.
+
+    A p of nan, because nothing could be tested, becomes 1.
+    """
+    testable = np.nan_to_num(p, nan=1.0)
+    order = np.argsort(testable)
+    adjusted = np.empty_like(testable)
+    adjusted[order] = np.maximum.accumulate(testable[order] * np.arange(len(order), 0, -1))
+    return np.minimum(adjusted, 1)
+
+
+def permutation_p(observed: float, null: Floats) -> float:
     """Return the share of values at least as large as the observed one, which counts too (Phipson and Smyth
     2010); nan if that is undefined."""
     if not math.isfinite(observed):
@@ -172,12 +207,11 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> list[Interval]:
     """
     queries = len(values)
     counts = resample(queries, resamples, seed)
-    means = counts @ values / queries
-    found = []
-    for column, of_column in zip(values.T, means.T, strict=True):
-        influences = column - of_column[0] if queries > 1 else np.full(queries, np.nan)
-        found.append(estimate(of_column, standard_errors(influences, counts)).interval())
-    return found
+    intervals = []
+    for column, means in zip(values.T, (counts @ values / queries).T, strict=True):
+        influences = column - means[0] if queries > 1 else np.full(queries, np.nan)
+        intervals.append(estimate(means, standard_errors(influences, counts)).interval())
+    return intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,37 +229,40 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on one network. loss: by metric. tested: False if an earlier one of the sequence failed."""
+class NonInferiority:
+    """The outcome of the test of one network.
+
+    loss: by metric. tested: False if an earlier network of the sequence failed.
+    """
 
     passed: bool
     loss: dict[str, Loss]
     tested: bool
 
 
-def compare(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
+def loss_by_metric(resamples: Resamples, masked: Evaluation, margin: float) -> dict[str, Loss]:
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level ERROR_RATE."""
-    after = resamples.draws(masked)
-    losses = {}
+    changes = resamples.changes(resamples.draws(masked))
+    by_metric = {}
     for metric in TESTED_METRICS:
-        change = resamples.estimate(after[metric] - resamples.intact[metric])
+        change = changes[metric]
         bound = change.lower_bound(ERROR_RATE)
         reach = float(norm.ppf(1 - ERROR_RATE) + norm.ppf(POWER)) * change.error / margin
         needed = math.ceil(resamples.queries * reach**2) if math.isfinite(bound) else None
-        losses[metric] = Loss(change.value, bound, needed)
-    return losses
+        by_metric[metric] = Loss(change.value, bound, needed)
+    return by_metric
 
 
-def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
+def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[NonInferiority]:
     """Test networks in the order given and stop at the first that fails.
 
     The order was fixed before the held-out queries were looked at. Each test may therefore use the whole
     error rate, and the chance that any network worse than the margin passes is at most that rate (Maurer et
     al. 1995). A bound exactly at −margin does not pass.
     """
-    verdicts: list[Verdict] = []
+    tests: list[NonInferiority] = []
     for by_metric in losses:
-        tested = all(verdict.passed for verdict in verdicts)
+        tested = all(test.passed for test in tests)
         passed = tested and all(loss.bound > -margin for loss in by_metric.values())
-        verdicts.append(Verdict(passed, by_metric, tested))
-    return verdicts
+        tests.append(NonInferiority(passed, by_metric, tested))
+    return tests

@@ -1,16 +1,21 @@
 """One run of `headroom study`: the model, the data and the settings that every kind is given, and how much it
 computes: everything, or with `--quick` just enough for a rough answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.quality.speed import MIN_ROUNDS
 from models.study.pairs import Judged
 from models.study.runner import Matrix, Progress, Runner, Silent
+
+Item = TypeVar("Item")
 
 Head = tuple[int, int]
 """(layer, head), numbered as before pruning."""
@@ -20,45 +25,42 @@ Heads = tuple[Head, ...]
 
 @dataclass(frozen=True)
 class Effort:
-    """The numbers of things that a study computes. A quick search holds out more pairs than it searches on:
-    enough queries for its test."""
+    """How much a study computes of each thing."""
 
-    pairs: int | None = None  # of the data, spread over the queries; None: all
-    holdout_pairs: int | None = None
     resamples: int = 2_000  # of each bootstrap
-    permutations: int = 19_999  # draws of a permutation test over queries
     fractions: int = 20  # random: shares of heads off above 0
     draws: int = 20  # random: masks per share
     role_pairs: int = 400  # roles: pairs whose attention is scored
     role_sets: int = 100  # roles: random sets for each comparison
     compared_pairs: int = 100  # similarity: pairs that are compared
     shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))  # search: kept
-    orders: int = 20  # search: random networks
+    random_networks: int = 20  # search: beside the chosen one
     rounds: int = 7  # search: how often each thing is timed
 
 
 FULL = Effort()
 
 QUICK = Effort(
-    pairs=250,
-    holdout_pairs=800,
     resamples=400,
-    permutations=1_999,
     fractions=10,
     draws=4,
     role_pairs=60,
     role_sets=10,
     compared_pairs=25,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
-    orders=5,
-    rounds=3,
+    random_networks=5,
+    rounds=MIN_ROUNDS,
 )
 
-QUERY_TITLES = 4
+QUICK_PAIRS = 250
+QUICK_HOLDOUT_PAIRS = 800
+"""The pairs of a quick study, or more if its tests need more queries. More are held out."""
+
+QUICK_TITLES = 4
 """Titles per query in a quick study: with fewer there is hardly an order to judge."""
 
 ROUGH = (
-    f"This is a rough answer (--quick): few pairs of each file, about {QUERY_TITLES} titles per "
+    f"This is a rough answer (--quick): few pairs of each file, about {QUICK_TITLES} titles per "
     "query, and few draws. Intervals are wider and small effects are missed. Run the same command "
     "without --quick before you act on it."
 )
@@ -93,12 +95,23 @@ class Study:
         kept_heads = self.classifier.config.kept_heads
         return tuple((layer, head) for layer, kept in enumerate(kept_heads) for head in kept)
 
-    def without(self, gone: Sequence[Head]) -> Matrix:
-        """Return head weights (layers, heads): 0 for the heads `gone`, 1 for all others."""
+    def without(self, off: Iterable[Head]) -> Matrix:
+        """Return head weights (layers, heads): 0 for the heads that are off, 1 for all others."""
         weights = np.ones(self.shape, np.float32)
-        for head in gone:
+        for head in off:
             weights[head] = 0
         return weights
+
+    def encode(self, rows: Iterable[int]) -> list[EncodedPair]:
+        """Return these pairs of the data, tokenized."""
+        return self.classifier.tokenizer.encode([self.data.pairs[row] for row in rows])
+
+    def stage(self, what: str, items: Sequence[Item]) -> Iterator[Item]:
+        """Yield the items of a stage of the progress; each is done when the next one is asked for."""
+        self.progress.start(what, len(items))
+        for item in items:
+            yield item
+            self.progress.advance()
 
     @property
     def by_time(self) -> bool:

@@ -40,6 +40,18 @@ def percent(change: Interval) -> str:
     return text.replace(" (", " % (", 1)
 
 
+def speed_claim(speedup: Interval, reference: str, wanted: float = 1.0) -> str:
+    """Say how fast something is, and no more than the interval says: runs at 1.21 × (1.15 to 1.26) the speed
+    of `reference`. wanted: how many times as fast it is to be."""
+    claim = f"runs at {speedup.text(2).replace(' (', ' × (', 1)} the speed of {reference}"
+    if speedup.is_above(wanted):
+        return claim
+    goal = "faster" if wanted == 1 else f"{wanted:g} × as fast"
+    return (
+        f"{claim}, {'so it is not' if speedup.is_below(wanted) else 'which does not show that it is'} {goal}"
+    )
+
+
 def p_value(p: float) -> str:
     """Return a p-value to two or three decimals, never 0; "–" for nan."""
     if p != p:

@@ -8,13 +8,10 @@ from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_files import Piece
-
-Ints = NDArray[np.int64]
-Floats32 = NDArray[np.float32]
+from models.study.arrays import Bools, Floats32, Ints
 
 Split = Callable[[str], list[str]]
 """Takes a run of text without spaces and returns its words."""
@@ -30,7 +27,7 @@ class Words:
     """
 
     word_of: Ints
-    in_title: NDArray[np.bool_]
+    in_title: Bools
     pieces: tuple[tuple[int, ...], ...]
     spaced: tuple[bool, ...]
     spelled: tuple[str, ...]
@@ -45,16 +42,16 @@ class Words:
         special = set(pair.special)
         pieces = tokenizer.pieces(pair)
         runs: list[list[int]] = []  # the tokens of each
-        before: Piece | None = None
+        previous: Piece | None = None
         for token, piece in enumerate(pieces):
             if token in special:
-                before = None
+                previous = None
                 continue
-            joined = before is not None and split is not None and _no_space(before, piece)
-            if before is None or (piece.begins_word(before) and not joined):
+            joined = previous is not None and split is not None and _no_space(previous, piece)
+            if previous is None or (piece.begins_word(previous) and not joined):
                 runs.append([])
             runs[-1].append(token)
-            before = piece
+            previous = piece
         words = runs if split is None else [word for run in runs for word in _cut(run, pieces, split)]
         word_of = np.full(len(pair), -1, np.int64)
         for number, tokens in enumerate(words):
@@ -86,7 +83,7 @@ class Words:
         """Return the attention from word to word: (heads, n, n) → (heads, words, words).
 
         Attention to a word is the sum over its pieces, attention from a word is the mean (Clark et al. 2019,
-        §4.1), so that a split word counts as one. special: each special token is a word too, in its place.
+        §4.1), so that a split word counts as one. special: each special token counts as a word too.
         """
         unit = self.word_of
         if special:
@@ -100,17 +97,18 @@ def _cut(run: list[int], pieces: list[Piece], split: Split) -> list[list[int]]:
     """Return the tokens of each word of a run."""
     starts = set(accumulate(map(len, split("".join(pieces[token].text for token in run))), initial=0))
     words: list[list[int]] = [[]]
-    at = begin = 0
+    position = 0  # in the run's text
+    word_start = 0
     for token in run:
-        if at in starts and at > begin:  # a space alone begins no word
+        if position in starts and position > word_start:  # a space alone begins no word
             words.append([])
-            begin = at
+            word_start = position
         words[-1].append(token)
-        at += len(pieces[token].text)
+        position += len(pieces[token].text)
     return words
 
 
-def _no_space(before: Piece, piece: Piece) -> bool:
+def _no_space(previous: Piece, piece: Piece) -> bool:
     """Return whether both pieces are Chinese, so that WordPiece, too, would begin a word at each
     character."""
-    return all("\u3400" <= char <= "\u9fff" for char in before.text[-1:] + piece.text[:1])
+    return all("\u3400" <= char <= "\u9fff" for char in previous.text[-1:] + piece.text[:1])

@@ -1,7 +1,7 @@
 """Which heads hold which role, what switching them off costs, and the report of both."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ import numpy as np
 from models.condense.words import chinese_splitter
 from models.quality.bootstrap import Interval
 from models.study import plots
+from models.study.arrays import Floats
 from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.result import Figure, Finding, Json, Result, Section, Table
 from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
-from models.study.statistics import JUDGED, LEVEL, Resamples, effect, permutation_p
-from models.study.study import Heads, Study
+from models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
+from models.study.study import Head, Heads, Study
 from models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
 
 NAMED = {
@@ -70,39 +71,43 @@ def run(study: Study) -> Result:
         "causal": {"pairs": len(data), "queries": len(data.queries), "roles": causal},
         "role_pairs": pairs,
     }
-    leading = [(role, row) for role in NAMED if scores[role].queries for row in by_role[role][:5]]
-    cells = [
-        (NAMED[role], f"{row['layer']}.{row['head']}",
-         Interval(row["excess"], *row["interval"]).text(sign=True), p_value(row["p_adjusted"]),
-         "yes" if row["holds"] else "no")
-        for role, row in leading
-    ]  # fmt: skip
-    header = ("role", "head", "excess over chance (95 % interval)", "adjusted p", "holds")
-    table = Table(header, tuple(cells), "The five leading heads of each role.")
+    table = _leading({role: rows for role, rows in by_role.items() if scores[role].queries})
     sections = (
         Section("Roles: which head does what", (METHODS["roles"],), (table,)),
         Section("Roles: the causal check", (METHODS["causal"],), (_causal_table(causal),)),
     )
     findings = [_finding(claim, [scores[role] for role in roles]) for claim, roles in CLAIMS]
-    if one := causal.get(name):
-        change, random, p = (one[key]["accuracy"] for key in ("relative", "random", "p"))
-        ours = f"accuracy {percent(change)}; random {_median(random)} (median; p {p_value(p)})"
-        findings.append(
-            Finding(f"{name} off cost accuracy", "−52 %, against 0 % for five random heads", ours)
-        )
+    if published:
+        relative, random, p = _causal_cells(causal[name], "accuracy")
+        ours = f"accuracy {relative}; random {random} (median; p {p})"
+        claim = f"{name} off cost accuracy"
+        findings.append(Finding(claim, "−52 %, against 0 % for five random heads", ours))
     return Result("roles", json, verdict, sections, picture, tuple(findings))
+
+
+def _leading(by_role: Mapping[str, list[Json]]) -> Table:
+    rows = tuple(
+        (NAMED[role], f"{row['layer']}.{row['head']}",
+         Interval(row["excess"], *row["interval"]).text(sign=True), p_value(row["p_adjusted"]),
+         "yes" if row["holds"] else "no")
+        for role, of_role in by_role.items()
+        for row in of_role[:5]
+    )  # fmt: skip
+    header = ("role", "head", "excess over chance (95 % interval)", "adjusted p", "holds")
+    return Table(header, rows, "The five leading heads of each role.")
 
 
 def _scores(study: Study) -> tuple[dict[str, RoleScores], int]:
     """Return the scores of every head in every role, and how many of the study's pairs they rest on."""
-    clf, limit = study.classifier, study.effort.role_pairs
+    tokenizer = study.classifier.tokenizer
+    limit = study.effort.role_pairs
     rows = study.data.spread(limit, study.seed)
-    encoded = clf.tokenizer.encode([study.data.pairs[i] for i in rows])
-    sample: dict[str, list[tuple[str, str]]] = {}
+    encoded = study.encode(rows)
+    sample = defaultdict[str, list[tuple[str, str]]](list)
     for line in TITLES.read_text(encoding="utf-8").splitlines():
         language, query, title = line.split("\t")
-        sample.setdefault(language, []).append((query, title))
-    titles = {language: clf.tokenizer.encode(pairs[:limit]) for language, pairs in sample.items()}
+        sample[language].append((query, title))
+    titles = {language: tokenizer.encode(pairs[:limit]) for language, pairs in sample.items()}
     study.progress.start("attention of every head", len(encoded) + sum(map(len, titles.values())))
     scores = role_scores(study, encoded, study.data.query_of[rows].tolist())
     for language, pairs in titles.items():
@@ -128,7 +133,7 @@ def _published(term_match: RoleScores, heads: Heads) -> tuple[str, Heads]:
     return f"five term-match heads of layers {middle.start}–{middle.stop - 1}", tuple(inside[:5])
 
 
-def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[str, dict[str, Any]]:
+def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[str, Json]:
     """Switch each set of heads off on `data`, and random sets with as many heads of each layer beside it.
 
     Empty sets are left out. Returns by set its heads, and by metric its relative change, that of each random
@@ -140,23 +145,25 @@ def causal_check(study: Study, data: Judged, sets: Mapping[str, Heads]) -> dict[
     random = {
         name: layer_matched(heads, study.heads, rng, study.effort.role_sets) for name, heads in sets.items()
     }
-    tried = [(), *(gone for name, heads in sets.items() for gone in (heads, *random[name]))]
-    masks, what = [study.without(gone) for gone in tried], "heads of a role off, and random ones"
-    evaluations = iter(study.runner.evaluate(data, masks, what))
+    tried = [(), *(off for name, heads in sets.items() for off in (heads, *random[name]))]
+    masks = [study.without(off) for off in tried]
+    evaluations = iter(study.runner.evaluate(data, masks, "heads of a role off, and random ones"))
     resamples = Resamples(next(evaluations), study.effort.resamples, study.seed)
     comparisons = {}
     for name, heads in sets.items():
-        off = effect(resamples, next(evaluations))
-        others = [next(evaluations).metrics() for _ in random[name]]
-        relative, changes, p = {}, {}, {}
-        for metric in JUDGED:
-            whole = float(resamples.intact[metric].values[0])
-            intact = whole or math.nan  # QWK is 0 if all pairs get one grade
-            changes[metric] = np.array([values[metric] for values in others]) / intact - 1
-            relative[metric] = off.relative[metric].interval()
-            p[metric] = permutation_p(-relative[metric].value, -changes[metric])
-        comparisons[name] = {"heads": heads, "relative": relative, "random": changes, "p": p}
+        changes = resamples.relative_changes(resamples.draws(next(evaluations)))
+        relative = {metric: changes[metric].interval() for metric in JUDGED}
+        of_random = [next(evaluations).metrics() for _ in random[name]]
+        random_changes = {metric: _relative(of_random, resamples, metric) for metric in JUDGED}
+        p = {metric: permutation_p(-relative[metric].value, -random_changes[metric]) for metric in JUDGED}
+        comparisons[name] = {"heads": heads, "relative": relative, "random": random_changes, "p": p}
     return comparisons
+
+
+def _relative(masked: list[dict[str, float]], resamples: Resamples, metric: str) -> Floats:
+    """Return the relative change of a metric under each mask; nan if it is 0 for the intact model."""
+    intact = float(resamples.intact[metric].values[0]) or math.nan
+    return np.array([values[metric] for values in masked]) / intact - 1
 
 
 def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int) -> list[Heads]:
@@ -164,7 +171,8 @@ def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int
 
     If a layer has too few other heads, each set takes all of them and fills up from those in `heads`.
     """
-    pools, fixed = [], list[tuple[int, int]]()
+    pools = []
+    fixed: list[Head] = []
     for layer, count in sorted(Counter(layer for layer, _ in heads).items()):
         others = [head for head in held if head[0] == layer and head not in heads]
         if len(others) < count:
@@ -180,7 +188,7 @@ def layer_matched(heads: Heads, held: Heads, rng: np.random.Generator, sets: int
     return list(drawn)
 
 
-def _ranked(scores: RoleScores, heads: Heads) -> list[dict[str, Any]]:
+def _ranked(scores: RoleScores, heads: Heads) -> list[Json]:
     """Return every head, the largest excess over chance first."""
     return [
         {
@@ -206,21 +214,24 @@ def _finding(claim: str, scores: list[RoleScores]) -> Finding:
     return Finding(claim, "yes", f"{count or 'no'} heads; largest excess {top.text()}")
 
 
-def _causal_table(causal: Mapping[str, dict[str, Any]]) -> Table:
+def _causal_table(causal: Mapping[str, Json]) -> Table:
     rows = []
-    for name, one in causal.items():
+    for name, comparison in causal.items():
         for metric in JUDGED:
-            change, random, p = (one[key][metric] for key in ("relative", "random", "p"))
-            cells = percent(change), _median(random), f"{p_value(p)} of {len(random)} sets"
-            rows.append((NAMED.get(name, name), str(len(one["heads"])), NAMES[metric], *cells))
+            relative, random, p = _causal_cells(comparison, metric)
+            sets = f"{p} of {len(comparison['random'][metric])} sets"
+            heads = str(len(comparison["heads"]))
+            rows.append((NAMED.get(name, name), heads, NAMES[metric], relative, random, sets))
     header = ("heads off", "how many", "metric", "relative change", "random: median", "p")
     return Table(header, tuple(rows), "What switching the heads of a role off costs.")
 
 
-def _median(changes: np.ndarray) -> str:
-    """Return the median of relative changes in per cent, or a dash if there is none."""
-    median = np.median(changes) if len(changes) else np.nan
-    return f"{signed(100 * median, 1)} %" if np.isfinite(median) else "–"
+def _causal_cells(comparison: Mapping[str, Any], metric: str) -> tuple[str, str, str]:
+    """Return a set's relative change, the median of random sets' (a dash if there are none), and p."""
+    random = comparison["random"][metric]
+    median = np.median(random) if len(random) else np.nan
+    shown = f"{signed(100 * median, 1)} %" if np.isfinite(median) else "–"
+    return percent(comparison["relative"][metric]), shown, p_value(comparison["p"][metric])
 
 
 def _draw(study: Study, scores: Mapping[str, RoleScores]) -> plots.Drawing:

@@ -7,18 +7,23 @@ of their standardised scores gives p-values that hold for all heads together (ma
 1993).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.quality.bootstrap import Interval
+from models.study.arrays import Bools, Floats, Floats32
 from models.study.statistics import LEVEL, mean_intervals
 from models.study.study import Study
 from models.study.words import Split, Words
+
+ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
+"""The roles that every model is asked for on the study's own pairs."""
 
 DRAWS = 999
 HOLDS = 0.1
@@ -26,8 +31,6 @@ HOLDS = 0.1
 hundreds of pairs, far smaller habits are significant and mean nothing."""
 _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothing
 
-Floats = NDArray[np.float64]
-Floats32 = NDArray[np.float32]
 Scored = tuple[Floats32, Floats32]
 """Observed attention (heads,), and the same in each draw of the null hypothesis (draws, heads)."""
 
@@ -53,7 +56,7 @@ class RoleScores:
         return order
 
     @property
-    def holds(self) -> NDArray[np.bool_]:
+    def holds(self) -> Bools:
         """Return which heads hold the role, (heads,)."""
         return np.asarray((self.p_adjusted < LEVEL) & (np.nan_to_num(self.values) >= HOLDS))
 
@@ -73,20 +76,23 @@ class _Tally:
         """Add one pair."""
         self.observed[query].append(observed)
         if null is not None:  # pairs of a query share their sum, so that memory does not grow with the pairs
-            self.null[query] = self.null[query] + null if query in self.null else null
+            self.null[query] = self.null.get(query, 0) + null
 
     def scores(self, study: Study) -> RoleScores:
         """Return the scores of the pairs added so far."""
         if not self.observed:
-            heads, nan = len(study.heads), float("nan")
-            return RoleScores(np.full(heads, nan), [Interval(nan, nan, nan)] * heads, np.ones(heads), 0)
+            heads = len(study.heads)
+            nothing = Interval(math.nan, math.nan, math.nan)
+            return RoleScores(np.full(heads, math.nan), [nothing] * heads, np.ones(heads), 0)
         score = np.mean([np.mean(rows, 0, dtype=np.float64) for rows in self.score.values()], 0)
         rows = self.observed.values()
-        observed = excess = np.stack([np.mean(one, 0, dtype=np.float64) for one in rows])  # (queries, heads)
+        observed = np.stack([np.mean(of_query, 0, dtype=np.float64) for of_query in rows])  # (queries, heads)
+        excess = observed
         if self.null:
             null = np.stack([*self.null.values()]).astype(np.float64)
-            null /= np.array([len(one) for one in rows])[:, None, None]
-            excess, null = observed - null.mean(1), null.mean(0)
+            null /= np.array([len(of_query) for of_query in rows])[:, None, None]
+            excess = observed - null.mean(1)
+            null = null.mean(0)
         else:
             signs = np.random.default_rng([study.seed, 3]).choice((-1.0, 1.0), (DRAWS, len(observed)))
             null = signs @ observed / len(observed)
@@ -99,31 +105,32 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
 
     pairs, query_of: (n,) encoded pairs and the query of each.
     """
-    classifier, heads, seed = study.classifier, study.heads, study.seed
-    roles = ("term_match", "previous_word", "next_word", "segmentation", "special")
-    tallies = {role: _Tally() for role in roles}
-    matching = tallies["term_match"].score = defaultdict[int, list[Floats32]](list)
-    words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
+    heads = len(study.heads)
+    tallies = defaultdict[str, _Tally](_Tally)
+    term_match = tallies["term_match"]
+    term_match.score = defaultdict(list)  # not what another word in the term's place takes away
+    words = [Words.of(study.classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_form(words)
-    for number, (pair, split, query) in enumerate(zip(pairs, words, query_of, strict=True)):
-        rng = np.random.default_rng([seed, 1, number])
-        of_query = np.random.default_rng([seed, 2, query])  # permutes a query's words alike in all its pairs
-        maps = classifier.attention(pair, heads)
-        between = split.attention(maps)
-        if segmented := _segmentation(maps, split, rng):
+    for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):
+        rng = np.random.default_rng([study.seed, 1, number])
+        # A query's words are permuted alike in all its pairs.
+        of_query = np.random.default_rng([study.seed, 2, query])
+        maps = study.classifier.attention(pair, study.heads)
+        between = of_pair.attention(maps)
+        if segmented := _segmentation(maps, of_pair, rng):
             tallies["segmentation"].add(query, *segmented)
-        tallies["special"].add(query, *_special(maps, split, rng))
-        if ordered := _word_order(between, split, of_query, rng):
+        tallies["special"].add(query, *_special(maps, of_pair, rng))
+        if ordered := _word_order(between, of_pair, of_query, rng):
             observed, null = ordered
-            tallies["next_word"].add(query, observed[: len(heads)], null[:, : len(heads)])
-            tallies["previous_word"].add(query, observed[len(heads) :], null[:, len(heads) :])
-        replaced = _replaced(pair, split, pool, rng)
-        if replaced is not None:
-            after = split.attention(classifier.attention(replaced, heads))
-            matching[query].append(_term_mass(between, split))
-            tallies["term_match"].add(query, matching[query][-1] - _term_mass(after, split))
+            tallies["next_word"].add(query, observed[:heads], null[:, :heads])
+            tallies["previous_word"].add(query, observed[heads:], null[:, heads:])
+        if replaced := _replaced(pair, of_pair, pool, rng):
+            after = of_pair.attention(study.classifier.attention(replaced, study.heads))
+            mass = _term_mass(between, of_pair)
+            term_match.score[query].append(mass)
+            term_match.add(query, mass - _term_mass(after, of_pair))
         study.progress.advance()
-    return {role: tally.scores(study) for role, tally in tallies.items()}
+    return {role: tallies[role].scores(study) for role in ROLES}
 
 
 def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split | None) -> RoleScores:
@@ -131,11 +138,11 @@ def segmentation_scores(study: Study, pairs: Sequence[EncodedPair], split: Split
 
     split: the truth about words where no spaces stand between them.
     """
-    classifier, tally = study.classifier, _Tally()
+    tally = _Tally()
     for number, pair in enumerate(pairs):
         rng = np.random.default_rng([study.seed, 4, number])
-        words = Words.of(classifier.tokenizer, pair, split)
-        if segmented := _segmentation(classifier.attention(pair, study.heads), words, rng):
+        words = Words.of(study.classifier.tokenizer, pair, split)
+        if segmented := _segmentation(study.classifier.attention(pair, study.heads), words, rng):
             tally.add(number, *segmented)
         study.progress.advance()
     return tally.scores(study)
@@ -157,17 +164,19 @@ def _word_order(
     """Return the mean attention from a word to the next one, then to the previous one, and the same under
     random orders: (2·heads,), (draws, 2·heads); None if no text has three words."""
     both = np.concatenate([between, between.transpose(0, 2, 1)])
-    observed, null, edges = np.zeros(len(both), np.float32), np.zeros((DRAWS, len(both)), np.float32), 0
+    observed = np.zeros(len(both), np.float32)
+    null = np.zeros((DRAWS, len(both)), np.float32)
+    edges = 0
     for text, generator in zip(words.texts, (of_query, rng), strict=True):
         size = len(text)
         if size < 3:  # two words are neighbours in either order
             continue
         inside = both[:, text[:, None], text].reshape(len(both), -1)  # (2·heads, words²)
         orders = np.argsort(generator.random((DRAWS, size)), axis=1)
-        steps = np.zeros((DRAWS, size * size), np.float32)
-        np.put_along_axis(steps, orders[:, :-1] * size + orders[:, 1:], 1, axis=1)
+        neighbours = np.zeros((DRAWS, size * size), np.float32)
+        np.put_along_axis(neighbours, orders[:, :-1] * size + orders[:, 1:], 1, axis=1)
         observed += inside[:, np.arange(size - 1) * size + np.arange(1, size)].sum(1)
-        null += steps @ inside.T
+        null += neighbours @ inside.T
         edges += size - 1
     return (observed / np.float32(edges), null / np.float32(edges)) if edges else None
 
@@ -179,25 +188,24 @@ def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> Sco
     From each, the attention that tokens of other words pay to that neighbour is subtracted. A head that
     likes some pieces from everywhere thus scores nothing.
     """
-    observed, null = np.zeros(len(maps), np.float32), np.zeros((DRAWS, len(maps)), np.float32)
+    observed = np.zeros(len(maps), np.float32)
+    null = np.zeros((DRAWS, len(maps)), np.float32)
     strata = 0
-    for text in words.texts:
+    for text, offset in product(words.texts, (-1, 1)):
         tokens = np.flatnonzero(np.isin(words.word_of, text))
-        for offset in (-1, 1):
-            source = tokens[:-1] if offset == 1 else tokens[1:]
-            target = source + offset
-            within = words.word_of[source] == words.word_of[target]
-            if not 0 < within.sum() < len(within):
-                continue
-            others = words.word_of[tokens][None, :] != words.word_of[target][:, None]  # (edges, tokens)
-            weights = others / others.sum(1, keepdims=True)
-            usual = np.einsum("hte,et->he", maps[:, tokens][:, :, target], weights)
-            edges = maps[:, source, target] - usual  # (heads, edges)
-            inside, outside = 1 / within.sum(), -1 / (~within).sum()
-            labels = np.where(within, inside, outside).astype(np.float32)
-            observed += (edges @ labels).astype(np.float32)
-            null += (rng.permuted(np.tile(labels, (DRAWS, 1)), axis=1) @ edges.T).astype(np.float32)
-            strata += 1
+        source = tokens[:-1] if offset == 1 else tokens[1:]
+        target = source + offset
+        within = words.word_of[source] == words.word_of[target]
+        if not 0 < within.sum() < len(within):
+            continue
+        others = words.word_of[tokens][None, :] != words.word_of[target][:, None]  # (edges, tokens)
+        weights = others / others.sum(1, keepdims=True)
+        usual = np.einsum("hte,et->he", maps[:, tokens][:, :, target], weights)
+        edges = maps[:, source, target] - usual  # (heads, edges)
+        labels = np.where(within, 1 / within.sum(), -1 / (~within).sum()).astype(np.float32)
+        observed += (edges @ labels).astype(np.float32)
+        null += (rng.permuted(np.tile(labels, (DRAWS, 1)), axis=1) @ edges.T).astype(np.float32)
+        strata += 1
     return (observed / np.float32(strata), null / np.float32(strata)) if strata else None
 
 
@@ -211,8 +219,8 @@ def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> Scored:
 
 def _term_mass(between: Floats32, words: Words) -> Floats32:
     """Return the mean attention between a query term and the equal title term, both ways: (heads,)."""
-    a, b = np.array(words.matches).T
-    return np.asarray((between[:, a, b] + between[:, b, a]).mean(1) / 2)
+    query, title = np.array(words.matches).T
+    return np.asarray((between[:, query, title] + between[:, title, query]).mean(1) / 2)
 
 
 Pool = Mapping[tuple[int, bool], Sequence[tuple[int, ...]]]
@@ -221,9 +229,9 @@ Pool = Mapping[tuple[int, bool], Sequence[tuple[int, ...]]]
 
 def _words_by_form(words: Sequence[Words]) -> Pool:
     pool = defaultdict[tuple[int, bool], dict[tuple[int, ...], None]](dict)
-    for split in words:
-        for i in split.texts[1]:
-            pool[split.form(i)][split.pieces[i]] = None
+    for of_pair in words:
+        for word in of_pair.texts[1]:
+            pool[of_pair.form(word)][of_pair.pieces[word]] = None
     return {form: list(pieces) for form, pieces in pool.items()}
 
 
@@ -231,9 +239,9 @@ def _replaced(pair: EncodedPair, words: Words, pool: Pool, rng: np.random.Genera
     """Return the pair with each title term that the query has replaced by another word of as many pieces;
     None if there is no such term or no such word."""
     ids = pair.ids.copy()
-    for b in sorted({b for _, b in words.matches}):
-        candidates = [w for w in pool[words.form(b)] if w not in words.pieces]
+    for term in sorted({title_word for _, title_word in words.matches}):
+        candidates = [pieces for pieces in pool[words.form(term)] if pieces not in words.pieces]
         if not candidates:
             return None
-        ids[words.word_of == b] = candidates[int(rng.integers(len(candidates)))]
+        ids[words.word_of == term] = candidates[int(rng.integers(len(candidates)))]
     return replace(pair, ids=ids) if words.matches else None

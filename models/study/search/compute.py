@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from models.checkpoint.config import check_holds_floats
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.hub import locate
-from models.compress.prune import whole as whole_mask
+from models.compress.prune import intact_mask
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
@@ -15,7 +15,7 @@ from models.study.search import plans
 from models.study.search.networks import Networks, Pace, measure_times
 from models.study.search.plans import Gradients, Planner, gradients
 from models.study.search.recovery import Student, recover
-from models.study.statistics import Resamples, Verdict, compare, fixed_sequence
+from models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
 from models.study.study import Study
 
 GRADIENT_PAIRS = 2_048
@@ -33,22 +33,22 @@ class Candidate:
     predicted: float | None = None  # the one that the times predict
     quality: Evaluation = field(init=False)  # on the search data
     held_out: Evaluation | None = None  # on the held-out queries, if there are any
-    verdict: Verdict | None = None
+    test: NonInferiority | None = None
     pace: Pace | None = None  # if it was measured
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The networks that the search made."""
 
-    intact: Candidate  # without a verdict
+    intact: Candidate  # not tested
     candidates: list[Candidate]  # the others, from large to small
     chosen: Candidate | None  # the smallest that passed, or that of the wanted speed
     random: Sequence[Evaluation]  # held out: networks that keep as much of each layer, drawn at random
     recovered: Student | None  # the chosen one after its training
 
 
-def measure(study: Study) -> Found:
+def measure(study: Study) -> SearchResult:
     """Find the networks on `data` and test them on `holdout`, whose queries are others (`check_apart`).
 
     Raises ModelError if no network is as fast as wanted.
@@ -58,42 +58,51 @@ def measure(study: Study) -> Found:
         check_holds_floats(locate(study.model), clf.config)
     networks = Networks(study)
     planned = _by_time(study, networks) if study.by_time else _by_heads(study)
-    intact = Candidate(whole_mask(clf.config))
-    chosen: Candidate | None = None
+    intact = Candidate(intact_mask(clf.config))
     tried = [intact, *planned]
     masks = [one.mask for one in tried]
     for one, quality in zip(tried, networks.evaluate(study.data, masks, "search data"), strict=True):
         one.quality = quality
     if study.holdout is not None:
-        held_out = networks.evaluate(study.holdout, masks, "held-out queries")
-        resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
-        losses = [compare(resamples, other, study.margin) for other in held_out[1:]]
-        verdicts = [None, *fixed_sequence(losses, study.margin)]
-        for one, quality, verdict in zip(tried, held_out, verdicts, strict=True):
-            one.held_out, one.verdict = quality, verdict
-            if verdict is not None and verdict.passed:
-                chosen = one
-    if study.speedup is not None:
-        (chosen,) = (one for one in planned if one.speedup == study.speedup)
+        _judge(study, tried, networks.evaluate(study.holdout, masks, "held-out queries"))
+    chosen = _choose(planned, study.speedup)
     timed = tried if study.by_time else [intact, chosen] if chosen is not None else []
     for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
         one.pace = pace
     if chosen is None:
-        return Found(intact, planned, None, [], None)
+        return SearchResult(intact, planned, None, [], None)
     random = list[Evaluation]()
     if study.holdout is not None:
-        seeds = range(study.seed, study.seed + study.effort.orders)
+        seeds = range(study.seed, study.seed + study.effort.random_networks)
         others = [plans.shuffled(chosen.mask, clf.config, seed) for seed in seeds]
         random = networks.evaluate(study.holdout, others, "random networks of the same layers")
     recovered = recover(networks, chosen.mask, study.recover_minutes) if study.recover_minutes else None
-    return Found(intact, planned, chosen, random, recovered)
+    return SearchResult(intact, planned, chosen, random, recovered)
+
+
+def _judge(study: Study, tried: list[Candidate], held_out: list[Evaluation]) -> None:
+    """Test all but the first, the intact model, on held-out queries in their order."""
+    resamples = Resamples(held_out[0], study.effort.resamples, study.seed)
+    by_network = [loss_by_metric(resamples, evaluation, study.margin) for evaluation in held_out[1:]]
+    tests = [None, *fixed_sequence(by_network, study.margin)]
+    for one, evaluation, test in zip(tried, held_out, tests, strict=True):
+        one.held_out = evaluation
+        one.test = test
+
+
+def _choose(planned: list[Candidate], speedup: float | None) -> Candidate | None:
+    """Return the network of the wanted speed; if none is wanted, the smallest that passed."""
+    if speedup is not None:
+        return next(one for one in planned if one.speedup == speedup)
+    passed = [one for one in planned if one.test is not None and one.test.passed]
+    return passed[-1] if passed else None
 
 
 def _by_heads(study: Study) -> list[Candidate]:
     """Order the heads by full Fisher information, and keep fewer and fewer."""
     order = plans.fisher_order(_gradients(study).heads, study.heads)
     sizes = {round(share * len(order)) for share in study.effort.shares} - {0, len(order)}
-    whole = whole_mask(study.classifier.config)
+    whole = intact_mask(study.classifier.config)
     return [
         Candidate(whole * HeadMask(study.without(order[: len(order) - size])))
         for size in sorted(sizes, reverse=True)
@@ -102,21 +111,22 @@ def _by_heads(study: Study) -> list[Candidate]:
 
 def _by_time(study: Study, networks: Networks) -> list[Candidate]:
     """Fit the network of least loss into less and less time."""
-    what, wanted = study.what, study.speedup
-    planner = Planner.of(study.classifier.config, measure_times(networks), what, _gradients(study))
-    whole = planner.whole_seconds
-    speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
-    layer_order = _layer_order(networks, planner, speedups[-1]) if "layers" in what else []
-    best = {speedup: _best(networks, planner, layer_order, speedup) for speedup in speedups}
-    needed = wanted or speedups[0]
-    if best[needed] is None:
-        most = whole / planner.least_seconds(layer_order)
+    config = study.classifier.config
+    planner = Planner.of(config, measure_times(networks), study.what, _gradients(study))
+    intact_seconds = planner.seconds(intact_mask(config))
+    speedups = sorted({*SPEEDUPS, study.speedup or SPEEDUPS[0]})
+    layer_order = _layer_order(networks, planner, speedups[-1]) if "layers" in study.what else []
+    best = {speedup: _best(networks, planner, layer_order, intact_seconds / speedup) for speedup in speedups}
+    wanted = study.speedup or speedups[0]
+    if best[wanted] is None:
+        maximum = intact_seconds / planner.minimum_seconds(layer_order)
         raise ModelError(
-            f"no network is {needed:g} times as fast without some {' and '.join(what)}: {most:.2f} times at "
-            "most, by times measured now. Ask for less, let more go (--what), or measure on an idle machine"
+            f"no network is {wanted:g} times as fast without some {' and '.join(study.what)}: {maximum:.2f} "
+            "times at most, by times measured now. Ask for less, let more go (--what), or measure on an idle "
+            "machine"
         )
     return [
-        Candidate(mask, speedup, whole / planner.seconds(mask))
+        Candidate(mask, speedup, intact_seconds / planner.seconds(mask))
         for speedup, mask in best.items()
         if mask is not None
     ]
@@ -124,7 +134,7 @@ def _by_time(study: Study, networks: Networks) -> list[Candidate]:
 
 def _gradients(study: Study) -> Gradients:
     rows = study.data.spread(GRADIENT_PAIRS, study.seed)
-    encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
+    encoded = study.encode(rows)
     study.progress.start("gradients", len(encoded))
     return gradients(study.classifier, encoded, study.data.grade[rows], done=study.progress.advance)
 
@@ -132,25 +142,27 @@ def _gradients(study: Study) -> Gradients:
 def _layer_order(networks: Networks, planner: Planner, fastest: float) -> list[int]:
     """Drop layers one at a time, always the one without which the grades change least; stop where whole
     layers alone make the fastest network that is wanted."""
-    config, order = planner.config, list[int]()
-    whole = whole_mask(config)
-    left = list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
-    while left and len(order) < config.num_layers - 1:
-        gone = tuple(order)
-        if planner.seconds(replace(whole, skipped=gone)) <= planner.whole_seconds / fastest:
+    config = planner.config
+    whole = intact_mask(config)
+    limit = planner.seconds(whole) / fastest
+    order: list[int] = []
+    remaining = list(range(FAMILIES[config.family].keeps_first_layer, config.num_layers))
+    while remaining and len(order) < config.num_layers - 1:
+        if planner.seconds(replace(whole, skipped=tuple(order))) <= limit:
             break
-        divergences = {one: networks.divergence(replace(whole, skipped=(*gone, one))) for one in left}
+        divergence = {
+            layer: max(networks.divergence(replace(whole, skipped=(*order, layer))), SAME)
+            for layer in remaining
+        }
         # Of layers that change nothing at all, the last goes first.
-        layer = min(left, key=lambda one: (max(divergences[one], SAME), -one))
-        order.append(layer)
-        left.remove(layer)
+        order.append(min(remaining, key=lambda layer: (divergence[layer], -layer)))
+        remaining.remove(order[-1])
     return order
 
 
-def _best(networks: Networks, planner: Planner, order: Sequence[int], speedup: float) -> HeadMask | None:
+def _best(networks: Networks, planner: Planner, order: Sequence[int], seconds: float) -> HeadMask | None:
     """Return the mask that changes the grades least, over the numbers of layers dropped; of several
-    that change nothing, the fastest. None if nothing is as fast as wanted."""
-    seconds = planner.whole_seconds / speedup
+    that change nothing, the fastest. None if none takes at most `seconds`."""
     fitting = (planner.fitting(seconds, order[:count]) for count in range(len(order) + 1))
     candidates = [mask for mask in fitting if mask is not None]
     if len(candidates) < 2:

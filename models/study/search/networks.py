@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_softmax
 from torch import Tensor
 
@@ -14,13 +13,14 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
-from models.compress.prune import cut
-from models.compress.prune import whole as whole_mask
+from models.compress.prune import cut, intact_mask
 from models.device import in_turns, one_thread
 from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
+from models.quality.speed import speedup
+from models.study.arrays import Bools, Floats, Floats32
 from models.study.pairs import Judged
 from models.study.runner import Runner
 from models.study.study import Study
@@ -33,7 +33,7 @@ TOKENS = 2048
 """About so many tokens are in the batch whose time is measured."""
 
 STEPS = 12
-"""The most numbers of heads, and of units, above 0 that are measured; those between are interpolated."""
+"""At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Pace:
     """The measured speed of a network on one thread."""
 
     pairs_per_second: float  # the median of the rounds
-    speedup: Interval  # the median ratio to the intact model, with the lowest and the highest one
+    speedup: Interval  # the median ratio to the intact model, with its 95 % interval
 
 
 class Networks:
@@ -69,48 +69,55 @@ class Networks:
     def evaluate(self, data: Judged, masks: Sequence[HeadMask], what: str) -> list[Evaluation]:
         """Return the quality under each mask on some pairs. Heads alone are masked, in one pass."""
         runner = self.study.runner
-        if not any(one.structure for one in masks):
-            return runner.evaluate(data, [one.matrix for one in masks], what)
-        logits = (self._logits(self.smaller(one), data, one.id, what) for one in masks)
-        return [runner.evaluation(data, of_mask) for of_mask in logits]
+        if not any(mask.structure for mask in masks):
+            return runner.evaluate(data, [mask.matrix for mask in masks], what)
+        return [
+            runner.evaluation(data, self._logits(self.smaller(mask), data, mask.id, what)) for mask in masks
+        ]
 
     def divergence(self, mask: HeadMask) -> float:
         """Return the mean Kullback–Leibler divergence of the grades under a mask from the intact model's."""
-        before, after = self._intact, self._log_probabilities(self.smaller(mask), mask.id)
-        return float((np.exp(before) * (before - after)).sum(1).mean())
+        after = self._log_probabilities(self.smaller(mask), mask.id)
+        return float((np.exp(self._intact) * (self._intact - after)).sum(1).mean())
 
     def paces(self, masks: Sequence[HeadMask]) -> list[Pace]:
         """Return the speed of networks that take turns; the first one is the intact model."""
         pairs = (self.study.holdout or self.study.data).pairs[:SAMPLE]
         seconds = self.in_turns([partial(self.smaller(one).score, pairs) for one in masks], "speed")
-        paces = []
-        for own in seconds.T:
-            ratio = seconds[:, 0] / own
-            speedup = Interval(float(np.median(ratio)), float(ratio.min()), float(ratio.max()))
-            paces.append(Pace(len(pairs) / float(np.median(own)), speedup))
-        return paces
+        return [
+            Pace(len(pairs) / float(np.median(of_mask)), speedup(before=seconds[:, 0], after=of_mask))
+            for of_mask in seconds.T
+        ]
 
-    def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> NDArray[np.float64]:
+    def in_turns(self, calls: Sequence[Callable[[], object]], what: str) -> Floats:
         """Return the seconds of calls that take turns on one thread, (rounds, calls), after a round that only
         sets things up. what: the name of this work on the progress bar."""
-        rounds, progress = self.study.effort.rounds, self.study.progress
-        progress.start(what, (1 + rounds) * len(calls))
+        rounds = self.study.effort.rounds
+        self.study.progress.start(what, (1 + rounds) * len(calls))
         with one_thread():
-            return in_turns(calls, rounds, progress.advance)
+            return in_turns(calls, rounds, self.study.progress.advance)
+
+    def shortest_seconds(self, masks: Sequence[HeadMask]) -> Floats:
+        """Return the shortest time of each network for a batch of about TOKENS tokens, (masks,)."""
+        encoded = self.study.classifier.tokenizer.encode(self.study.data.pairs[: TOKENS // 4])
+        tokens = np.cumsum([len(pair) for pair in encoded])
+        batch = encoded[: max(1, int(np.searchsorted(tokens, TOKENS)))]
+        calls = [partial(self.smaller(mask).forward, batch) for mask in masks]
+        return np.asarray(self.in_turns(calls, "time of a layer's parts").min(0))
 
     @cached_property
-    def _intact(self) -> NDArray[np.float64]:
+    def _intact(self) -> Floats:
         return self._log_probabilities(self.study.classifier, "intact")
 
-    def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
+    def _log_probabilities(self, classifier: Classifier, name: str) -> Floats:
         logits = self._logits(classifier, self._sample, name, "candidates").astype(np.float64)
         return np.asarray(log_softmax(logits / classifier.config.temperature, axis=1))
 
-    def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> NDArray[np.float32]:
+    def _logits(self, classifier: Classifier, data: Judged, name: str, what: str) -> Floats32:
         """Return a classifier's logits, (n, grades). name: distinguishes it in the cache."""
-        own = self.study.runner
-        runner = Runner(classifier, own.cache, f"{own.identity} {name}", own.progress)
-        logits: NDArray[np.float32] = runner.logits(data, [classifier.all_heads.matrix], what)[0]
+        parent = self.study.runner
+        runner = Runner(classifier, parent.cache, f"{parent.identity} {name}", parent.progress)
+        logits: Floats32 = runner.logits(data, [classifier.all_heads.matrix], what)[0]
         return logits
 
 
@@ -120,10 +127,10 @@ class Times:
 
     heads: tuple[int, ...]  # the numbers that were measured, ascending
     units: tuple[int, ...]
-    attention: NDArray[np.float64]  # (heads,), a layer's half with attention, by heads kept
-    feed_forward: NDArray[np.float64]  # (units,), its other half
+    attention: Floats  # (heads,), a layer's half with attention, by heads kept
+    feed_forward: Floats  # (units,), its other half
     last: tuple[float, float]  # the shares of both that the last layer takes: first tokens may be enough
-    other: float  # embeddings and classifier
+    outside_layers: float  # embeddings and classifier
 
     def attention_half(self, heads: int, *, last: bool = False) -> float:
         """Return the seconds of the half with attention."""
@@ -136,7 +143,7 @@ class Times:
     def network(self, layers: Sequence[tuple[int, int]]) -> float:
         """Return the seconds of a batch. layers: (heads, units) of each layer that stays, lowest first."""
         is_last = [False] * (len(layers) - 1) + [True]
-        return self.other + sum(
+        return self.outside_layers + sum(
             self.attention_half(heads, last=last) + self.feed_forward_half(units, last=last)
             for (heads, units), last in zip(layers, is_last, strict=True)
         )
@@ -148,40 +155,50 @@ def measure_times(networks: Networks) -> Times:
     The time that a part of a layer takes is the difference between two networks, divided by the number of
     layers. Of each network the shortest time counts, because other work only adds to it.
     """
-    study = networks.study
-    config = study.classifier.config
-    depth, whole = config.num_layers, whole_mask(config)
-    heads, units = steps(max(map(len, config.kept_heads)), 1), steps(max(config.widths), 16)
-    gone = tuple(range(1, depth - 1))[: max(1, depth // 2)]
-    tried = [whole, *(_kept(config, heads=n) for n in heads), *(_kept(config, units=n) for n in units)]
-    tried += [_kept(config, heads=0, only=depth - 1), _kept(config, units=units[0], only=depth - 1)]
-    tried.append(replace(whole, skipped=gone))
+    config = networks.study.classifier.config
+    depth = config.num_layers
+    heads = steps(max(map(len, config.kept_heads)), 1)
+    units = steps(max(config.widths), 16)
+    intact = intact_mask(config)
+    skipped = tuple(range(1, depth - 1))[: max(1, depth // 2)]
+    seconds = networks.shortest_seconds(
+        [
+            intact,
+            *(_kept(config, heads=count) for count in heads),
+            *(_kept(config, units=count) for count in units),
+            _kept(config, heads=0, only=depth - 1),
+            _kept(config, units=units[0], only=depth - 1),
+            replace(intact, skipped=skipped),
+        ]
+    )
+    return _times(config, heads, units, len(skipped), seconds)
 
-    encoded = study.classifier.tokenizer.encode(study.data.pairs[: TOKENS // 4])
-    ends = np.cumsum([len(pair) for pair in encoded])
-    batch = encoded[: max(1, int(np.searchsorted(ends, TOKENS)))]
-    calls = [partial(networks.smaller(mask).forward, batch) for mask in tried]
-    seconds = networks.in_turns(calls, "time of a layer's parts").min(0)
 
+def _times(
+    config: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...], skipped: int, seconds: Floats
+) -> Times:
+    """Return what each part takes. seconds: of the networks of `measure_times`, (1 + heads + units + 3,)."""
+    depth = config.num_layers
     saved = np.maximum(seconds[0] - seconds[1:], 0)
-    by_heads, by_units, others = np.split(saved, [len(heads), len(heads) + len(units)])
-    # The last layer's own halves, in shares of a mean layer's; then each half of every other layer.
-    all_layers = np.maximum([by_heads[0], by_units[0]], 1e-12 * depth) / depth
-    last = np.minimum(others[:2] / all_layers, 1.5)
-    attention = (by_heads[0] - by_heads) / (depth - 1 + last[0])
-    variable = (by_units[0] - by_units) / (depth - 1 + last[1])
-    layer = others[2] / len(gone) if gone else seconds[0] / depth
-    fixed = max(layer - attention[-1] - variable[-1], 0.0) + 1e-9
-    made = Times(
+    saved_by_heads = saved[: len(heads)]
+    saved_by_units = saved[len(heads) : -3]
+    # What the last layer's halves take, as shares of a mean layer's.
+    mean_layer = np.maximum([saved_by_heads[0], saved_by_units[0]], 1e-12 * depth) / depth
+    last = np.minimum(saved[-3:-1] / mean_layer, 1.5)
+    attention = (saved_by_heads[0] - saved_by_heads) / (depth - 1 + last[0])
+    feed_forward = (saved_by_units[0] - saved_by_units) / (depth - 1 + last[1])
+    layer = saved[-1] / skipped if skipped else seconds[0] / depth
+    fixed = max(layer - attention[-1] - feed_forward[-1], 0.0) + 1e-9  # of a layer with all units off
+    times = Times(
         heads,
         units,
-        np.maximum.accumulate(np.maximum(attention, 1e-9)),
-        np.maximum.accumulate(np.maximum(variable, 0)) + fixed,
-        (float(last[0]), float(last[1])),
-        0.0,
+        attention=np.maximum.accumulate(np.maximum(attention, 1e-9)),
+        feed_forward=np.maximum.accumulate(np.maximum(feed_forward, 0)) + fixed,
+        last=(float(last[0]), float(last[1])),
+        outside_layers=0.0,
     )
     layers = [(len(held), width) for held, width in zip(config.kept_heads, config.widths, strict=True)]
-    return replace(made, other=max(float(seconds[0]) - made.network(layers), 0.0))
+    return replace(times, outside_layers=max(float(seconds[0]) - times.network(layers), 0.0))
 
 
 def steps(whole: int, multiple: int) -> tuple[int, ...]:
@@ -194,17 +211,22 @@ def steps(whole: int, multiple: int) -> tuple[int, ...]:
 def _kept(
     config: ModelConfig, heads: int | None = None, units: int | None = None, only: int | None = None
 ) -> HeadMask:
-    """Return the mask that keeps so many heads and units of each layer, or of one; one head always stays."""
+    """Return the mask that keeps the first heads and units of each layer, or of the layer `only`.
+
+    heads, units: how many; None keeps all. With 0 heads, layer 0 keeps one, because some head must stay.
+    """
     matrix, units_off = nothing_off(config)
-    for layer, held in enumerate(config.kept_heads):
-        if only in (None, layer):
-            if heads is not None:
-                matrix[layer, list(held[heads or (layer == 0 and only is None) :])] = 0
-            if units is not None:
-                units_off[layer, units : config.widths[layer]] = True
+    for layer in range(config.num_layers) if only is None else [only]:
+        if heads is not None:
+            minimum = 1 if layer == 0 and only is None else 0
+            matrix[layer, list(config.kept_heads[layer][max(heads, minimum) :])] = 0
+        if units is not None:
+            units_off[layer, units : config.widths[layer]] = True
     return HeadMask(matrix, units_off=units_off)
 
 
-def nothing_off(config: ModelConfig) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def nothing_off(config: ModelConfig) -> tuple[Floats32, Bools]:
     """Return the heads' weights and the units that are off, of a mask that keeps everything."""
-    return whole_mask(config).matrix.copy(), np.zeros((config.num_layers, config.intermediate_size), np.bool_)
+    return intact_mask(config).matrix.copy(), np.zeros(
+        (config.num_layers, config.intermediate_size), np.bool_
+    )

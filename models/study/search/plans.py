@@ -11,14 +11,14 @@ autograd cannot follow; gradients are of the same network on plain float32 torch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
@@ -26,22 +26,22 @@ from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.compress.prune import whole
 from models.masks.head_mask import HeadMask
 from models.network import Network
 from models.selection import Chosen
+from models.study.arrays import Floats, Floats32, Ints
 from models.study.search.networks import Times, nothing_off
 from models.study.study import Heads
 
-LEAST_COST, TOLERANCE = 1e-6, 1e-9
-"""What all of the time counts beside the largest loss; the share of the time that is left for rounding."""
+TIME_WEIGHT = 1e-6
+"""What all of the time counts beside the largest loss: of equal losses the faster network is chosen."""
+
+TOLERANCE = 1e-9
+"""The share of the time that is left for rounding."""
 
 BATCH_TOKENS = 2048
 """Autograd keeps every layer's activations of a batch: about 0.4 MB a token in a network of BERT-base's
 shape."""
-
-Floats = NDArray[np.float64]
-Floats32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,8 @@ def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Ten
     heads: (rows, layers, heads); units: (rows, layers, widest layer's units), rows being those of the pack.
     Returns (rows of the pack, labels), least relevant first.
     """
-    config, selection = network.config, []
+    config = network.config
+    selection = []
     for number, layer in enumerate(network.layers):
         leaving = replace(batch, read=network.reads) if layer is network.layers[-1] else batch
         of_heads = heads[:, number, list(config.kept_heads[number])]
@@ -72,7 +73,7 @@ def gated_logits(network: Network, batch: PackedBatch, heads: Tensor, units: Ten
 def gradients(
     classifier: Classifier,
     pairs: Sequence[EncodedPair],
-    grades: NDArray[np.int64],
+    grades: Ints,
     *,
     done: Callable[[int], None] = lambda _: None,
 ) -> Gradients:
@@ -80,10 +81,11 @@ def gradients(
 
     grades: (n,) from 0. done: called with the number of pairs of each finished batch.
     """
-    config, network = classifier.config, classifier.network.in_plain_torch()
-    layers, device = config.num_layers, network.device
-    shapes = (layers, config.num_heads), (layers, max(config.widths))
-    found = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
+    config = classifier.config
+    network = classifier.network.in_plain_torch()
+    device = network.device
+    shapes = [(config.num_layers, config.num_heads), (config.num_layers, max(config.widths))]
+    slopes = [np.zeros((len(pairs), *shape), np.float32) for shape in shapes]
     truth = torch.from_numpy(grades).to(device)
     for rows in batches_by_length([len(pair) for pair in pairs], BATCH_TOKENS):
         batch = pack([pairs[i] for i in rows], device=device, fill=False)
@@ -91,17 +93,17 @@ def gradients(
         gates = [torch.ones(batch.rows, *shape, device=device, requires_grad=True) for shape in shapes]
         logits = gated_logits(network, batch, *gates) / config.temperature
         loss = F.cross_entropy(logits, truth[torch.from_numpy(order)], reduction="sum")
-        parts = torch.autograd.grad(loss, gates, materialize_grads=True)
-        for into, part in zip(found, parts, strict=True):
+        of_batch = torch.autograd.grad(loss, gates, materialize_grads=True)
+        for into, part in zip(slopes, of_batch, strict=True):
             into[order] = part.numpy(force=True)
         done(batch.rows)
-    return Gradients(*found)
+    return Gradients(heads=slopes[0], units=slopes[1])
 
 
 class Elimination(NamedTuple):
     """The parts of one half of one layer in the order in which they go."""
 
-    order: NDArray[np.int64]  # (k,), the first to go first
+    order: Ints  # (k,), the first to go first
     costs: Floats  # (k + 1,), the loss after 0, 1, … k went; it never falls
 
 
@@ -113,7 +115,7 @@ class Option(NamedTuple):
     cost: float
 
 
-def eliminate(gradients: NDArray[np.float32], *, shrink: bool = True) -> Elimination:
+def eliminate(gradients: Floats32, *, shrink: bool = True) -> Elimination:
     """Order parts by greedy elimination. gradients: (n, k) of the loss with respect to their gates.
 
     With few pairs, F has fewer independent rows than parts and would call sets free of cost whose gradients
@@ -127,18 +129,18 @@ def eliminate(gradients: NDArray[np.float32], *, shrink: bool = True) -> Elimina
         information *= pairs / (pairs + parts)
     np.fill_diagonal(information, diagonal)
     adds = diagonal / 2
-    order, costs, cost = np.empty(parts, np.int64), np.zeros(parts + 1), 0.0
+    order = np.empty(parts, np.int64)
+    costs = np.zeros(parts + 1)
     for step in range(parts):
         part = int(adds.argmin())
         order[step] = part
-        cost += adds[part]
-        costs[step + 1] = cost
+        costs[step + 1] = costs[step] + adds[part]
         adds += information[part]
         adds[part] = np.inf
     return Elimination(order, np.maximum.accumulate(np.maximum(costs, 0)))
 
 
-def fisher_order(gradients: NDArray[np.float32], held: Heads) -> Heads:
+def fisher_order(gradients: Floats32, held: Heads) -> Heads:
     """Return the order in which the heads of all layers go: always the one that adds least to the cost.
 
     gradients: (n, layers, heads). held: the heads of the checkpoint.
@@ -158,14 +160,14 @@ def cheapest(groups: Sequence[Sequence[Option]], seconds: float) -> list[Option]
     shares = np.array([option.seconds for option in options]) / seconds
     costs = np.array([option.cost for option in options])
     one_of_each = np.repeat(np.eye(len(groups)), [len(group) for group in groups], axis=1)
-    found = milp(
-        costs / max(costs.max(), LEAST_COST) + LEAST_COST * shares,
+    solution = milp(
+        costs / max(costs.max(), TIME_WEIGHT) + TIME_WEIGHT * shares,
         integrality=np.ones(len(options)),
         bounds=(0, 1),
         constraints=[LinearConstraint(one_of_each, 1, 1), LinearConstraint(shares, ub=1 - TOLERANCE)],
         options={"mip_rel_gap": 0.0},
     )
-    return None if found.x is None else [options[i] for i in np.flatnonzero(found.x > 0.5)]
+    return None if solution.x is None else [options[i] for i in np.flatnonzero(solution.x > 0.5)]
 
 
 @dataclass(frozen=True)
@@ -187,35 +189,31 @@ class Planner:
         units = [eliminate(gradients.units[:, layer, :width]) for layer, width in enumerate(config.widths)]
         return cls(config, times, what, heads, units)
 
-    @property
-    def whole_seconds(self) -> float:
-        """Return the time of the intact network."""
-        return self.seconds(whole(self.config))
-
     def seconds(self, mask: HeadMask) -> float:
         """Return the predicted time of the network that a mask leaves."""
-        heads, units = self.config.heads_kept(mask), self.config.units_kept(mask)
+        heads = self.config.heads_kept(mask)
+        units = self.config.units_kept(mask)
         return self.times.network([(len(heads[layer]), len(units[layer])) for layer in mask.layers_kept])
 
     def fitting(self, seconds: float, skipped: Collection[int] = ()) -> HeadMask | None:
         """Return the mask of least loss without these layers that takes at most `seconds`; None if
         there is none."""
         layers, options = self._options(skipped)
-        chosen = cheapest(options, seconds - self.times.other)
+        chosen = cheapest(options, seconds - self.times.outside_layers)
         if chosen is None:
             return None
         matrix, units_off = nothing_off(self.config)
         for layer, heads, units in zip(layers, chosen[::2], chosen[1::2], strict=True):
-            held, order = self.config.kept_heads[layer], self.units[layer].order
-            gone = self.heads[layer].order[: len(held) - heads.kept]
-            matrix[layer, [held[i] for i in gone]] = 0
-            units_off[layer, order[: len(order) - units.kept]] = True
+            held = np.array(self.config.kept_heads[layer], np.int64)
+            matrix[layer, held[self.heads[layer].order[: len(held) - heads.kept]]] = 0
+            width = self.config.widths[layer]
+            units_off[layer, self.units[layer].order[: width - units.kept]] = True
         return HeadMask(matrix, tuple(skipped), units_off)
 
-    def least_seconds(self, skipped: Collection[int] = ()) -> float:
+    def minimum_seconds(self, skipped: Collection[int] = ()) -> float:
         """Return the time of the fastest structure without these layers."""
         fastest = (min(one.seconds for one in group) for group in self._options(skipped)[1])
-        return self.times.other + sum(fastest)
+        return self.times.outside_layers + sum(fastest)
 
     def _options(self, skipped: Collection[int]) -> tuple[list[int], list[list[Option]]]:
         """Return the layers that stay, and how many heads and how many units each of them may keep.
@@ -225,27 +223,32 @@ class Planner:
         layers = [layer for layer in range(self.config.num_layers) if layer not in skipped]
         groups = []
         for layer in layers:
+            held = len(self.config.kept_heads[layer])
+            width = self.config.widths[layer]
+            heads: Sequence[int] = [held]
+            if "heads" in self.what:
+                heads = range(min(1, held) if layer == layers[0] else 0, held + 1)
+            units = [width]
+            if "units" in self.what:
+                units = sorted({min(count, width) for count in self.times.units})
             last = layer == layers[-1]
-            held, width = len(self.config.kept_heads[layer]), self.config.widths[layer]
-            least = min(1, held) if layer == layers[0] else 0
-            heads = range(least, held + 1) if "heads" in self.what else [held]
-            units = sorted({min(n, width) for n in self.times.units}) if "units" in self.what else [width]
-            costs = self.heads[layer].costs
-            groups.append(
-                [Option(n, self.times.attention_half(n, last=last), costs[held - n]) for n in heads]
-            )
-            costs = self.units[layer].costs
-            groups.append(
-                [Option(n, self.times.feed_forward_half(n, last=last), costs[width - n]) for n in units]
-            )
+            groups += [
+                _group(heads, partial(self.times.attention_half, last=last), self.heads[layer]),
+                _group(units, partial(self.times.feed_forward_half, last=last), self.units[layer]),
+            ]
         return layers, groups
+
+
+def _group(counts: Iterable[int], seconds: Callable[[int], float], elimination: Elimination) -> list[Option]:
+    return [Option(count, seconds(count), elimination.costs[-1 - count]) for count in counts]
 
 
 def shuffled(mask: HeadMask, config: ModelConfig, seed: int) -> HeadMask:
     """Return a mask that keeps as many heads and units of each layer, drawn at random."""
     rng = np.random.default_rng([seed, 10])
     matrix, units_off = nothing_off(config)
-    heads, units = config.heads_kept(mask), config.units_kept(mask)
+    heads = config.heads_kept(mask)
+    units = config.units_kept(mask)
     for layer in mask.layers_kept:
         held = config.kept_heads[layer]
         matrix[layer, rng.permutation(held)[len(heads[layer]) :]] = 0

@@ -48,20 +48,23 @@ def recover(networks: Networks, mask: HeadMask, minutes: float) -> Student:
     """Train the network that a mask leaves for some minutes, and write its checkpoint into `recovered`, in
     the source's number format."""
     study = networks.study
-    began, limit, told = time.monotonic(), minutes * 60, 0
+    limit = minutes * 60
     study.progress.start("seconds of training", round(limit))
+    started = time.monotonic()
+    seconds_shown = 0
 
-    def spent(_: int) -> float:
-        nonlocal told
-        seconds = time.monotonic() - began
-        study.progress.advance(round(seconds) - told)
-        told = round(seconds)
+    def share_done(_: int) -> float:
+        nonlocal seconds_shown
+        seconds = time.monotonic() - started
+        study.progress.advance(round(seconds) - seconds_shown)
+        seconds_shown = round(seconds)
         return seconds / limit
 
-    student = distilled(study.classifier, mask, _pairs(study), spent)
-    directory, stored = study.out / "recovered", networks.tensors["classifier.weight"].dtype
+    student = distilled(study.classifier, mask, _pairs(study), share_done)
+    directory = study.out / "recovered"
     shutil.rmtree(directory, ignore_errors=True)
-    tensors = {name: tensor.to("cpu", stored) for name, tensor in student.tensors.items()}
+    dtype = networks.tensors["classifier.weight"].dtype
+    tensors = {name: tensor.to("cpu", dtype) for name, tensor in student.tensors.items()}
     write_checkpoint(locate(study.model), directory, tensors, student.config)
     return student
 
@@ -90,18 +93,7 @@ def distilled(
         for group in optimizer.param_groups:
             group["lr"] = RATE * min(share / WARM_UP, (1 - share) / (1 - WARM_UP))
         batch = pack(teacher.tokenizer.encode(next(batches)), device=device, fill=False)
-        with torch.no_grad():
-            wanted_state = _state(teacher.network, batch)
-            wanted = teacher.network.classify(wanted_state)
-        student = model.network()
-        with autocast(device):
-            state = _state(student, batch)
-        logits = student.classify(state)  # as it is served, in float32
-        loss = F.mse_loss(state, wanted_state) + F.kl_div(
-            F.log_softmax(logits / config.temperature, -1),
-            F.softmax(wanted / config.temperature, -1),
-            reduction="batchmean",
-        )
+        loss = _loss(teacher.network, model.network(), batch, config.temperature)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -112,6 +104,21 @@ def distilled(
     return Student({name: tensor.detach() for name, tensor in model.tensors().items()}, config, losses)
 
 
+def _loss(teacher: Network, student: Network, batch: PackedBatch, temperature: float) -> torch.Tensor:
+    """Return the distance of the student's last state and probabilities from the teacher's."""
+    with torch.no_grad():
+        wanted_state = _state(teacher, batch)
+        wanted = teacher.classify(wanted_state)
+    with autocast(teacher.device):
+        state = _state(student, batch)
+    logits = student.classify(state)  # as it is served, in float32
+    return F.mse_loss(state, wanted_state) + F.kl_div(
+        F.log_softmax(logits / temperature, -1),
+        F.softmax(wanted / temperature, -1),
+        reduction="batchmean",
+    )
+
+
 def _state(network: Network, batch: PackedBatch) -> torch.Tensor:
     """Return what a network's classifier reads, (B, D) float32."""
     return network.pooled(batch, network.selector.select(None))[: batch.rows].float()
@@ -119,11 +126,13 @@ def _state(network: Network, batch: PackedBatch) -> torch.Tensor:
 
 def _pairs(study: Study) -> Iterator[list[tuple[str, str]]]:
     """Yield batches without end: the study's queries, half of them with titles of other queries."""
-    data, rng = study.data, np.random.default_rng([study.seed, 13])
+    data = study.data
+    rng = np.random.default_rng([study.seed, 13])
     while True:
-        rows, others = (rng.integers(0, len(data), PAIRS) for _ in range(2))
-        own = rng.random(PAIRS) < 0.5
+        query_rows = rng.integers(0, len(data), PAIRS)
+        other_rows = rng.integers(0, len(data), PAIRS)
+        title_rows = np.where(rng.random(PAIRS) < 0.5, query_rows, other_rows)
         yield [
-            data.pairs[i] if same else (data.pairs[i][0], data.pairs[j][1])
-            for i, j, same in zip(rows.tolist(), others.tolist(), own.tolist(), strict=True)
+            (data.pairs[query_row][0], data.pairs[title_row][1])
+            for query_row, title_row in zip(query_rows.tolist(), title_rows.tolist(), strict=True)
         ]

@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -12,11 +11,11 @@ from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED
 from models.quality.evaluation import Evaluation
 from models.study import plots
-from models.study.result import Figure, Result, Section, Table
-from models.study.search.compute import Candidate, Found, measure
-from models.study.statistics import TESTED_METRICS, permutation_p
+from models.study.result import Figure, Json, Result, Section, Table
+from models.study.search.compute import Candidate, SearchResult, measure
+from models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
 from models.study.study import Study
-from models.study.wording import METHODS, NAMES, listed, p_value, signed
+from models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12
@@ -24,34 +23,35 @@ DEEPEST = 12
 
 
 def run(study: Study) -> Result:
-    """Search, and report what was found."""
-    found = measure(study)
+    """Search, and report what was search."""
+    search = measure(study)
     where = "held-out queries" if study.holdout is not None else "the search data, which chose the parts"
     caption = (
         f"The change of each smaller network (point) on {where}; the end of its line is the lower bound. A "
         f"network passes if both bounds lie above the margin. A loss of more than {DEEPEST} margins is below "
         "the picture."
     )
-    picture = Figure("search", caption, partial(_draw, found, study))
-    sections = [_networks_section(found, study)]
+    picture = Figure("search", caption, partial(_draw, search, study))
+    sections = [_networks_section(search, study)]
     files: dict[str, str | None] = {"mask.json": None}
-    if found.chosen is not None:
-        sections.append(_chosen_section(found, found.chosen, study))
-        files["mask.json"] = _mask_file(study, found.chosen.mask)
-    verdict = _verdict(found, study)
-    if found.recovered is not None:
-        before, after = found.recovered.before_and_after
+    if search.chosen is not None:
+        sections.append(_chosen_section(search, search.chosen, study))
+        files["mask.json"] = _mask_file(study, search.chosen.mask)
+    verdict = _verdict(search, study)
+    if search.recovered is not None:
+        before, after = search.recovered.before_and_after
         verdict += (
             f" After {study.recover_minutes:g} minutes of distillation (loss {before:.4f} to {after:.4f}) it "
             "is in recovered/; `headroom evaluate` compares it with the intact model."
         )
-    return Result("search", _json(found, study), verdict, tuple(sections), picture, (), files)
+    return Result("search", _json(search, study), verdict, tuple(sections), picture, (), files)
 
 
-def _verdict(found: Found, study: Study) -> str:
+def _verdict(search: SearchResult, study: Study) -> str:
     """Say what was chosen, and whether it is shown to be good enough: its own figures are too good, because
     they chose it."""
-    chosen, whole = found.chosen, found.intact.held_out
+    chosen = search.chosen
+    whole = search.intact.held_out
     claim = f"shown to lose less than {study.margin:g} of {TESTED}"
     if whole is None:
         claim += " (that takes --holdout: the data that made the networks cannot judge them)"
@@ -64,17 +64,17 @@ def _verdict(found: Found, study: Study) -> str:
         claim += f" on {whole.queries} held-out queries"
     if chosen is None or chosen.pace is None:
         return f"Nothing is chosen, because no network is {claim}."
-    config, mask = study.classifier.config, chosen.mask
-    heads, units = _counts(mask, study)
+    config = study.classifier.config
+    heads, units = _counts(chosen.mask, study)
     kept = [f"{heads} of {sum(map(len, config.kept_heads))} heads"]
     if units < sum(config.widths):
         kept.append(f"{units:,} of {sum(config.widths):,} units")
-    if mask.skipped:
-        kept.append(f"{len(mask.layers_kept)} of {config.num_layers} layers")
+    if chosen.mask.skipped:
+        kept.append(f"{len(chosen.mask.layers_kept)} of {config.num_layers} layers")
+    speed = speed_claim(chosen.pace.speedup, "the intact network", study.speedup or 1.0)
+    passed = chosen.test is not None and chosen.test.passed
     return (
-        f"The chosen network keeps {listed(kept)}, is {chosen.pace.speedup.value:.2f} × as fast as the "
-        f"intact one, {'and is' if chosen.verdict is not None and chosen.verdict.passed else 'but is not'} "
-        f"{claim}."
+        f"The chosen network keeps {listed(kept)}, {speed}, {'and is' if passed else 'but is not'} {claim}."
     )
 
 
@@ -84,83 +84,104 @@ def _counts(mask: HeadMask, study: Study) -> tuple[int, int]:
     return sum(map(len, config.heads_kept(mask))), sum(map(len, config.units_kept(mask)))
 
 
-def _networks_section(found: Found, study: Study) -> Section:
+SIZES = ("heads", "units", "layers")
+"""The columns that say how large a network is."""
+
+
+def _networks_section(search: SearchResult, study: Study) -> Section:
     """Return the tables of all networks: size, speed and quality on the search data, and the test."""
-    rows, tests = [], []
-    for one in (found.intact, *found.candidates):
-        heads, units = _counts(one.mask, study)
-        size = (str(heads), f"{units:,}", str(len(one.mask.layers_kept)))
-        wanted = "–" if one.speedup is None else f"{one.speedup:g}"
-        speed = ("–", "–")
-        if one.pace is not None:
-            speed = (one.pace.speedup.text(2), f"{one.pace.pairs_per_second:.0f}")
-        rows.append((*size, wanted, *speed, *map(fixed, _named(one.quality).values())))
-        if one.verdict is not None:
-            losses = one.verdict.loss.values()
-            cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
-            needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
-            outcome = "passed" if one.verdict.passed else "failed" if one.verdict.tested else "not tested"
-            cells += [f"{max(needed):,}", outcome] if len(needed) == len(losses) else ["–", "–"]
-            tests.append((*size, *cells))
-    sizes = ("heads", "units", "layers")
-    columns = (*sizes, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    networks = (search.intact, *search.candidates)
+    columns = (*SIZES, "speed wanted", "speed", "pairs per second", *NAMES.values())
+    rows = tuple((*_size(one, study), *_speed_and_quality(one)) for one in networks)
     caption = "Quality on the search data, which chose the parts and so looks better than it is."
-    tables, method = [Table(columns, tuple(rows), caption)], [METHODS["search"]]
-    if tests:
+    tables = [Table(columns, rows, caption)]
+    method = [METHODS["search"]]
+    rows = tuple((*_size(one, study), *_test(one.test)) for one in networks if one.test is not None)
+    if rows:
         bounds = (cell for name in TESTED_METRICS for cell in (f"Δ {NAMES[name]}", "lower bound"))
-        header = (*sizes, *bounds, "queries needed", "test")
-        tables.append(Table(header, tuple(tests), "The test on held-out queries, in this order."))
+        header = (*SIZES, *bounds, "queries needed", "test")
+        tables.append(Table(header, rows, "The test on held-out queries, in this order."))
         method.append(METHODS["test"])
     return Section("Search: the smaller networks", tuple(method), tuple(tables))
 
 
-def _chosen_section(found: Found, chosen: Candidate, study: Study) -> Section:
+def _size(network: Candidate, study: Study) -> tuple[str, ...]:
+    heads, units = _counts(network.mask, study)
+    return str(heads), f"{units:,}", str(len(network.mask.layers_kept))
+
+
+def _speed_and_quality(network: Candidate) -> list[str]:
+    wanted = "–" if network.speedup is None else f"{network.speedup:g}"
+    speed = ["–", "–"]
+    if network.pace is not None:
+        speed = [network.pace.speedup.text(2), f"{network.pace.pairs_per_second:.0f}"]
+    return [wanted, *speed, *map(fixed, _named(network.quality).values())]
+
+
+def _test(test: NonInferiority) -> list[str]:
+    losses = test.loss.values()
+    cells = [cell for loss in losses for cell in (signed(loss.delta), signed(loss.bound, 4))]
+    needed = [loss.queries_needed for loss in losses if loss.queries_needed is not None]
+    if len(needed) < len(losses):
+        return [*cells, "–", "–"]
+    outcome = "failed" if test.tested else "not tested"
+    return [*cells, f"{max(needed):,}", "passed" if test.passed else outcome]
+
+
+def _chosen_section(search: SearchResult, chosen: Candidate, study: Study) -> Section:
     """Return what the chosen network keeps, and how it compares with random ones."""
-    config, mask = study.classifier.config, chosen.mask
-    heads, units = config.heads_kept(mask), config.units_kept(mask)
+    config = study.classifier.config
+    heads = config.heads_kept(chosen.mask)
+    units = config.units_kept(chosen.mask)
     rows = tuple(
         (str(layer), ", ".join(map(str, heads[layer])) or "none", f"{len(units[layer]):,}")
-        for layer in mask.layers_kept
+        for layer in chosen.mask.layers_kept
     )
     tables = [Table(("layer", "heads kept", "units kept"), rows)]
-    if found.intact.held_out is not None and chosen.held_out is not None:
-        before, own = _named(found.intact.held_out), _named(chosen.held_out)
-        others = [_named(one) for one in found.random]
+    if search.intact.held_out is not None and chosen.held_out is not None:
+        intact = _named(search.intact.held_out)
+        of_chosen = _named(chosen.held_out)
+        of_random = [_named(one) for one in search.random]
         compared = []
         for name in TESTED_METRICS:
-            change, random = own[name] - before[name], np.array([one[name] - before[name] for one in others])
-            cells = signed(change), signed(float(np.median(random))), p_value(permutation_p(change, random))
-            compared.append((NAMES[name], *cells))
-        header = ("change of", "the chosen network", f"{len(others)} random ones, median", "p")
+            change = of_chosen[name] - intact[name]
+            random = np.array([one[name] - intact[name] for one in of_random])
+            p = p_value(permutation_p(change, random))
+            compared.append((NAMES[name], signed(change), signed(float(np.median(random))), p))
+        header = ("change of", "the chosen network", f"{len(of_random)} random ones, median", "p")
         tables.append(Table(header, tuple(compared)))
     return Section("Search: what stays", (METHODS["chosen"],), tuple(tables))
 
 
-def _json(found: Found, study: Study) -> dict[str, Any]:
+def _json(search: SearchResult, study: Study) -> Json:
     """Return the keys of report.json that belong to this study."""
-    pace, chosen, recovered = found.intact.pace, found.chosen, found.recovered
+    pace = search.intact.pace
+    chosen = recovered = None
+    if search.chosen is not None:
+        chosen = _network_json(search.chosen, study) | {"file": "mask.json"}
+    if search.recovered is not None:
+        recovered = {
+            "directory": "recovered",
+            "steps": len(search.recovered.losses),
+            "minutes": study.recover_minutes,
+            "loss": search.recovered.before_and_after,
+        }
     return {
         "what": study.what,
         "wanted_speedup": study.speedup,
-        "path": [_network_json(one, study) for one in found.candidates],
-        "chosen": chosen and {**_network_json(chosen, study), "file": "mask.json"},
-        "random": [_named(one) for one in found.random],
-        "recovered": recovered
-        and {
-            "directory": "recovered",
-            "steps": len(recovered.losses),
-            "minutes": study.recover_minutes,
-            "loss": recovered.before_and_after,
-        },
+        "path": [_network_json(one, study) for one in search.candidates],
+        "chosen": chosen,
+        "random": [_named(one) for one in search.random],
+        "recovered": recovered,
         "intact_pairs_per_second": None if pace is None else pace.pairs_per_second,
     }
 
 
-def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
+def _network_json(one: Candidate, study: Study) -> Json:
     """Return a network's size, speed and metrics, and under `holdout` those on held-out queries with the
-    verdict."""
+    test."""
     heads, units = _counts(one.mask, study)
-    content: dict[str, Any] = {
+    content: Json = {
         "heads_on": heads,
         "units_on": units,
         "layers_on": len(one.mask.layers_kept),
@@ -170,8 +191,8 @@ def _network_json(one: Candidate, study: Study) -> dict[str, Any]:
         "speed": one.pace,
         **_named(one.quality),
     }
-    if one.held_out is not None and one.verdict is not None:
-        content["holdout"] = _named(one.held_out) | asdict(one.verdict)
+    if one.held_out is not None and one.test is not None:
+        content["holdout"] = _named(one.held_out) | asdict(one.test)
     return content
 
 
@@ -186,30 +207,28 @@ def _mask_file(study: Study, mask: HeadMask) -> str:
     return json.dumps(form | {"study": "search", "data": study.data.source}, indent=2) + "\n"
 
 
-def _draw(found: Found, study: Study) -> plots.Drawing:
+def _draw(search: SearchResult, study: Study) -> plots.Drawing:
     """Draw the change on held-out queries with its lower bound, or without them on the search data, one panel
     per metric; the intact model is on the left."""
     drawing, panels = plots.figure(12, 4.8, columns=2, sharex=True)
-    x = np.array([one.mask.heads_on for one in found.candidates], np.float64)
-    if study.by_time:
-        x = np.array([one.pace.speedup.value for one in found.candidates if one.pace is not None])
-    passed = np.array([one.verdict is not None and one.verdict.passed for one in found.candidates])
+    x = [_x(one, study) for one in search.candidates]
+    passed = np.array([one.test is not None and one.test.passed for one in search.candidates])
     for axes, metric in zip(panels, TESTED_METRICS, strict=True):
-        before = found.intact.quality.metrics()[metric]
-        ends = []  # the change and its lower bound; the same where nothing was tested
-        for one in found.candidates:
-            change = one.quality.metrics()[metric] - before
-            bound = change
-            if one.verdict is not None:
-                change, bound = one.verdict.loss[metric].delta, one.verdict.loss[metric].bound
-            ends.append((change, bound if np.isfinite(bound) else change))
-        changes, bounds = np.array(ends).T
+        intact = search.intact.quality.metrics()[metric]
+        ends = np.reshape([_change_and_bound(one, metric, intact) for one in search.candidates], (-1, 2))
         axes.axhline(0, color="black", lw=0.8)
         axes.axhline(-study.margin, color=plots.ORANGE, lw=1.2, ls="--", label=f"margin −{study.margin:g}")
-        axes.vlines(x, bounds, changes, color=plots.BLUE, lw=1.2)
+        axes.vlines(x, ends[:, 1], ends[:, 0], color=plots.BLUE, lw=1.2)
         for which, label, face in ((passed, "passed", plots.BLUE), (~passed, "not passed", "white")):
-            axes.plot(x[which], changes[which], "o", color=plots.BLUE, markerfacecolor=face, label=label)
-        lowest = float(np.nanmin([*bounds, -study.margin]))
+            axes.plot(
+                np.compress(which, x),
+                ends[which, 0],
+                "o",
+                color=plots.BLUE,
+                markerfacecolor=face,
+                label=label,
+            )
+        lowest = float(np.nanmin([*ends[:, 1], -study.margin]))
         axes.set_ylim(bottom=1.05 * max(lowest, -DEEPEST * study.margin))
         axes.set(
             xlabel="times as fast as the intact model" if study.by_time else "heads kept",
@@ -220,3 +239,22 @@ def _draw(found: Found, study: Study) -> plots.Drawing:
         panels[0].invert_xaxis()
     panels[0].legend(fontsize=8, loc="best")
     return drawing
+
+
+def _x(network: Candidate, study: Study) -> float:
+    """Return how many times as fast a network is, in a search by time; else how many heads it keeps."""
+    if network.pace is not None and study.by_time:
+        return network.pace.speedup.value
+    return network.mask.heads_on
+
+
+def _change_and_bound(network: Candidate, metric: str, intact: float) -> tuple[float, float]:
+    """Return the change of a metric and its lower bound; the same twice if nothing could be tested.
+
+    intact: the intact model's value on the search data, for networks that were not tested.
+    """
+    if network.test is None:
+        change = network.quality.metrics()[metric] - intact
+        return change, change
+    loss = network.test.loss[metric]
+    return loss.delta, loss.bound if np.isfinite(loss.bound) else loss.delta

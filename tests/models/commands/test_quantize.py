@@ -1,6 +1,7 @@
 """`headroom quantize`, as typed at a prompt."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from models import Classifier
+from models.commands.quantize import loss_claim
+from models.quality.bootstrap import Interval
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
@@ -64,8 +67,20 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert not unusual_modes(out), "another user, such as the service's, cannot read it"
     assert report["speed"]["dtype"] == Classifier.load(tiny_checkpoint, "cpu").network.number_format
     assert 0 < report["speed"]["low"] <= report["speed"]["median"] <= report["speed"]["high"]
-    slower = report["speed"]["median"] < 1
-    assert ("headroom: int8 was measured at" in output.err) == slower
+    assert ("headroom: int8 runs at" in output.err) == (report["speed"]["high"] < 1)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "claim"),
+    [
+        (-0.13, 0.38, "does not show whether it falls by 0.005"),
+        (math.nan, math.nan, "does not show whether it falls by 0.005"),
+        (-0.13, -0.02, "a fall of more than 0.005"),
+        (-0.004, 0.01, "so it does not fall by 0.005"),
+    ],
+)
+def test_a_loss_is_claimed_only_if_its_interval_shows_it(low: float, high: float, claim: str) -> None:
+    assert claim in loss_claim(Interval(-0.02, low, high))
 
 
 def test_a_one_label_model_is_compared_on_the_calibration_pairs(
@@ -79,7 +94,7 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     )
     assert f" of {(source / 'pytorch_model.bin').stat().st_size / 1e6:.1f} MB" in output.out
     assert "of 80 pairs keep their grade" in output.out
-    assert "speed on this machine: " in output.out
+    assert "on this machine, int8 runs at " in output.out
     assert "probabilities differ by" in output.out
     assert "qwk" not in output.out
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,52 @@ def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path,
     assert {"report.json", "report.md", "report.html", "plots", "cache"} <= {p.name for p in out.iterdir()}
     again = run(*arguments, "--json")
     assert json.loads(again.out) == json.loads((out / "report.json").read_text())
+
+
+def test_a_quick_study_of_183_queries_makes_its_claim(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        "study",
+        "single",
+        "--model",
+        str(tiny_checkpoint),
+        "--out",
+        str(tmp_path / "out"),
+        "--quick",
+    )
+    output = run(*arguments, "--data", str(write(tmp_path / "d.jsonl", 183)))
+    assert "too few" not in output.out
+    assert "to cost less than 0.02" in output.out
+    assert "cannot show" not in output.err
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert 100 <= report["data"]["queries"] < 183
+    assert report["limits"] == []
+
+
+def test_a_study_says_beforehand_what_it_cannot_show(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 14, seed=1)
+    out = tmp_path / "out"
+    arguments = ("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--out", str(out))
+    alone = run(*arguments, "--quick").err
+    assert "cannot show that a smaller network is good enough: that takes other queries (--holdout)" in alone
+    few = run(*arguments, "--quick", "--holdout", str(holdout)).err
+    ranked = sum(len({row["grade"] for row in rows}) > 1 for rows in by_query(holdout).values())
+    assert (
+        f"{ranked} of the 14 queries of {holdout} have titles of different grades, and the test needs 100"
+        in few
+    )
+    assert "5 random networks no p-value is below 0.17" in few
+    report = json.loads((out / "report.json").read_text())
+    assert len(report["limits"]) == 2
+    assert all(sentence in (out / "report.html").read_text() for sentence in report["limits"])
+
+
+def by_query(path: Path) -> dict[str, list[dict[str, Any]]]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for line in path.read_text().splitlines():
+        rows.setdefault(json.loads(line)["query"], []).append(json.loads(line))
+    return rows
 
 
 @pytest.mark.parametrize(

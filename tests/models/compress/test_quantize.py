@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from models import HeadMask, ModelError, UnsupportedCheckpoint
 from models.compress.prune import prune
-from models.compress.quantize import inner_scale, quantize
+from models.compress.quantize import activation_scale, quantize
 from models.ops import int8
 from models.ops.int8 import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
@@ -88,7 +88,7 @@ def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.Monke
     exact = gelu(sums) @ weight.T
 
     def error() -> float:
-        scale, zero_point, units, shifts = inner_scale(sums, gelu, weight)
+        scale, zero_point, units, shifts = activation_scale(sums, gelu, weight)
         quantized = torch.round(gelu(sums[:, units] - shifts) / scale + zero_point).clamp(0, 255)
         product = (quantized - zero_point) * scale @ weight[:, units].T
         return float((product - exact).square().mean())

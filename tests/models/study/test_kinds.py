@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from statsmodels.stats.multitest import multipletests
 from transformers import BertForSequenceClassification
 
 from models import Classifier, HeadMask
@@ -15,7 +16,7 @@ from models.study import kinds, report_files
 from models.study.layers import cka
 from models.study.pairs import Judged
 from models.study.random import mean_of_masks
-from models.study.statistics import METRICS, Resamples
+from models.study.statistics import JUDGED, METRICS, Resamples, effects
 from models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, reported, study
@@ -133,6 +134,26 @@ def test_a_report_says_where_there_is_no_interval(asked: Study, kind: str) -> No
     assert report_files.write(few, result)["baseline_interval"]["ndcg10"] == [None, None]
     assert "nan" not in text
     assert "no interval" in text
+
+
+def test_heads_and_layers_are_called_harmless_after_a_correction_for_their_number(asked: Study) -> None:
+    """With a margin at which some would pass alone, the report counts those that statsmodels leaves."""
+    many = replace(study(asked.classifier, asked.out, judged(queries=140)), margin=0.05)
+    single = [many.without([head]) for head in many.heads]
+    layers = [many.without([(layer, head) for head in range(4)]) for layer in range(3)]
+    for kind, masks, claim in (("single", single, "{} to cost less"), ("layers", layers, "{} of 3 layers")):
+        uncorrected = [
+            max(one.delta[metric].p_above(-0.05) for metric in JUDGED) for one in effects(many, masks, kind)
+        ]
+        harmless = multipletests(uncorrected, 0.05, "holm")[0].sum()
+        assert 0 < harmless < np.count_nonzero(np.array(uncorrected) <= 0.05), kind
+        assert claim.format(harmless) in kinds.run(kind, many).verdict
+
+
+@pytest.mark.parametrize(("kind", "row", "cell"), [("single", 0, 3), ("random", 2, 2)])
+def test_a_verdict_gives_the_interval_of_its_change(asked: Study, kind: str, row: int, cell: int) -> None:
+    result = kinds.run(kind, asked)
+    assert f"changes by {result.sections[0].tables[0].rows[row][cell]}" in result.verdict
 
 
 def test_cka_sees_no_difference_in_a_rotation_and_a_scale() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from models.errors import ModelError
 from models.quality.labelled import LabelledPair
-from models.study.pairs import Judged, check_apart, read_judged, roughly, sample_queries
+from models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries
 from tests.models.study.data import judged
 
 
@@ -76,13 +76,37 @@ def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
 def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:
     data = judged(queries=70)
 
-    sample = roughly(data, 80, 4, 0)
+    sample = quick_sample(data, 80, 4, 0)
 
-    assert len(sample) <= 80
-    assert 10 <= len(sample.queries) <= 20
-    assert np.bincount(sample.query_of).max() <= 7
+    assert 80 <= len(sample) < 84
+    assert 20 <= len(sample.queries) <= 30
+    assert np.bincount(sample.query_of).max() == 4
     assert "--quick" in sample.note
-    assert roughly(data, len(data), 4, 0) is data
+    assert quick_sample(data, len(data), 4, 0) is data
+
+
+@pytest.mark.parametrize(("queries", "titles", "ranked"), [(183, 20, 1.0), (300, 8, 0.4), (150, 60, 0.8)])
+def test_a_quick_sample_has_the_queries_that_its_tests_need(queries: int, titles: int, ranked: float) -> None:
+    """In the others all titles have one grade, and in those that are ranked only few are relevant."""
+    rng = np.random.default_rng(queries)
+    rows = [
+        LabelledPair(f"query {q}", f"title {t}", int(q < ranked * queries and rng.random() < 0.2))
+        for q in range(queries)
+        for t in range(titles)
+    ]
+    data = Judged(rows, "pairs.csv")
+    assert data.ranked_queries >= 100
+
+    sample = quick_sample(data, 250, 4, 0)
+
+    grades = {query: {row.grade for row in sample.labelled if row.query == query} for query in sample.queries}
+    assert 100 <= sum(len(of_query) > 1 for of_query in grades.values()) <= 110
+    assert len(sample) < len(data)
+
+
+def test_a_quick_sample_of_a_file_with_too_few_queries_is_small() -> None:
+    rows = [LabelledPair(f"query {q}", f"title {t}", t % 5) for q in range(90) for t in range(20)]
+    assert 250 <= len(quick_sample(Judged(rows, "pairs.csv"), 250, 4, 0)) < 254
 
 
 def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:

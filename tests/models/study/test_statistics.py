@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from statsmodels.stats.multitest import multipletests
 
 from models.quality import evaluation
 from models.quality.bootstrap import estimate, resample, standard_errors
@@ -11,7 +12,15 @@ from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study import statistics
 from models.study.pairs import Judged
-from models.study.statistics import Loss, Resamples, compare, fixed_sequence, permutation_p, swap_p
+from models.study.statistics import (
+    Loss,
+    Resamples,
+    fixed_sequence,
+    holm,
+    loss_by_metric,
+    permutation_p,
+    swap_p,
+)
 from tests.models.study.data import judged
 
 
@@ -60,6 +69,13 @@ def test_many_queries_are_drawn_in_groups_with_the_same_spread(monkeypatch: pyte
     assert errors[1] == pytest.approx(errors[0], rel=0.3)
 
 
+@pytest.mark.parametrize("size", [1, 2, 12, 144])
+def test_holm_corrects_as_statsmodels_does(size: int) -> None:
+    p = np.random.default_rng(size).beta(0.3, 2, size)
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+    assert holm([np.nan, 0.01]).tolist() == [1.0, 0.02]
+
+
 def test_a_permutation_p_is_never_zero() -> None:
     assert permutation_p(9.0, np.zeros(99)) == 0.01
     assert permutation_p(-9.0, np.zeros(99)) == 1.0
@@ -102,7 +118,7 @@ def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, 
         grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
         return Evaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade])
 
-    by_metric = compare(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
+    by_metric = loss_by_metric(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
 
     assert [verdict.passed for verdict in fixed_sequence([by_metric], margin)] == [passed]
     loss = by_metric["qwk"]

@@ -61,7 +61,7 @@ def test_the_path_goes_from_slow_to_fast_with_intervals(result: Result) -> None:
     for point in path:
         assert point["speed"]["pairs_per_second"] > 0
         assert set(point["holdout"]["loss"]) == {"qwk", "ndcg10"}
-    assert len(result.json["random"]) == QUICK.orders
+    assert len(result.json["random"]) == QUICK.random_networks
     assert drawn(result) == "search"
     mask = orjson.loads(result.files["mask.json"])["mask"]
     parsed = HeadMask.parse(mask, layers=LAYERS, heads=HEADS, units=8)

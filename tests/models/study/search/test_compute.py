@@ -19,7 +19,9 @@ from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, pla
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     planted = planted_study(tmp_path_factory.mktemp("search"), queries=10, testable=True)
     shares = tuple(heads / (LAYERS * HEADS) for heads in (19, 10, 5, 2, 1))
-    return dataclasses.replace(planted, effort=dataclasses.replace(QUICK, shares=shares, orders=20, rounds=1))
+    return dataclasses.replace(
+        planted, effort=dataclasses.replace(QUICK, shares=shares, random_networks=20, rounds=1)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.batch import pack
-from models.compress.prune import prune
+from models.compress.prune import intact_mask, prune
 from models.masks.head_mask import RowMasks
 from models.networks import build
 from models.study.runner import Runner
@@ -81,7 +81,7 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
         units_off[layer, list(IDLE_UNITS[layer])] = True
     useful = HeadMask(matrix, (IDLE_LAYER,), units_off)
     networks = Networks(study)
-    speedup = planner.whole_seconds / planner.seconds(useful)
+    speedup = planner.seconds(intact_mask(planner.config)) / planner.seconds(useful)
 
     order = compute._layer_order(networks, planner, 4.0)
     best = compute._best(networks, planner, order, 0.995 * speedup)
@@ -96,19 +96,21 @@ def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, plann
     networks = Networks(study)
     best = compute._best(networks, planner, [IDLE_LAYER], 4.0)
     assert best is not None
-    assert planner.seconds(best) <= planner.whole_seconds / 4
+    assert planner.seconds(best) <= planner.seconds(intact_mask(planner.config)) / 4
     assert networks.divergence(best) > 1e-4
 
 
 def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     config = study.classifier.config
-    units = replace(planner, what=("units",)).fitting(planner.whole_seconds / 1.3)
-    heads = replace(planner, what=("heads",)).fitting(planner.whole_seconds / 1.1)
+    units = replace(planner, what=("units",)).fitting(planner.seconds(intact_mask(planner.config)) / 1.3)
+    heads = replace(planner, what=("heads",)).fitting(planner.seconds(intact_mask(planner.config)) / 1.1)
     assert units is not None
     assert heads is not None
     assert config.heads_kept(units) == config.kept_heads
     assert {len(units) for units in config.units_kept(heads)} == {UNITS}
-    assert replace(planner, what=("heads",)).fitting(planner.whole_seconds / 20) is None
+    assert (
+        replace(planner, what=("heads",)).fitting(planner.seconds(intact_mask(planner.config)) / 20) is None
+    )
 
 
 @pytest.mark.parametrize("pruned", ["none", "0.1-2,1.*"])
@@ -159,7 +161,7 @@ def test_measured_times_rise_with_what_is_kept_and_add_up_to_the_whole_network(s
     assert (np.diff(times.feed_forward) >= 0).all()
     assert times.heads == (0, 1, 2, 3, 4)
     assert times.units == (16, 32)
-    assert times.other >= 0
+    assert times.outside_layers >= 0
     assert times.network([(HEADS, UNITS)] * LAYERS) > times.network([(1, 16)] * LAYERS)
     assert steps(3072, 16)[:2] == (256, 512)
 
@@ -217,7 +219,7 @@ def test_of_all_heads_those_that_do_nothing_go_first(study: Study, found: Gradie
 
 def test_random_networks_keep_as_many_parts_of_each_layer(study: Study, planner: Planner) -> None:
     config = study.classifier.config
-    chosen = planner.fitting(planner.whole_seconds / 2, [IDLE_LAYER])
+    chosen = planner.fitting(planner.seconds(intact_mask(planner.config)) / 2, [IDLE_LAYER])
     assert chosen is not None
     others = [plans.shuffled(chosen, config, seed) for seed in range(3)]
     assert all(planner.seconds(other) == planner.seconds(chosen) for other in others)

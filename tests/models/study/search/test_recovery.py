@@ -12,7 +12,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.checkpoint.config import ModelConfig
-from models.compress.prune import cut, whole
+from models.compress.prune import cut, intact_mask
 from models.study.runner import Runner
 from models.study.search import recovery
 from models.study.search.networks import Networks
@@ -50,7 +50,7 @@ def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
     monkeypatch.setattr(recovery, "cut", noisy)
     monkeypatch.setattr(recovery, "time", clock)
-    mask = whole(study.classifier.config)
+    mask = intact_mask(study.classifier.config)
     student = recovery.recover(Networks(study), mask, minutes=(steps + 1) / 60)
     smaller = Classifier.load(study.out / "recovered", "cpu", "float32")
     assert len(student.losses) == steps
