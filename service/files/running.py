@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
+from models.rows import BUFFER_BYTES
 from service.files.job import REJECTS, Job
 from service.files.parts import Part, Parts
 from service.files.reading import Window
-from service.files.storage import BUFFER_BYTES
 from service.files.writing import assemble
 
 if TYPE_CHECKING:

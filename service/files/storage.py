@@ -16,7 +16,6 @@ from pyarrow import fs
 
 from models.errors import ModelError
 
-BUFFER_BYTES = 1 << 20
 UNFINISHED = ".writing"
 """The ending of a file's name while it is written."""
 
