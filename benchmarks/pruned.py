@@ -98,7 +98,8 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     def evaluation(servable: Servable) -> Evaluation:
         clf, mask = servable
-        return Evaluation(judged.labelled, clf.score(judged.pairs, mask).probabilities)
+        scores = clf.score(judged.pairs, mask)
+        return Evaluation(judged.labelled, scores.probabilities, scores.raw_score)
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {

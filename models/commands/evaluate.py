@@ -67,7 +67,7 @@ def command(
         if refused:
             raise typer.BadParameter(reason, param_hint=option)
     from models.commands import evaluate_report
-    from models.quality.comparison import compare
+    from models.quality.comparison import compare_sides
 
     columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
@@ -81,7 +81,7 @@ def command(
         "schema": 1,
         "model": judged.sides[0].model,
         "data": str(data),
-        **compare(judged.sides, judged.pairs, resamples=resamples),
+        **compare_sides(judged.sides, judged.pairs, resamples=resamples),
         "stages": judged.stages or None,
     }
     if out is not None:

@@ -13,7 +13,7 @@ import orjson
 from models.commands import terminal
 from models.files import write_whole
 from models.numbers import fixed
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from models.study import page, plots
 from models.study.result import Figure, Section, Table
 
@@ -27,6 +27,10 @@ METHOD = (
     "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. They "
     "are not corrected for the number of comparisons. Word overlap is the share of the query's words in the "
     "title, weighted by IDF. Both baselines count words in the file's titles."
+)
+FEW_QUERIES = (
+    f"a value alone has no interval: fewer than {MIN_QUERIES} queries (for ndcg10 and query_spearman, those "
+    "with titles of different grades)"
 )
 
 
@@ -57,7 +61,7 @@ def tables(document: dict[str, Any]) -> dict[str, Table]:
 
 
 def _texts(metrics: dict[str, Interval], *, sign: bool = False) -> dict[str, str]:
-    return {name: value.text(sign=sign) for name, value in metrics.items()}
+    return {name: value.text(sign=sign).removesuffix(NO_INTERVAL) for name, value in metrics.items()}
 
 
 def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
@@ -73,8 +77,10 @@ def as_text(document: dict[str, Any]) -> str:
     for table in tables(document).values():
         lines += [*([f"\n{table.caption}"] if table.caption else []), *_fitted([table.header, *table.rows])]
     lines.append(f"\na random order has NDCG@10 {fixed(document['ndcg10_random_order'])}")
-    if any("(no interval)" in line for line in lines):
-        lines.append("no interval: too few queries, or too few have titles of different grades")
+    if any(
+        interval.low != interval.low for side in document["sides"] for interval in side["metrics"].values()
+    ):
+        lines.append(FEW_QUERIES)
     for stage, count in (document["stages"] or {}).items():
         lines.append(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     return "\n".join(lines)

@@ -30,6 +30,9 @@ MIN_QUERIES = 10
 MIN_TESTED = 100
 """One-sided tests claim nothing if fewer queries than this have titles of different grades."""
 
+NO_INTERVAL = " (no interval)"
+"""Stands behind a value without an interval."""
+
 _LEAST_ERROR = 0.25
 """A resample's standard error is at least this share of the data's own. If an effect rests on a few
 queries, some resamples hold none of them, and their error of 0 would make every interval infinite."""
@@ -49,7 +52,13 @@ class Interval:
         if self.value != self.value:
             return "–"
         value, low, high = (fixed(one, digits, sign=sign) for one in (self.value, self.low, self.high))
-        return f"{value} (no interval)" if self.low != self.low else f"{value} ({low} to {high})"
+        return f"{value}{NO_INTERVAL}" if self.low != self.low else f"{value} ({low} to {high})"
+
+    def within(self, low: float, high: float) -> Interval:
+        """Return the part of the interval that is in a range."""
+        return replace(
+            self, low=float(np.clip(self.low, low, high)), high=float(np.clip(self.high, low, high))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +66,16 @@ class Draws:
     """A metric on the data (row 0) and on each resample.
 
     values: (1 + resamples,). influences: (queries,), whose mean over the queries of a resample is about the
-    resample's distance from the data's value.
+    resample's distance from the data's value. queries: how many the metric rests on; 0 if unknown.
     """
 
     values: Floats
     influences: Floats
+    queries: int = 0
 
     def __sub__(self, other: Draws) -> Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
-        return Draws(self.values - other.values, self.influences - other.influences)
+        return Draws(self.values - other.values, self.influences - other.influences, self.queries)
 
     def relative_to(self, base: Draws) -> Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""

@@ -38,7 +38,7 @@ class Side:
     evaluation: Evaluation
 
 
-def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> dict[str, Any]:
+def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> dict[str, Any]:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
     Returns the figures of report.json; metrics and paired changes are an Interval each, by name.

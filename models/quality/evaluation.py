@@ -26,7 +26,7 @@ CLUSTERS = 1000
 stay as good, and memory and time stop growing."""
 
 _NO_SPREAD = 1e-9
-"""Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
+"""Values that differ spread by more than this; less is rounding, of values that are all equal."""
 
 _BINS = 15
 """How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
@@ -38,8 +38,7 @@ class Evaluation:
     """Graded predictions beside the truth.
 
     pairs: n, with their true grades. probabilities: (n, grades), rows sum to 1.
-    ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: the mean grade under the
-        probabilities, `expected`. (Float32 probabilities round to 1 and 0.)
+    ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its probabilities round to 1 and 0.
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
@@ -47,7 +46,7 @@ class Evaluation:
         self,
         pairs: Sequence[LabelledPair],
         probabilities: NDArray[np.floating],
-        ranking: NDArray[np.floating] | None = None,
+        ranking: NDArray[np.floating],
     ) -> None:
         self.truth: Ints = np.array([pair.grade for pair in pairs], np.int64)
         self.probabilities: Floats = np.asarray(probabilities, np.float64)
@@ -58,7 +57,7 @@ class Evaluation:
         self.clusters = min(self.queries, CLUSTERS)
         self._cluster_of = self.query_of % self.clusters
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
-        self.ranking: Floats = self.expected if ranking is None else np.asarray(ranking, np.float64)
+        self.ranking: Floats = np.asarray(ranking, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
 
     def metrics(self) -> dict[str, float]:
@@ -112,8 +111,11 @@ class Evaluation:
         draws = bootstrap.draws(statistics or self.resampled, counts)
         for name, drawn in draws.items():
             ranks = name in ("ndcg10", "query_spearman")
-            if (len(self.ranked_queries) if ranks else self.queries) < MIN_QUERIES:
-                draws[name] = Draws(drawn.values, np.full_like(drawn.influences, np.nan))
+            queries = len(self.ranked_queries) if ranks else self.queries
+            influences = (
+                drawn.influences if queries >= MIN_QUERIES else np.full_like(drawn.influences, np.nan)
+            )
+            draws[name] = Draws(drawn.values, influences, queries)
         return draws
 
     @cached_property
@@ -202,18 +204,24 @@ def changes_of(
 def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric. The ends of one that leaves the metric's range, because there are too few
-    queries, are nan. change: the draws are of differences of two metrics.
+    The intervals are symmetric, as far as the metric's range reaches. Without any spread between the queries,
+    as of a perfect model, the bootstrap has nothing to draw from. Then the ends allow for the queries that
+    are not in the sample: for accuracy, one pair a query, they are those of Clopper and Pearson (1934).
+    change: the draws are of differences of two metrics; two models that agree on every query differ by 0.
     """
-    found = {}
+    intervals = {}
     for name, drawn in draws.items():
-        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
+        estimated = estimate(drawn.values, standard_errors(drawn.influences, counts))
+        interval = estimated.interval()
+        value = interval.value
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             low, high = low - high, high - low
-        fits = low <= interval.low and interval.high <= high
-        found[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
-    return found
+        elif estimated.error < _NO_SPREAD and drawn.queries:
+            unseen = 1 - 0.025 ** (1 / drawn.queries)  # the largest share of other queries
+            interval = Interval(value, value - unseen * (value - low), value + unseen * (high - value))
+        intervals[name] = interval.within(low, high)
+    return intervals
 
 
 def _weighted_ranks(values: NDArray[np.generic], weights: Floats) -> Floats:

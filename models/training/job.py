@@ -1,4 +1,4 @@
-"""The job of `headroom train`: options and pairs, checked before torch is imported."""
+"""The run of `headroom train`: options and pairs, checked before torch is imported."""
 
 import hashlib
 import json
@@ -29,8 +29,8 @@ OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grad
 VALIDATION_SHARE = 10
 """One query in so many is used for validation if no validation file is given."""
 
-LEAST_VALIDATION = 3
-"""At least so many queries are used, but at most a third of all."""
+MIN_VALIDATION = 3
+"""At least so many queries are used for validation, but at most a third of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingRun:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from.
-    mark: tells the run from another one: the value of each option, and the SHA-256 of
-    each file that it reads.
+    mark: what tells the run from another one: the value of each option, and the SHA-256 of each file that it
+    reads.
     """
 
     options: Options
@@ -76,7 +76,7 @@ class Job:
     mark: dict[str, str]
 
 
-def prepare(options: Options) -> Job:
+def prepare(options: Options) -> TrainingRun:
     """Read and check the options, the data and the checkpoint. Writes nothing.
 
     Raises ModelError for wrong data or options, UnsupportedCheckpoint if the checkpoint cannot be trained.
@@ -88,20 +88,34 @@ def prepare(options: Options) -> Job:
     config = read_config(directory)
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
     check_holds_floats(directory, config)
-    mark = {OPTIONS.get(name, f"--{name.replace('_', '-')}"): str(v) for name, v in asdict(options).items()}
-    del mark["--out"]  # `work` lies beside it, however it is written
-    for file in filter(None, (options.data, options.validation)):
-        with file.open("rb") as stream:
-            mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    mark[f"content of {directory}"] = digest_of(directory)
+    mark = _mark_of(options, directory)
     if (options.work / MARK).exists():
-        before = json.loads((options.work / MARK).read_text(encoding="utf-8"))
-        if other := [name for name, value in mark.items() if before.get(name) != value]:
-            raise ModelError(
-                f"{options.work} holds an unfinished run with another {other[0]}; repeat that run, or remove "
-                f"{options.work} to begin anew"
-            )
-    return Job(options, training, validation, directory, mark)
+        unfinished = json.loads((options.work / MARK).read_text(encoding="utf-8"))
+        for name, value in mark.items():
+            if unfinished.get(name) != value:
+                raise ModelError(
+                    f"{options.work} holds an unfinished run with another {name}; repeat that run, or remove "
+                    f"{options.work} to begin anew"
+                )
+    return TrainingRun(options, training, validation, directory, mark)
+
+
+def _mark_of(options: Options, base: Path) -> dict[str, str]:
+    mark = {}
+    for name, value in asdict(options).items():
+        if name != "out":  # `work` lies beside it, however it is written
+            mark[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
+    for file in (options.data, options.validation):
+        if file is not None:
+            with file.open("rb") as stream:
+                mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    mark[f"content of {base}"] = digest_of(base)
+    return mark
+
+
+def digest(query: str) -> bytes:
+    """Return what queries are sorted by before they are split: every run splits them alike."""
+    return hashlib.sha256(query.encode()).digest()
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
@@ -127,8 +141,8 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
         queries = {query_key(pair.query) for pair in validation}
     else:
         queries = {query_key(pair.query) for pair in pairs}
-        count = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3), 1)
-        queries = set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
+        count = max(round(len(queries) / VALIDATION_SHARE), min(MIN_VALIDATION, len(queries) // 3), 1)
+        queries = set(sorted(queries, key=digest)[:count])
         validation = [pair for pair in pairs if query_key(pair.query) in queries]
     training = [pair for pair in pairs if query_key(pair.query) not in queries]
     if not training or not validation:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
-from service.files.storage import UNFINISHED, Storage
+from service.files.storage import UNFINISHED, Stat, Storage
 
 PLAN = "plan.json"
 _PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")
@@ -35,7 +35,9 @@ class Parts:
 
     def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
         self.plan: dict[str, Any] = json.loads(json.dumps(plan))  # as it is read again
+        self.output = output
         self.directory = output.rstrip("/") + ".parts"
+        self._note = f"{self.directory}.published"
         self.storage = Storage(output)
         self._key = hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -111,7 +113,24 @@ class Parts:
                 with self.storage.create(path) as stream:
                     stream.write(content)
 
+    def note_published(self, rows: int, rejects: int) -> None:
+        """Note that the output has its name, before the parts go: the same command then finds the job done.
+
+        rows: of the output. rejects: the rows that were set aside.
+        """
+        with self.storage.create(self._note) as stream:
+            stream.write(json.dumps([self._key, self.storage.stat(self.output), rows, rejects]).encode())
+
+    def published(self) -> tuple[int, int] | None:
+        """Return the rows and rejects of an output that is published, while its parts are being removed."""
+        with suppress(FileNotFoundError), self.storage.open(self._note) as stream:
+            key, stat, rows, rejects = json.loads(stream.read())
+            if key == self._key and Stat(*stat) == self.storage.stat(self.output):
+                return rows, rejects
+        return None
+
     def clear(self) -> None:
-        """Remove the directory, the plan first: parts without a plan are nobody's."""
+        """Remove the directory, the plan first: parts without a plan are nobody's. The note goes last."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
+        self.storage.remove(self._note)

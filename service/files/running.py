@@ -47,6 +47,9 @@ def run(
     parts = Parts(job.output, job.plan())
     storage = parts.storage
     with _writing(parts.directory, kept=False):
+        if (published := parts.published()) is not None:
+            parts.clear()
+            return Summary(*published, job.output + REJECTS)
         if storage.is_directory(job.output):
             raise ModelError(f"{job.output} is a directory; a file is scored into a file")
         if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
@@ -63,9 +66,11 @@ def run(
         raise
     with _writing(job.output):
         _publish(job, parts, done)
+    rows = sum(part.rows for part in done)
+    rejects = sum(part.rejects for part in done)
     with _writing(parts.directory):
+        parts.note_published(rows, rejects)
         parts.clear()
-    rows, rejects = sum(part.rows for part in done), sum(part.rejects for part in done)
     return Summary(rows, rejects, job.output + REJECTS)
 
 

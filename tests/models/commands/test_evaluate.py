@@ -39,7 +39,7 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = Evaluation(judged, scores.probabilities).metrics()
+        expected[spec] = Evaluation(judged, scores.probabilities, scores.raw_score).metrics()
         found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
@@ -166,5 +166,5 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     pairs = [row[:2] for row in rows]
     for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities)
+        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
