@@ -3,6 +3,7 @@
 A row that is wrong is never read as another one: the caller gets it with its line and its problem.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -41,17 +42,20 @@ class Format:
 
 
 class Row(NamedTuple):
-    """A row of a text file. line: its first line, from 1. size: its bytes.
+    """A row of a text file. line: its first line, from 1. data: its bytes.
 
-    values: by column; None if the row cannot be read. problem: why it cannot, else "". text: the beginning of
-    a row that cannot be read, else "".
+    values: by column; None if the row cannot be read. problem: why it cannot, else "".
     """
 
     line: int
-    values: dict[str, Any] | None
-    problem: str
-    text: str
-    size: int
+    data: bytes
+    values: Any = None
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the row's beginning as text, whatever its encoding."""
+        return self.data[:1000].decode("utf-8", "backslashreplace").rstrip("\r\n")
 
 
 def format_of(name: str, delimiter: str = ",") -> Format | None:
@@ -91,7 +95,7 @@ def text_rows(
     """
     lines = _lines(stream)
     if file_format.kind == "jsonl":
-        return (), _jsonl_rows(lines)
+        return (), (_json_row(line) for line in lines if line.data.strip())
     records = _records(name, lines, file_format.delimiter)
     header = next(records, None)
     if header is None:
@@ -100,9 +104,9 @@ def text_rows(
         raise ModelError(f"{name} is UTF-16 text; save it as UTF-8")
     if header.problem:
         raise ModelError(f"{name}, line 1: {header.problem}")
-    names = tuple(cell.strip() for cell in header.cells)
+    names = tuple(cell.strip() for cell in header.values)
     check_columns(f"{name}, line 1", names, needed)
-    return names, (_csv_row(record, names) for record in records if record.cells or record.problem)
+    return names, (_csv_row(record, names) for record in records if record.values or record.problem)
 
 
 def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[str] = ()) -> Any:
@@ -175,74 +179,44 @@ def _check_unique(members: list[tuple[str, Any]]) -> None:
 _KEYS = json.JSONDecoder(object_pairs_hook=_check_unique, parse_int=str, parse_float=str)
 
 
-class _Line(NamedTuple):
-    """A line of a file, from 1, with its end."""
-
-    number: int
-    data: bytes
-
-
-class _Record(NamedTuple):
-    """A record of csv, of one or more lines: its cells, or why they cannot be read."""
-
-    lines: list[_Line]
-    cells: list[str]
-    problem: str
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(line.data for line in self.lines)
-
-    @property
-    def text(self) -> str:
-        return _as_text(self.data)
-
-
-def _lines(stream: IO[bytes]) -> Iterator[_Line]:
+def _lines(stream: IO[bytes]) -> Iterator[Row]:
+    """Yield each line of a file as a row without values."""
     number = 0
     while data := stream.readline(ROW_BYTES + 1):
         number += 1
         if len(data) > ROW_BYTES:
             raise OSError(f"line {number} is longer than {ROW_BYTES >> 20} MiB")
-        yield _Line(number, data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data)
-
-
-def _as_text(data: bytes) -> str:
-    return data[:1000].decode("utf-8", "backslashreplace").rstrip("\r\n")
+        yield Row(number, data.removeprefix(codecs.BOM_UTF8) if number == 1 else data)
 
 
 def _shortened(names: Sequence[str]) -> str:
     return ", ".join(repr(str(name)[:40]) for name in names[:10])
 
 
-def _jsonl_rows(lines: Iterator[_Line]) -> Iterator[Row]:
-    for number, data in lines:
-        if data.strip():
-            values, problem = _read_json(data)
-            yield Row(number, values, problem, _as_text(data) if problem else "", len(data))
-
-
-def _read_json(data: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Return the object of a line, and what is wrong with it or ""."""
+def _json_row(line: Row) -> Row:
+    data = line.data
     try:
         values = orjson.loads(data)
         if data.count(b"{") + data.count(b"[") >= WRITTEN_LEVELS:
             orjson.dumps(values)  # which writes fewer levels than it reads
     except orjson.JSONDecodeError as error:
-        return None, f"not JSON ({error.msg} at column {error.pos + 1})"
+        return line._replace(problem=f"not JSON ({error.msg} at column {error.pos + 1})")
     except orjson.JSONEncodeError:
-        return None, "nested too deep to be written again"
+        return line._replace(problem="nested too deep to be written again")
     if not isinstance(values, dict):
-        return None, "not a JSON object"
+        return line._replace(problem="not a JSON object")
     if data.count(b":") > len(values) and (key := duplicate_key(data)) is not None:
-        return None, f"the key {key[:40]!r} appears twice in one object"
-    return values, ""
+        return line._replace(problem=f"the key {key[:40]!r} appears twice in one object")
+    return line._replace(values=values)
 
 
-def _records(name: str, lines: Iterator[_Line], delimiter: str) -> Iterator[_Record]:
-    """Yield the records of csv. Raises ModelError at a wrong one that has more lines than its first."""
+def _records(name: str, lines: Iterator[Row], delimiter: str) -> Iterator[Row]:
+    """Yield the records of csv; their values are the cells.
+
+    Raises ModelError at a wrong quote that took in further lines, which cannot be told from rows.
+    """
     csv.field_size_limit(ROW_BYTES)
-    taken: list[_Line] = []
+    taken: list[Row] = []
 
     def decoded() -> Iterator[str]:
         for line in lines:
@@ -252,8 +226,8 @@ def _records(name: str, lines: Iterator[_Line], delimiter: str) -> Iterator[_Rec
     reader = csv.reader(decoded(), delimiter=delimiter, strict=True)
     while True:
         taken.clear()
+        cells = None
         problem = ""
-        cells: list[str] = []
         try:
             cells = next(reader)
             "".join(cells).encode()
@@ -262,31 +236,33 @@ def _records(name: str, lines: Iterator[_Line], delimiter: str) -> Iterator[_Rec
         except UnicodeEncodeError:  # by a surrogate, which stands for a byte that is not UTF-8
             problem = "not UTF-8 text"
         except csv.Error as error:
-            problem = _csv_problem(error)
+            problem = _csv_problem(str(error))
+            first = taken[0].line
             if len(taken) > 1:
-                where = f"lines {taken[0].number} to {taken[-1].number}"
-                raise ModelError(f"{name}, {where}: {problem}; mend line {taken[0].number}") from None
-        yield _Record(list(taken), cells, problem)
+                message = f"{name}, lines {first} to {taken[-1].line}: {problem}; mend line {first}"
+                raise ModelError(message) from None
+        data = b"".join(line.data for line in taken)
+        yield Row(taken[0].line, data, None if problem else cells, problem)
 
 
-def _csv_row(record: _Record, names: Sequence[str]) -> Row:
-    problem = record.problem
-    if not problem and len(record.cells) != len(names):
-        problem = f"{len(record.cells)} cells, but the first line names {len(names)} columns"
-    values = None if problem else dict(zip(names, record.cells, strict=True))
-    size = sum(len(line.data) for line in record.lines)
-    return Row(record.lines[0].number, values, problem, record.text if problem else "", size)
+def _csv_row(record: Row, names: Sequence[str]) -> Row:
+    if record.problem:
+        return record
+    count = len(record.values)
+    if count != len(names):
+        problem = f"{count} cells, but the first line names {len(names)} columns"
+        return record._replace(values=None, problem=problem)
+    return record._replace(values=dict(zip(names, record.values, strict=True)))
 
 
-def _csv_problem(error: csv.Error) -> str:
-    """Return what is wrong with a record, in words that name it in the file."""
-    text = str(error)
-    if text == "unexpected end of data":
+def _csv_problem(reason: str) -> str:
+    """Return what is wrong with a record, in words that name it in the file. reason: the csv module's."""
+    if reason == "unexpected end of data":
         return "a quote that never closes"
-    if text.startswith("field larger than"):
+    if reason.startswith("field larger than"):
         return f"a quote that never closes within {ROW_BYTES >> 20} MiB"
-    if "expected after" in text:
+    if "expected after" in reason:
         return "text after a closing quote: another quote is missing, or one in the text is not doubled"
-    if text.startswith("new-line character"):
+    if reason.startswith("new-line character"):
         return "a carriage return outside of quotes"
-    return text
+    return reason

@@ -101,7 +101,8 @@ def grade(
 
     values: the masks as they were written.
     """
-    labels, masks = [], []
+    labels = []
+    masks = []
     forms = {value: options.read_form(value) for value in ("none", *values)}
     for path in paths:
         directory = locate(path)

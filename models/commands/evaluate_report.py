@@ -36,14 +36,16 @@ FEW_QUERIES = (
 
 def tables(document: dict[str, Any]) -> dict[str, Table]:
     """Return the tables that the terminal and the page show, by their titles. document: of report.json."""
-    sides, differences = document["sides"], document["differences"]
+    sides = document["sides"]
+    differences = document["differences"]
     metrics = {side["name"]: _texts(side["metrics"]) for side in sides}
     for pair in differences:
         name = f"{pair['second']} − {pair['first']}" if len(differences) > 1 else "change"
         metrics[name] = _texts(pair["change"], sign=True)
     baselines = {}
     for name, one in document["baselines"].items():
-        values, minus = _texts(one["metrics"]), _texts(one["model_minus"], sign=True)
+        values = _texts(one["metrics"])
+        minus = _texts(one["model_minus"], sign=True)
         baselines[name] = {metric: f"{value} [{minus[metric]}]" for metric, value in values.items()}
     calibration = {
         side["name"]: {
@@ -103,7 +105,8 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
-    first, order = document["sides"][0], fixed(document["ndcg10_random_order"])
+    first = document["sides"][0]
+    order = fixed(document["ndcg10_random_order"])
     caption = "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order."
     picture = Figure("ndcg10", caption, partial(_draw_ndcg10, document))
     html = page.html(

@@ -143,7 +143,8 @@ def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> 
     counts: (1 + resamples, queries), row 0 of ones.
     """
     queries = counts.shape[1]
-    on_resamples, without_one = statistics(counts), statistics(1 - np.eye(queries))
+    on_resamples = statistics(counts)
+    without_one = statistics(1 - np.eye(queries))
     return {
         name: Draws(values, (queries - 1) * (values[0] - without_one[name]))
         for name, values in on_resamples.items()
@@ -159,7 +160,8 @@ def standard_errors(influences: Floats, counts: Floats) -> Floats:
 
 def estimate(values: Floats, errors: Floats, *, testable: bool = True) -> Estimate:
     """Return the estimate. values and errors: (1 + resamples,) each; row 0 is the data."""
-    value, error = float(values[0]), float(errors[0])
+    value = float(values[0])
+    error = float(errors[0])
     with np.errstate(invalid="ignore", divide="ignore"):
         t = (values[1:] - value) / np.maximum(errors[1:], _LEAST_ERROR * error)
     if error == 0:

@@ -46,7 +46,8 @@ def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resam
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
-    baselines, titles = {}, sorted({pair.title for pair in pairs})  # the file's own words are counted
+    baselines = {}  # the file's own words are counted
+    titles = sorted({pair.title for pair in pairs})
     no_grades = np.full((len(pairs), first.grades), 1 / first.grades)
     for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
         ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
@@ -112,11 +113,14 @@ def agreement(
     after and each one's paired change, an Interval.
     """
     distance = np.abs(first.probabilities - second.probabilities)
-    before, after, change = {}, {}, {}
+    before = {}
+    after = {}
+    change = {}
     if labelled is not None:
         one, other = (Evaluation(labelled, side.probabilities, side.raw_score) for side in (first, second))
         counts = resample(one.clusters, 2000, 0)
-        before, after = one.metrics(), other.metrics()
+        before = one.metrics()
+        after = other.metrics()
         change = changes_of(one.draws(counts), other.draws(counts), counts)
     return {
         "pairs": len(distance),

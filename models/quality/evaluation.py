@@ -82,7 +82,8 @@ class Evaluation:
         expected grade and truth over all pairs; ece, the expected calibration error (Guo et al. 2017).
         """
         found = self.of_grades(counts)
-        correlations, ranked = self._by_cluster(self.by_query["query_spearman"]), self.sums[:, -1]
+        correlations = self._by_cluster(self.by_query["query_spearman"])
+        ranked = self.sums[:, -1]
         total = counts @ ranked
         found["query_spearman"] = counts @ correlations / np.where(total > 0, total, np.nan)
         found["spearman"] = self._spearman(counts)
@@ -159,7 +160,9 @@ class Evaluation:
         """
         found = {name: np.full(self.queries, np.nan) for name in ("ndcg10", "query_spearman")}
         for rows in self.ranked_queries:
-            query, truth, ranking = self.query_of[rows[0]], self.truth[rows], self.ranking[rows]
+            query = self.query_of[rows[0]]
+            truth = self.truth[rows]
+            ranking = self.ranking[rows]
             found["ndcg10"][query] = ndcg10(truth, ranking)
             found["query_spearman"][query] = 0
             if np.ptp(ranking) > 0:

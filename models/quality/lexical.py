@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 """A word, or a sign that is none. Letters beyond a to z are signs, so other scripts match by character."""
 
-K1, B = 1.2, 0.75
+K1 = 1.2
+B = 0.75
 """The usual constants of BM25."""
 
 Scorer = Callable[[str, str], float]
@@ -39,7 +40,8 @@ def idf_overlap(collection: Sequence[str]) -> Scorer:
     rarity = _rarity([stems_of(title) for title in collection])
 
     def score(query: str, title: str) -> float:
-        asked, there = stems_of(query), set(stems_of(title))
+        asked = stems_of(query)
+        there = set(stems_of(title))
         total = sum(map(rarity, asked))
         return sum(rarity(word) for word in asked if word in there) / total if total else 0.0
 

@@ -27,7 +27,8 @@ def values(sums: Floats, grades: int) -> Floats:
     """
     confusion = sums[..., :-2].reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
     right = np.einsum("...ii->...i", confusion)  # einsum, because .sum is slow over short axes
-    truth, predicted = np.einsum("...ij->...i", confusion), np.einsum("...ij->...j", confusion)
+    truth = np.einsum("...ij->...i", confusion)
+    predicted = np.einsum("...ij->...j", confusion)
     total = np.einsum("...i->...", truth)
     accuracy = np.einsum("...i->...", right) / np.where(total > 0, total, np.nan)
 
@@ -49,7 +50,8 @@ def ndcg10(truth: Ints, relevance: Floats) -> float:
 
     truth: (n,) grades from 0, not all of them 0. relevance: (n,), higher comes first.
     """
-    gains, order = gain(truth), np.argsort(-relevance, kind="stable")
+    gains = gain(truth)
+    order = np.argsort(-relevance, kind="stable")
     _, group, sizes = np.unique(-relevance[order], return_inverse=True, return_counts=True)
     tied = (np.bincount(group, gains[order]) / sizes)[group]  # McSherry, Najork 2008
     return float(dcg(tied) / dcg(np.sort(gains)[::-1]))

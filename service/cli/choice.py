@@ -155,16 +155,20 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
         )
     pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
     if variant.stages:
-        name, base = variant.stages[-1].name, variant.stages[-1]
+        name = variant.stages[-1].name
+        base = variant.stages[-1]
     elif variant.checkpoint.startswith("@"):
-        name, base = "full", whole(model)
+        name = "full"
+        base = whole(model)
     else:
         is_base = variant.checkpoint == BASE and variant.name != "full"
-        name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
+        name = "full" if is_base else "intact"
+        base = replace(variant, mask=classifier.all_heads)
     before, _ = _side(name, base, pairs)
     after, stages = _side(variant.name, variant, pairs)
     if before.model != after.model:
-        before, after = replace(before, name=before.model), replace(after, name=after.model)
+        before = replace(before, name=before.model)
+        after = replace(after, name=after.model)
     return Sides([before, after], pairs, grades, stages)
 
 

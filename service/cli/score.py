@@ -113,7 +113,8 @@ def command(
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
-    one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
+    one_mask = only_one("--mask", mask)
+    one_variant = only_one("--variant", variant)
     network = Network(model, config, one_variant, one_mask, device, dtype)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
@@ -187,7 +188,8 @@ def lines(
     """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
-    clf, scores = chosen.classifier, scored.scores
+    clf = chosen.classifier
+    scores = scored.scores
     by = {"variant": chosen.name, "head_mask": chosen.mask.spec}
     for i, (query, title) in enumerate(pairs):
         label = clf.grades[scores.grade[i]] if clf.grades else None

@@ -115,7 +115,8 @@ def _serve(
     directory: RunDirectory,
     stop: StopSignal,
 ) -> None:
-    run, drain_timeout_s = directory.path, config.settings.drain_timeout_s
+    run = directory.path
+    drain_timeout_s = config.settings.drain_timeout_s
     environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
     lines = Copier(run) if config.settings.access_log != "off" else None
     _say("starting Ray")

@@ -92,12 +92,12 @@ def _text(
     window_bytes = 0
     for row in rows:
         count = len(window.rows) + len(window.rejects)
-        if count == window_rows or (count and window_bytes + row.size > WINDOW_BYTES):
+        if count == window_rows or (count and window_bytes + len(row.data) > WINDOW_BYTES):
             window.share = min(raw.tell() / file_bytes, 1.0)
             yield _checked(window, options)
             window = _next(window)
             window_bytes = 0
-        window_bytes += row.size
+        window_bytes += len(row.data)
         if row.values is None:
             window.rejects.append(Reject(row.line, row.problem, row.text[:QUOTED_TEXT]))
         else:

@@ -91,7 +91,8 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
     """
     kept = parts.done()
     before = rows = sum(part.rows + part.rejects for part in kept.values())
-    found, count = job.windows(), 0
+    found = job.windows()
+    count = 0
 
     def read() -> tuple[Window, Any] | None:
         nonlocal count
@@ -139,7 +140,8 @@ def _in_order(job: Job, parts: Parts, windows: int) -> list[Part]:
 
 def _publish(job: Job, parts: Parts, done: Sequence[Part]) -> None:
     """Write the file of rejects, then the output. It may be done again from the same parts."""
-    storage, rejects = parts.storage, job.output + REJECTS
+    storage = parts.storage
+    rejects = job.output + REJECTS
     storage.remove(rejects)
     if any(part.rejects for part in done):
         with storage.create(rejects) as stream:

@@ -22,7 +22,8 @@ ROW_GROUP = 1 << 16
 Result = Mapping[str, Sequence[Any]]
 """The values of one set of new columns by kind, one for each row of a window."""
 
-_REAL, _WHOLE = pyarrow.float32(), pyarrow.int64()
+_REAL = pyarrow.float32()
+_WHOLE = pyarrow.int64()
 TYPES = {
     "score": _REAL,
     "grade": _WHOLE,
