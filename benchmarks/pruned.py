@@ -98,8 +98,7 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     def evaluation(servable: Servable) -> Evaluation:
         clf, mask = servable
-        scores = clf.score(judged.pairs, mask)
-        return Evaluation(judged.labelled, scores.probabilities, scores.raw_score)
+        return Evaluation.of(judged.labelled, clf.score(judged.pairs, mask))
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {

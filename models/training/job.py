@@ -129,25 +129,31 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
         raise ModelError("labels must be at least two different names, least relevant first")
     read = partial(read_labelled, grades=grades, labels=options.labels, columns=options.columns)
     pairs = read(options.data)
-    present = {pair.grade for pair in pairs}
-    if unused := [f"{grade} ({name})" for grade, name in enumerate(options.labels) if grade not in present]:
-        log.warning(  # with grades 0 to 3 and five labels, the best pairs would be third
-            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
-            ", ".join(unused),
-            grades,
-        )
-    if options.validation is not None:
-        validation = read(options.validation)
-        queries = {query_key(pair.query) for pair in validation}
-    else:
-        queries = {query_key(pair.query) for pair in pairs}
+    _warn_of_unused_grades(pairs, options.labels)
+    if options.validation is None:
+        queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
         count = max(round(len(queries) / VALIDATION_SHARE), min(MIN_VALIDATION, len(queries) // 3), 1)
-        queries = set(sorted(queries, key=digest)[:count])
-        validation = [pair for pair in pairs if query_key(pair.query) in queries]
-    training = [pair for pair in pairs if query_key(pair.query) not in queries]
+        chosen = set(queries[:count])
+        validation = [pair for pair in pairs if query_key(pair.query) in chosen]
+    else:
+        validation = read(options.validation)
+        chosen = {query_key(pair.query) for pair in validation}
+    training = [pair for pair in pairs if query_key(pair.query) not in chosen]
     if not training or not validation:
         raise ModelError(
             f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
             "give more queries, or a validation file with others"
         )
     return training, validation
+
+
+def _warn_of_unused_grades(pairs: Sequence[LabelledPair], labels: Sequence[str]) -> None:
+    """Warn if some grade has no pair: with grades 0 to 3 and five labels, the best pairs would be third."""
+    present = {pair.grade for pair in pairs}
+    unused = [f"{grade} ({label})" for grade, label in enumerate(labels) if grade not in present]
+    if unused:
+        log.warning(
+            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
+            ", ".join(unused),
+            len(labels),
+        )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import orjson
@@ -26,7 +26,7 @@ from torch import Tensor
 from models.checkpoint.config import read_config, read_raw
 from models.checkpoint.files import put_in_place
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
 from models.classifier import Scores
 from models.compress.prune import write_checkpoint
 from models.device import resolve_device
@@ -90,15 +90,73 @@ def tune(run: TrainingRun | Options) -> dict[str, Any]:
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
     write_whole(options.work / MARK, json.dumps(run.mark, indent=1).encode())  # `prepare` compares it
     pairs = tokenizer.encode([(pair.query, pair.title) for pair in run.training])
-    schedule, batches, batch_tokens = planned([len(pair) for pair in pairs], model, options)
-    epochs = schedule.steps // batches
-    log.info(
-        "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
-        *(schedule.steps, epochs, batches, batch_tokens, schedule.rate),
-    )
+    steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]
     before = measure(model, tokenizer, run.validation, "start")
-    sample_loss_before = loss_on(logits_of(model, tokenizer, sample), sample)
+    training_loss = {"before": loss_on(logits_of(model, tokenizer, sample), sample)}
+    progress = train_epochs(run, model, tokenizer, pairs, steps)
+    best = read_saved(options.work / "best.pt")
+    model.load_state_dict(best["model"])
+    training_loss["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
+    epochs = [_epoch_logits(options, epoch) for epoch in range(1, steps.epochs + 1)]
+    after = Measured.of(cross_fitted(epochs, run.validation), run.validation)
+    metrics = {
+        "schema": 1,
+        **report(before, after, options.seed),
+        "loss": {"training": training_loss, "validation": {"before": before.loss, "after": after.loss}},
+        "temperature": fitted_temperature(run.validation, epochs[best["epoch"] - 1]),
+        "best_epoch": best["epoch"],
+        "epochs": steps.epochs,
+        "batch_tokens": steps.batch_tokens,
+        "rate": steps.schedule.rate,
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "seconds": progress.seconds,
+        "options": {name: str(value) for name, value in asdict(options).items()},
+    }
+    return finish(run, model, metrics)
+
+
+class Steps(NamedTuple):
+    """The steps of a run. batches: of each epoch, one a step. batch_tokens: padded, of each batch."""
+
+    schedule: Schedule
+    batches: int
+    batch_tokens: int
+
+    @property
+    def epochs(self) -> int:
+        """Return the number of epochs."""
+        return self.schedule.steps // self.batches
+
+
+def planned(lengths: Sequence[int], model: Learner, options: Options) -> Steps:
+    """Choose steps and rate for pairs of these lengths, and log them.
+
+    A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps teach it nothing:
+    with 200 pairs in one batch, three epochs are three steps. So few pairs are cut into more batches and
+    trained on for more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al.
+    2021, "On the Stability of Fine-tuning BERT", who also warm up over the first tenth of the steps).
+    """
+    enough = sum(lengths) * EPOCHS // MIN_STEPS
+    batch_tokens = min(BATCH_TOKENS, max(enough, MIN_BATCH_PAIRS * sum(lengths) // len(lengths)))
+    batches = len(grouped(lengths, batch_tokens=batch_tokens))
+    count = batches * (options.epochs or max(EPOCHS, math.ceil(MIN_STEPS / batches)))
+    rate = options.rate or RATE * WIDTH / model.config.hidden_size
+    schedule = Schedule(count, rate, warmup=max(1, math.ceil(WARM_UP * count)), decay=DECAY)
+    steps = Steps(schedule, batches, batch_tokens)
+    log.info(
+        "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
+        *(count, steps.epochs, batches, batch_tokens, rate),
+    )
+    return steps
+
+
+def train_epochs(
+    run: TrainingRun, model: Learner, tokenizer: PairTokenizer, pairs: Sequence[EncodedPair], steps: Steps
+) -> Progress:
+    """Train on the run's encoded pairs. After each epoch, measure it and keep the best one's weights."""
+    options = run.options
     whole = Batch(pairs, *targets(run.training, len(options.labels)), torch.zeros(len(pairs)))
 
     def loss_of(batch: Batch) -> Tensor:
@@ -107,44 +165,24 @@ def tune(run: TrainingRun | Options) -> dict[str, Any]:
     def make_epoch(epoch: int) -> list[Batch]:
         rng = np.random.default_rng([options.seed, epoch])
         rows = rng.permutation(len(pairs)).tolist()  # pairs of equal length meet others in each epoch
-        return whole.split([[row] for row in rows], batch_tokens=batch_tokens, rng=rng)
+        return whole.split([[row] for row in rows], batch_tokens=steps.batch_tokens, rng=rng)
 
     def after_step(progress: Progress) -> None:
-        epoch, steps_into_epoch = divmod(progress.step, batches)
+        epoch, steps_into_epoch = divmod(progress.step, steps.batches)
         if steps_into_epoch == 0:
             now = measure(model, tokenizer, run.validation, f"epoch {epoch}")
             save({"logits": torch.from_numpy(now.logits)}, _epoch_file(options, epoch))
             keep_if_best(options.work / "best.pt", model, now, epoch)
 
-    checkpoint = options.work / "progress.pt"
-    progress = train(
-        model, loss_of, make_epoch, schedule, checkpoint, seed=options.seed, after_step=after_step
+    return train(
+        model,
+        loss_of,
+        make_epoch,
+        steps.schedule,
+        options.work / "progress.pt",
+        seed=options.seed,
+        after_step=after_step,
     )
-    best = read_saved(options.work / "best.pt")
-    model.load_state_dict(best["model"])
-    logits = [read_saved(_epoch_file(options, epoch))["logits"].numpy() for epoch in range(1, epochs + 1)]
-    after = Measured.of(cross_fitted(logits, run.validation), run.validation)
-    metrics = {
-        "schema": 1,
-        **report(before, after, options.seed),
-        "steps": progress.step,
-        "epochs": epochs,
-        "best_epoch": best["epoch"],
-        "batch_tokens": batch_tokens,
-        "rate": schedule.rate,
-        "loss": {
-            "training": {
-                "before": sample_loss_before,
-                "after": loss_on(logits_of(model, tokenizer, sample), sample),
-            },
-            "validation": {"before": before.loss, "after": after.loss},
-        },
-        "tokens": progress.tokens,
-        "seconds": progress.seconds,
-        "options": {name: str(value) for name, value in asdict(options).items()},
-    }
-    temperature = fitted_temperature(run.validation, logits[best["epoch"] - 1])
-    return finish(run, model, {**metrics, "temperature": temperature})
 
 
 @dataclass(frozen=True)
@@ -158,9 +196,7 @@ class Measured:
     @classmethod
     def of(cls, logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Self:
         """Measure logits on these pairs."""
-        scores = Scores.from_logits(logits)
-        evaluation = Evaluation(pairs, scores.probabilities, scores.raw_score)
-        return cls(logits, evaluation, loss_on(logits, pairs))
+        return cls(logits, Evaluation.of(pairs, Scores.from_logits(logits)), loss_on(logits, pairs))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -218,25 +254,13 @@ def report(before: Measured, after: Measured, seed: int) -> dict[str, Any]:
 
 
 def _epoch_file(options: Options, epoch: int) -> Path:
-    """Return the file of the validation pairs' logits after an epoch."""
     return options.work / "epochs" / f"{epoch}.pt"
 
 
-def planned(lengths: Sequence[int], model: Learner, options: Options) -> tuple[Schedule, int, int]:
-    """Choose steps and rate, batches per epoch, and padded tokens per batch for pairs of these lengths.
-
-    A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps teach it nothing:
-    with 200 pairs in one batch, three epochs are three steps. So few pairs are cut into more batches and
-    trained on for more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al.
-    2021, "On the Stability of Fine-tuning BERT", who also warm up over the first tenth of the steps).
-    """
-    enough = sum(lengths) * EPOCHS // MIN_STEPS
-    batch_tokens = min(BATCH_TOKENS, max(enough, MIN_BATCH_PAIRS * sum(lengths) // len(lengths)))
-    batches = len(grouped(lengths, batch_tokens=batch_tokens))
-    steps = batches * (options.epochs or max(EPOCHS, math.ceil(MIN_STEPS / batches)))
-    rate = options.rate or RATE * WIDTH / model.config.hidden_size
-    schedule = Schedule(steps, rate, warmup=max(1, math.ceil(WARM_UP * steps)), decay=DECAY)
-    return schedule, batches, batch_tokens
+def _epoch_logits(options: Options, epoch: int) -> np.ndarray:
+    """Return the logits of the validation pairs after an epoch."""
+    logits: np.ndarray = read_saved(_epoch_file(options, epoch))["logits"].numpy()
+    return logits
 
 
 def measure(

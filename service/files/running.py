@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from service.files.scoring import WindowScorer
 
 Progress = Callable[[float, int, int], None]
-"""Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
+"""Takes (share done, rows done, rows done by an earlier run)."""
 
 
 AHEAD = 2
@@ -30,11 +30,11 @@ AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A finished job: the rows that were scored, those that were set aside, and the file that holds these."""
+    """A finished job: the rows that were scored, those that were set aside, and the file of these, if any."""
 
     rows: int
     rejects: int
-    rejects_file: str
+    rejects_file: str | None
 
 
 def run(
@@ -45,16 +45,11 @@ def run(
     Raises ModelError if the output exists or cannot be written, or the input cannot be read.
     """
     parts = Parts(job.output, job.plan())
-    storage = parts.storage
     with _writing(parts.directory, kept=False):
         if (published := parts.published()) is not None:
             parts.clear()
-            return Summary(*published, job.output + REJECTS)
-        if storage.is_directory(job.output):
-            raise ModelError(f"{job.output} is a directory; a file is scored into a file")
-        if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
-            raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
-        parts.begin(afresh=overwrite)
+            return _summary(job, *published)
+        _take_over(job, parts, overwrite=overwrite)
     try:
         with scorer() as opened:
             windows = _score(job, parts, opened, report)
@@ -71,7 +66,21 @@ def run(
     with _writing(parts.directory):
         parts.note_published(rows, rejects)
         parts.clear()
-    return Summary(rows, rejects, job.output + REJECTS)
+    return _summary(job, rows, rejects)
+
+
+def _summary(job: Job, rows: int, rejects: int) -> Summary:
+    return Summary(rows, rejects, job.output + REJECTS if rejects else None)
+
+
+def _take_over(job: Job, parts: Parts, *, overwrite: bool) -> None:
+    """Begin with the parts of earlier runs. Raises ModelError if the output may not be written."""
+    storage = parts.storage
+    if storage.is_directory(job.output):
+        raise ModelError(f"{job.output} is a directory; a file is scored into a file")
+    if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
+        raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
+    parts.begin(afresh=overwrite)
 
 
 @contextmanager
@@ -90,13 +99,14 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
     One thread reads windows and tokenizes them; this one writes their parts.
     """
     kept = parts.done()
-    before = rows = sum(part.rows + part.rejects for part in kept.values())
-    found = job.windows()
+    rows_before = sum(part.rows + part.rejects for part in kept.values())
+    rows = rows_before
+    windows = job.windows()
     count = 0
 
     def read() -> tuple[Window, Any] | None:
         nonlocal count
-        for window in found:
+        for window in windows:
             count += 1
             if window.number not in kept:
                 return window, scorer.submit(window)
@@ -113,7 +123,7 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
                 with _writing(parts.directory):
                     parts.keep(part, encoded.data, encoded.rejects)
                 rows += part.rows + part.rejects
-                report(window.share, rows, before)
+                report(window.share, rows, rows_before)
         finally:
             reader.shutdown(cancel_futures=True)
     return count
