@@ -34,7 +34,7 @@ def pages() -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    """Send JSON and return the answer's; wait and try again if the service is busy."""
+    """Send JSON and return the answer's; wait and retry if the service is busy."""
     headers = {
         "content-type": "application/json",
         "authorization": f"Bearer {os.environ['HEADROOM_API_KEY']}",

@@ -29,7 +29,9 @@ Masks = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html and report.json.")]
 Variant = Annotated[
     str | None,
-    typer.Option(help="Variant of the config file, beside `full`; a cascade beside its last stage alone."),
+    typer.Option(
+        help="Variant of the config file, compared with `full`; a cascade with its last stage alone."
+    ),
 ]
 
 
@@ -52,9 +54,9 @@ def command(
     """Measure how well a model's grades agree with labelled pairs.
 
     Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
-    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), beside word
-    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes a
-    report with each grade's calibration, confusion matrices and the worst queries.
+    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), compared with
+    word overlap and BM25. Several models and masks are compared with each other, paired. With --out, also
+    writes a report with each grade's calibration, confusion matrices and the worst queries.
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned20 --out runs/evaluation
     """

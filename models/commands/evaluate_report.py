@@ -43,9 +43,9 @@ def tables(document: dict[str, Any]) -> dict[str, Table]:
         name = f"{pair['second']} − {pair['first']}" if len(differences) > 1 else "change"
         metrics[name] = _texts(pair["change"], sign=True)
     baselines = {}
-    for name, one in document["baselines"].items():
-        values = _texts(one["metrics"])
-        minus = _texts(one["model_minus"], sign=True)
+    for name, baseline in document["baselines"].items():
+        minus = _texts(baseline["model_minus"], sign=True)
+        values = _texts(baseline["metrics"])
         baselines[name] = {metric: f"{value} [{minus[metric]}]" for metric, value in values.items()}
     calibration = {
         side["name"]: {
@@ -57,7 +57,7 @@ def tables(document: dict[str, Any]) -> dict[str, Table]:
     without = f"Without a model (in brackets: {sides[0]['name']} minus it):"
     return {
         "Metrics": _table(metrics),
-        "Beside word matching": _table(baselines, without),
+        "Compared with word matching": _table(baselines, without),
         "Calibration": _table(calibration, "Mean probability of each grade (its share of the pairs):"),
     }
 
@@ -107,7 +107,7 @@ def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     first = document["sides"][0]
     order = fixed(document["ndcg10_random_order"])
-    caption = "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order."
+    caption = "NDCG@10 with its 95 % interval, with word matching and (dashed) a random order."
     picture = Figure("ndcg10", caption, partial(_draw_ndcg10, document))
     html = page.html(
         {picture.name: plots.svg(picture.draw)},
@@ -127,17 +127,17 @@ def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
 
 def _draw_ndcg10(document: dict[str, Any]) -> Drawing:
     """Draw a point with its interval for each side and each baseline, the first side on top."""
-    shown = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
-    shown |= {name: one["metrics"]["ndcg10"] for name, one in document["baselines"].items()}
-    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(shown))
-    for row, one in enumerate(shown.values()):
+    intervals = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
+    intervals |= {name: baseline["metrics"]["ndcg10"] for name, baseline in document["baselines"].items()}
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(intervals))
+    for row, interval in enumerate(intervals.values()):
         colour = plots.BLUE if row < len(document["sides"]) else plots.GREY
-        axes.plot([one.low, one.high], [row, row], color=colour)
-        axes.plot(one.value, row, "o", color=colour)
+        axes.plot([interval.low, interval.high], [row, row], color=colour)
+        axes.plot(interval.value, row, "o", color=colour)
     if np.isfinite(document["ndcg10_random_order"]):
         axes.axvline(document["ndcg10_random_order"], color=plots.GREY, ls="--", lw=1)
-    axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
-    axes.set_yticks(range(len(shown)), list(shown))
+    axes.set(xlabel="NDCG@10", ylim=(len(intervals) - 0.5, -0.5))
+    axes.set_yticks(range(len(intervals)), list(intervals))
     return drawing
 
 

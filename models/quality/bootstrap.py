@@ -31,9 +31,9 @@ MIN_TESTED = 100
 """One-sided tests claim nothing if fewer queries than this have titles of different grades."""
 
 NO_INTERVAL = " (no interval)"
-"""Stands behind a value without an interval."""
+"""The text after a value without an interval."""
 
-_LEAST_ERROR = 0.25
+_MIN_ERROR = 0.25
 """A resample's standard error is at least this share of the data's own. If an effect rests on a few
 queries, some resamples hold none of them, and their error of 0 would make every interval infinite."""
 
@@ -51,7 +51,7 @@ class Interval:
         """Return the value and its interval: 0.512 (0.478 to 0.546). sign: what is above 0 gets a plus."""
         if self.value != self.value:
             return "–"
-        value, low, high = (fixed(one, digits, sign=sign) for one in (self.value, self.low, self.high))
+        value, low, high = (fixed(end, digits, sign=sign) for end in (self.value, self.low, self.high))
         return f"{value}{NO_INTERVAL}" if self.low != self.low else f"{value} ({low} to {high})"
 
     def within(self, low: float, high: float) -> Interval:
@@ -79,16 +79,16 @@ class Draws:
 
     def relative_to(self, base: Draws) -> Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""
-        whole = np.where(base.values == 0, np.nan, base.values)
-        ratio = self.values / whole
-        return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / whole[0])
+        divisor = np.where(base.values == 0, np.nan, base.values)
+        ratio = self.values / divisor
+        return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / divisor[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """An estimate with its standard error and the bootstrap distribution of t, ascending.
 
-    testable: False if too few queries (MIN_TESTED) stand behind it. One-sided p-values are then nan and
+    testable: False if it rests on too few queries (MIN_TESTED). One-sided p-values are then nan and
     one-sided bounds −inf. `estimate` makes it.
     """
 
@@ -119,7 +119,7 @@ class Estimate:
         if not len(self.t) or not self.testable:
             return float("nan")
         distance = self.value - bound
-        if self.error == 0:  # no error has no chance
+        if self.error == 0:  # without spread the sign decides
             return 0.0 if distance > 0 else 1.0
         beyond = len(self.t) - np.searchsorted(self.t, distance / self.error)
         return (1 + float(beyond)) / (1 + len(self.t))
@@ -163,7 +163,7 @@ def estimate(values: Floats, errors: Floats, *, testable: bool = True) -> Estima
     value = float(values[0])
     error = float(errors[0])
     with np.errstate(invalid="ignore", divide="ignore"):
-        t = (values[1:] - value) / np.maximum(errors[1:], _LEAST_ERROR * error)
+        t = (values[1:] - value) / np.maximum(errors[1:], _MIN_ERROR * error)
     if error == 0:
         t = np.zeros(len(values) - 1)
     if not (np.isfinite(value) and np.isfinite(error)):

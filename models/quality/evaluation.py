@@ -41,7 +41,7 @@ _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
 
 class Evaluation:
-    """Graded predictions beside the truth.
+    """Graded predictions and the true grades.
 
     pairs: n, with their true grades. probabilities: (n, grades), rows sum to 1.
     ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its probabilities round to 1 and 0.

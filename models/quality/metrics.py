@@ -33,12 +33,12 @@ def values(sums: Floats, grades: int) -> Floats:
     accuracy = np.einsum("...i->...", right) / np.where(total > 0, total, np.nan)
 
     occurs = truth > 0
-    f1 = np.where(occurs, 2 * right / np.where(occurs, truth + predicted, 1), 0)
+    f1 = 2 * right / np.maximum(truth + predicted, 1)  # 0 for a grade that does not occur
     macro_f1 = np.einsum("...i->...", f1) / np.maximum(occurs.sum(-1), 1)
 
     distance = np.square(np.subtract.outer(np.arange(grades), np.arange(grades))).astype(np.float64)
     observed = np.einsum("...ij,ij->...", confusion, distance)
-    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.where(total > 0, total, 1)
+    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.maximum(total, 1)
     qwk = np.where(chance > 0, 1 - observed / np.where(chance > 0, chance, 1), 0)
 
     ndcg10 = sums[..., -2] / np.where(sums[..., -1] > 0, sums[..., -1], np.nan)

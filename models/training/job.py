@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 GRADES = ("irrelevant", "related", "partial", "close", "exact")
 """The labels of the shipped model."""
 
-MARK = "options.json"
+FINGERPRINT = "options.json"
+"""The file that holds the fingerprint of an unfinished run."""
 
 OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grade-column or --delimiter"}
 """Options of the command that do not have the names of ours."""
@@ -65,15 +66,14 @@ class TrainingRun:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from.
-    mark: what tells the run from another one: the value of each option, and the SHA-256 of each file that it
-    reads.
+    fingerprint: the value of each option, and the SHA-256 of each file that the run reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
     base: Path
-    mark: dict[str, str]
+    fingerprint: dict[str, str]
 
 
 def prepare(options: Options) -> TrainingRun:
@@ -88,29 +88,29 @@ def prepare(options: Options) -> TrainingRun:
     config = read_config(directory)
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
     check_holds_floats(directory, config)
-    mark = _mark_of(options, directory)
-    if (options.work / MARK).exists():
-        unfinished = json.loads((options.work / MARK).read_text(encoding="utf-8"))
-        for name, value in mark.items():
+    fingerprint = _fingerprint(options, directory)
+    if (options.work / FINGERPRINT).exists():
+        unfinished = json.loads((options.work / FINGERPRINT).read_text(encoding="utf-8"))
+        for name, value in fingerprint.items():
             if unfinished.get(name) != value:
                 raise ModelError(
                     f"{options.work} holds an unfinished run with another {name}; repeat that run, or remove "
                     f"{options.work} to begin anew"
                 )
-    return TrainingRun(options, training, validation, directory, mark)
+    return TrainingRun(options, training, validation, directory, fingerprint)
 
 
-def _mark_of(options: Options, base: Path) -> dict[str, str]:
-    mark = {}
+def _fingerprint(options: Options, base: Path) -> dict[str, str]:
+    fingerprint = {}
     for name, value in asdict(options).items():
-        if name != "out":  # `work` lies beside it, however it is written
-            mark[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
+        if name != "out":  # its `work` directory is found by it
+            fingerprint[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
     for file in (options.data, options.validation):
         if file is not None:
             with file.open("rb") as stream:
-                mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    mark[f"content of {base}"] = digest_of(base)
-    return mark
+                fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    fingerprint[f"content of {base}"] = digest_of(base)
+    return fingerprint
 
 
 def digest(query: str) -> bytes:

@@ -61,7 +61,7 @@ class Batch:
     ) -> list[Batch]:
         """Return batches of rows of similar length in a random order.
 
-        spans: rows that stay in one batch. batch_tokens: at most so many, unless one span has more.
+        spans: rows that stay in one batch. batch_tokens: at most, unless one span has more.
         """
         lengths = [max(len(self.pairs[row]) for row in span) for span in spans]
         batches = []
@@ -271,7 +271,7 @@ def _restore(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimize
 
 
 def save(state: Any, path: Path) -> None:
-    """Write a state whole or not at all: if the process is killed, the file before stays."""
+    """Write a state whole or not at all: if the process is killed, the previous file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     torch.save(state, partial)

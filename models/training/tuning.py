@@ -11,10 +11,9 @@ import math
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -35,7 +34,7 @@ from models.learner import Learner
 from models.quality.bootstrap import resample
 from models.quality.evaluation import Evaluation, changes_of, intervals_of
 from models.quality.labelled import LabelledPair, query_key
-from models.training.job import MARK, Options, TrainingRun, digest, prepare
+from models.training.job import FINGERPRINT, Options, TrainingRun, digest, prepare
 from models.training.loop import (
     Batch,
     Progress,
@@ -88,7 +87,7 @@ def tune(run: TrainingRun | Options) -> dict[str, Any]:
     options = run.options
     model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
     tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
-    write_whole(options.work / MARK, json.dumps(run.mark, indent=1).encode())  # `prepare` compares it
+    write_whole(options.work / FINGERPRINT, json.dumps(run.fingerprint, indent=1).encode())
     pairs = tokenizer.encode([(pair.query, pair.title) for pair in run.training])
     steps = planned([len(pair) for pair in pairs], model, options)
     sample = run.training[:LOSS_PAIRS]
@@ -98,12 +97,15 @@ def tune(run: TrainingRun | Options) -> dict[str, Any]:
     best = read_saved(options.work / "best.pt")
     model.load_state_dict(best["model"])
     training_loss["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
-    epochs = [_epoch_logits(options, epoch) for epoch in range(1, steps.epochs + 1)]
-    after = Measured.of(cross_fitted(epochs, run.validation), run.validation)
+    epochs = [
+        read_saved(_epoch_file(options, epoch))["logits"].numpy() for epoch in range(1, steps.epochs + 1)
+    ]
+    after = cross_fitted(epochs, run.validation)
+    validation_loss = {"before": loss_on(before, run.validation), "after": loss_on(after, run.validation)}
     metrics = {
         "schema": 1,
-        **report(before, after, options.seed),
-        "loss": {"training": training_loss, "validation": {"before": before.loss, "after": after.loss}},
+        **report(before, after, run.validation, options.seed),
+        "loss": {"training": training_loss, "validation": validation_loss},
         "temperature": fitted_temperature(run.validation, epochs[best["epoch"] - 1]),
         "best_epoch": best["epoch"],
         "epochs": steps.epochs,
@@ -170,9 +172,9 @@ def train_epochs(
     def after_step(progress: Progress) -> None:
         epoch, steps_into_epoch = divmod(progress.step, steps.batches)
         if steps_into_epoch == 0:
-            now = measure(model, tokenizer, run.validation, f"epoch {epoch}")
-            save({"logits": torch.from_numpy(now.logits)}, _epoch_file(options, epoch))
-            keep_if_best(options.work / "best.pt", model, now, epoch)
+            logits = measure(model, tokenizer, run.validation, f"epoch {epoch}")
+            save({"logits": torch.from_numpy(logits)}, _epoch_file(options, epoch))
+            keep_if_best(options.work / "best.pt", model, order(logits, run.validation), epoch)
 
     return train(
         model,
@@ -183,31 +185,6 @@ def train_epochs(
         seed=options.seed,
         after_step=after_step,
     )
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A model's logits on the validation pairs, (n, grades), what they are worth, and their training loss."""
-
-    logits: np.ndarray
-    evaluation: Evaluation
-    loss: float
-
-    @classmethod
-    def of(cls, logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Self:
-        """Measure logits on these pairs."""
-        return cls(logits, Evaluation.of(pairs, Scores.from_logits(logits)), loss_on(logits, pairs))
-
-    @cached_property
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of models.quality.evaluation."""
-        return self.evaluation.metrics()
-
-    @property
-    def order(self) -> tuple[float, float]:
-        """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
-        ranking = [self.metrics[name] for name in RANKING if np.isfinite(self.metrics[name])]
-        return float(np.mean(ranking)) if ranking else -1.0, -self.loss
 
 
 def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) -> np.ndarray:
@@ -225,30 +202,31 @@ def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) ->
         choosing = np.flatnonzero(halves != half)
         if len(choosing):
             judges = [pairs[row] for row in choosing]
-            best = max(epochs, key=lambda epoch: Measured.of(epoch[choosing], judges).order)
+            best = max(epochs, key=lambda epoch: order(epoch[choosing], judges))
             temperature = fitted_temperature(judges, best[choosing])
             logits[halves == half] = best[halves == half] / temperature
     return logits
 
 
-def report(before: Measured, after: Measured, seed: int) -> dict[str, Any]:
-    """Return the figures of the model before and after the training, and whether the change is above chance.
+def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair], seed: int) -> dict[str, Any]:
+    """Return the figures of the logits before and after the training, (n, grades), and of their change.
 
-    better: the interval of the change of NDCG@10, or of Spearman's correlation where no query has an NDCG, is
-    above 0.
+    better: whether the interval of the change of NDCG@10, or of Spearman's correlation where no query has an
+    NDCG, is above 0.
     """
-    counts = resample(after.evaluation.clusters, RESAMPLES, seed)
-    draws_before = before.evaluation.draws(counts)
-    draws_after = after.evaluation.draws(counts)
-    change = changes_of(draws_before, draws_after, counts)
+    first = evaluation_of(before, pairs)
+    last = evaluation_of(after, pairs)
+    counts = resample(last.clusters, RESAMPLES, seed)
+    draws = last.draws(counts)
+    change = changes_of(first.draws(counts), draws, counts)
     ranks = "ndcg10" if np.isfinite(change["ndcg10"].value) else "spearman"
     return {
-        "validation": after.metrics,
-        "validation_intervals": intervals_of(draws_after, counts),
-        "validation_before": before.metrics,
+        "validation": last.metrics(),
+        "validation_intervals": intervals_of(draws, counts),
+        "validation_before": first.metrics(),
         "validation_change": change,
-        "validation_queries": after.evaluation.queries,
-        "ndcg10_random_order": after.evaluation.random_order_ndcg10(),
+        "validation_queries": last.queries,
+        "ndcg10_random_order": last.random_order_ndcg10(),
         "better": change[ranks].low > 0,
     }
 
@@ -257,20 +235,28 @@ def _epoch_file(options: Options, epoch: int) -> Path:
     return options.work / "epochs" / f"{epoch}.pt"
 
 
-def _epoch_logits(options: Options, epoch: int) -> np.ndarray:
-    """Return the logits of the validation pairs after an epoch."""
-    logits: np.ndarray = read_saved(_epoch_file(options, epoch))["logits"].numpy()
+def measure(
+    model: Learner, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], when: str
+) -> np.ndarray:
+    """Return the model's logits on the validation pairs, and log what they are worth."""
+    logits = logits_of(model, tokenizer, validation)
+    metrics = evaluation_of(logits, validation).metrics()
+    figures = (metrics[name] for name in ("qwk", "spearman", "ndcg10"))
+    loss = loss_on(logits, validation)
+    log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, loss, *figures)
     return logits
 
 
-def measure(
-    model: Learner, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], when: str
-) -> Measured:
-    """Measure the model on the validation pairs, and log it."""
-    now = Measured.of(logits_of(model, tokenizer, validation), validation)
-    figures = [now.metrics[name] for name in ("qwk", "spearman", "ndcg10")]
-    log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, now.loss, *figures)
-    return now
+def evaluation_of(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Evaluation:
+    """Return the evaluation of logits, (n, grades), of these pairs."""
+    return Evaluation.of(pairs, Scores.from_logits(logits))
+
+
+def order(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> tuple[float, float]:
+    """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
+    metrics = evaluation_of(logits, pairs).metrics()
+    ranking = [metrics[name] for name in RANKING if np.isfinite(metrics[name])]
+    return float(np.mean(ranking)) if ranking else -1.0, -loss_on(logits, pairs)
 
 
 def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
@@ -278,10 +264,10 @@ def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
     return float(ordinal_loss(torch.from_numpy(logits), *targets(pairs, logits.shape[1])))
 
 
-def keep_if_best(file: Path, model: Learner, now: Measured, epoch: int) -> None:
-    """Save the weights of an epoch, unless those in the file are of one that was as good."""
-    if not file.exists() or tuple(read_saved(file)["order"]) < now.order:
-        save({"model": model.state_dict(), "epoch": epoch, "order": now.order}, file)
+def keep_if_best(file: Path, model: Learner, key: tuple[float, float], epoch: int) -> None:
+    """Save the weights of an epoch, unless those in the file are of one that was as good. key: `order`'s."""
+    if not file.exists() or tuple(read_saved(file)["order"]) < key:
+        save({"model": model.state_dict(), "epoch": epoch, "order": key}, file)
 
 
 def start(base: Path, labels: Sequence[str], seed: int) -> Learner:

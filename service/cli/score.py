@@ -132,7 +132,7 @@ def _say_which_default(chosen: Variant, mask: str | None) -> None:
     """Say that the config's default variant scores, if it has a mask of its own. mask: laid on it."""
     if not (chosen.configured or chosen).mask.is_none:
         on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
-        warn(f"{choice.of_default(chosen.name, mask)}; {on}")
+        warn(f"{choice.default_line(chosen.name, mask)}; {on}")
 
 
 def pairs_of(query: str, titles: list[str] | None) -> Iterator[tuple[str, str]]:

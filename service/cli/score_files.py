@@ -42,16 +42,16 @@ Overwrite = Annotated[
 
 
 class Rows(Stages):
-    """Shows how much of the rows of files is scored, the pace and the time left."""
+    """Shows the share of rows that are scored, the pace and the time left."""
 
-    _before: float | None = None
+    _share_before: float | None = None
 
-    def __call__(self, share: float, rows: int, before: int) -> None:
-        """Show that a share of the job is done: `rows` rows, of which an earlier run did `before`."""
-        if self._before is None:
-            self._before = share * before / rows if rows else 0.0
+    def __call__(self, share: float, rows: int, rows_before: int) -> None:
+        """Show that a share of the job, `rows` rows, is done. rows_before: those that an earlier run did."""
+        if self._share_before is None:
+            self._share_before = share * rows_before / rows if rows else 0.0
         seconds = max(time.monotonic() - self.began, 1e-9)
-        self.show(f"{rows:,} rows, {(rows - before) / seconds:,.0f}/s", share, self._before)
+        self.show(f"{rows:,} rows, {(rows - rows_before) / seconds:,.0f}/s", share, self._share_before)
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
@@ -118,7 +118,7 @@ def options_of(
     columns = _columns(masks, variants, live.default_variant)
     default = next(variant for variant in live.variants if variant.name == live.default_variant)
     if not variants and default.head_mask not in (None, "none"):
-        warn(choice.of_default(default.name, masks[0] if len(masks) == 1 else None))
+        warn(choice.default_line(default.name, masks[0] if len(masks) == 1 else None))
     graded = False
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})

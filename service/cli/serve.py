@@ -33,7 +33,7 @@ DEFAULT_CONFIG = Path(__file__).with_name("serve.yaml").resolve()
 WATCH_S = 0.5
 CHECK_S = 0.1
 STOP_S = 13.0
-"""How many seconds more than `drain_timeout_s` a stop may take before everything is ended at once."""
+"""Seconds beyond `drain_timeout_s` before a stop ends everything at once."""
 
 
 def command(

@@ -1,4 +1,4 @@
-"""The unfinished output of a job: one file for each scored window, beside the name of the output."""
+"""The unfinished output of a job: one file for each scored window, in `OUTPUT.parts/`."""
 
 import hashlib
 import json
@@ -53,34 +53,34 @@ class Parts:
         """Return the whole name of the file of a part's rejects."""
         return self.path(f"{self._key}-{part.window:08}.rejects")
 
-    def begin(self, *, afresh: bool = False) -> None:
+    def take_over(self, *, overwrite: bool) -> None:
         """Take the directory over from earlier runs, and keep their parts if they are of the same plan.
 
-        afresh: remove the parts of another plan. Raises ModelError, which says what differs, if they are of
-        another plan and stay, or if the directory holds files of somebody else.
+        overwrite: remove the parts of another plan. Without it, they are a ModelError that says what differs;
+        files of somebody else always are an error.
         """
-        before = self._plan_there()
-        if before is None:
+        previous = self._stored_plan()
+        if previous is None:
             self._check_names()
-        elif not afresh:
-            self._check_plan(before)
-        if before != self.plan:
+        elif not overwrite:
+            self._check_plan(previous)
+        if previous != self.plan:
             self.clear()
             with self.storage.create(self.path(PLAN)) as stream:
                 stream.write(json.dumps(self.plan, indent=1).encode())
 
     def holds_plan(self) -> bool:
         """Return whether the parts are there, and of this plan."""
-        return self._plan_there() == self.plan
+        return self._stored_plan() == self.plan
 
-    def _plan_there(self) -> dict[str, Any] | None:
+    def _stored_plan(self) -> dict[str, Any] | None:
         with suppress(FileNotFoundError), self.storage.open(self.path(PLAN)) as stream:
             return dict(json.loads(stream.read()))
         return None
 
-    def _check_plan(self, before: dict[str, Any]) -> None:
-        for name in before | self.plan:
-            if before.get(name) != self.plan.get(name):
+    def _check_plan(self, previous: dict[str, Any]) -> None:
+        for name in previous | self.plan:
+            if previous.get(name) != self.plan.get(name):
                 raise ModelError(
                     f"{self.directory} holds the parts of a run with another {name}; repeat that run, "
                     "or start over with --overwrite"
@@ -99,9 +99,9 @@ class Parts:
     def done(self) -> dict[int, Part]:
         """Return the parts by window."""
         parts: dict[int, Part] = {}
-        own = self.path(self._key + "-")
+        prefix = self.path(f"{self._key}-")
         for path in self.storage.files(self.directory):
-            if match := _PART.fullmatch(path.removeprefix(own)):
+            if match := _PART.fullmatch(path.removeprefix(prefix)):
                 part = Part(*map(int, match.groups()))
                 parts[part.window] = part
         return parts

@@ -24,8 +24,8 @@ Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, rows done by an earlier run)."""
 
 
-AHEAD = 2
-"""Windows at work: one that is scored, and one that is tokenized meanwhile."""
+WINDOWS_IN_FLIGHT = 2
+"""One window is scored, and another one is tokenized meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def run(
     except ModelError:
         is_useless = job.has_changed() or not any(part.rows for part in parts.done().values())
         if is_useless and parts.holds_plan():
-            parts.clear()  # so that another try starts afresh
+            parts.clear()  # so that a retry starts over
         raise
     with _writing(job.output):
         _publish(job, parts, done)
@@ -80,7 +80,7 @@ def _take_over(job: Job, parts: Parts, *, overwrite: bool) -> None:
         raise ModelError(f"{job.output} is a directory; a file is scored into a file")
     if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
         raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
-    parts.begin(afresh=overwrite)
+    parts.take_over(overwrite=overwrite)
 
 
 @contextmanager
@@ -113,11 +113,11 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
         return None
 
     with ThreadPoolExecutor(1, "reader") as reader:
-        ahead = deque(reader.submit(read) for _ in range(AHEAD))
+        in_flight = deque(reader.submit(read) for _ in range(WINDOWS_IN_FLIGHT))
         try:
-            while (item := ahead.popleft().result()) is not None:
+            while (item := in_flight.popleft().result()) is not None:
                 window, pending = item
-                ahead.append(reader.submit(read))
+                in_flight.append(reader.submit(read))
                 encoded = scorer.finish(pending)
                 part = Part(window.number, encoded.rows, encoded.set_aside)
                 with _writing(parts.directory):

@@ -24,7 +24,7 @@ from models.quality.labelled import LabelledPair, read_labelled
 from models.training import loop, tuning
 from models.training.job import Options, prepare, read_split
 from models.training.loop import logits_of, read_saved, targets
-from models.training.tuning import Measured, cross_fitted, report, start, tune
+from models.training.tuning import cross_fitted, report, start, tune
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference
@@ -306,9 +306,8 @@ def test_an_improvement_is_claimed_only_if_the_interval_shows_it(options: Option
     guess = np.random.default_rng(0).normal(size=(160, 3))
     pairs = [LabelledPair(f"query {i // 4}", "title", i % 3) for i in range(160)]
     right = 3.0 * np.eye(3)[[pair.grade for pair in pairs]]
-    before = Measured.of(guess, pairs)
-    a_little = Measured.of(guess + 0.02 * right, pairs)
-    assert a_little.metrics["ndcg10"] > before.metrics["ndcg10"]
-    assert not report(before, a_little, seed=0)["better"]
-    assert report(before, Measured.of(guess + right, pairs), seed=0)["better"]
+    a_little = report(guess, guess + 0.02 * right, pairs, seed=0)
+    assert a_little["validation"]["ndcg10"] > a_little["validation_before"]["ndcg10"]
+    assert not a_little["better"]
+    assert report(guess, guess + right, pairs, seed=0)["better"]
     assert tune(replace(options, epochs=1))["validation_change"]["ndcg10"]["low"] is None  # 6 queries
