@@ -15,7 +15,7 @@ import orjson
 
 from models.errors import ModelError
 
-KNOWN = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
+KNOWN_FORMATS = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
 CODECS = {"gz": "gzip", "zst": "zstd"}
 BUFFER_BYTES = 1 << 20
 
@@ -23,7 +23,7 @@ ROW_BYTES = 64 << 20
 """The largest line, and the largest cell of csv, that is read."""
 
 WRITTEN_LEVELS = 200
-"""Nested objects and lists of a row that can be written again for certain."""
+"""Rows with fewer nested objects and lists can be written again for certain."""
 
 OTHER_DELIMITERS = {";": "give --delimiter ';'", "|": "give --delimiter '|'", "\t": "name the file .tsv"}
 """What a user can do about a file with other characters between its cells."""
@@ -72,7 +72,7 @@ def known_format(name: str, delimiter: str) -> Format:
     """Return what `format_of` does. Raises ModelError if the format is unknown."""
     file_format = format_of(name, delimiter)
     if file_format is None:
-        raise ModelError(f"{name}: the name ends in no known format; use {KNOWN}")
+        raise ModelError(f"{name}: the name ends in no known format; use {KNOWN_FORMATS}")
     return file_format
 
 

@@ -28,10 +28,10 @@ OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grad
 """Options of the command that do not have the names of ours."""
 
 VALIDATION_SHARE = 10
-"""One query in so many is used for validation if no validation file is given."""
+"""One query in ten is used for validation if no validation file is given."""
 
 MIN_VALIDATION = 3
-"""At least so many queries are used for validation, but at most a third of all."""
+"""Minimum number of validation queries, unless it is more than a third of all."""
 
 
 @dataclass(frozen=True, slots=True)

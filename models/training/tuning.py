@@ -1,4 +1,4 @@
-"""Fine-tunes a classifier on somebody's own labelled pairs: `headroom train`.
+"""Fine-tunes a classifier on a user's labelled pairs: `headroom train`.
 
 Starts from a checkpoint of any family, a classifier or a plain encoder; keeps the epoch that
 ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json. Its
@@ -51,7 +51,7 @@ from models.training.loop import (
 log = logging.getLogger(__name__)
 
 LOSS_PAIRS = 2_000
-"""The loss before and after is measured on so many training pairs, the first ones of the file."""
+"""The training loss before and after is measured on the first pairs of the file."""
 
 MIN_STEPS = 150
 EPOCHS = 3

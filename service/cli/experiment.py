@@ -32,7 +32,7 @@ Key = Annotated[
 ]
 Reason = Annotated[str, typer.Option(help="Reason to write into the experiment's log.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-HERE = "http://127.0.0.1:8000"
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 Better = Literal["higher", "lower"]
 
@@ -91,7 +91,7 @@ def plan(
     from service.experiments.analysis import ALPHA
     from service.experiments.plan import make_plan
 
-    question = ask(baseline, sd, margin, effect, better, weights)
+    question = question_of(baseline, sd, margin, effect, better, weights)
     daily = None if units_per_day is None else units_per_day * traffic
     needed = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
     if as_json:
@@ -112,7 +112,7 @@ def plan(
 @app.command()
 def report(
     name: Name,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
@@ -138,7 +138,7 @@ def ramp(
     name: Name,
     traffic: Annotated[float, typer.Option(min=0, max=1, help="Share of the units to expose.")],
     reason: Reason = "",
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +150,9 @@ def ramp(
 
 
 @app.command()
-def stop(name: Name, reason: Reason = "", url: Url = HERE, key: Key = None, as_json: Json = False) -> None:
+def stop(
+    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+) -> None:
     """End an experiment and give every unit the default variant again.
 
     Example: headroom experiment stop prune20 --reason "sample ratio is off"
@@ -163,7 +165,7 @@ def ship(
     name: Name,
     arm: Annotated[str, typer.Argument(help="Arm whose variant every unit gets.")],
     reason: Reason = "",
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -288,7 +290,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else number(value, digits=4)
 
 
-def ask(
+def question_of(
     baseline: float, sd: float | None, margin: float | None, effect: float, better: Better, weights: str
 ) -> Question:
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from service.scoring.catalog import Variant
     from service.scoring.offline import Scored
 
-EXPECTED = "a query, a tab and a title"
+LINE_FORMAT = "a query, a tab and a title"
 
 PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
@@ -141,7 +141,7 @@ def pairs_of(query: str, titles: list[str] | None) -> Iterator[tuple[str, str]]:
         if titles:
             raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
         if sys.stdin.isatty():
-            warn(f"type lines of {EXPECTED}; end with Ctrl-D")
+            warn(f"type lines of {LINE_FORMAT}; end with Ctrl-D")
         return read_pairs(sys.stdin.buffer)
     if not titles:
         raise typer.BadParameter("give at least one title", param_hint="TITLES")
@@ -184,7 +184,7 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
             continue
         query, tab, title = line.partition("\t")  # the title may hold further tabs
         if not tab or not query.strip():
-            raise ValueError(f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}")
+            raise ValueError(f"standard input, line {number}: expected {LINE_FORMAT}; found {line[:40]!r}")
         yield query, title
 
 

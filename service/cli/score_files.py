@@ -56,7 +56,7 @@ class Rows(Stages):
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_json: bool) -> None:
-    """Score the input as the options say, and print what became of it."""
+    """Score the input as the options say, and print the number of rows and rejects."""
     import orjson
 
     from service.files.running import run as run_job

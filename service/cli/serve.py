@@ -195,6 +195,6 @@ def _say(line: str) -> None:
 
 
 def _print(line: str, stream: TextIO | None) -> None:
-    """Print a line. The service goes on if nobody reads it any more (`headroom serve 2>&1 | head -2`)."""
+    """Print a line. The service goes on after the pipe's reader ends (`headroom serve 2>&1 | head -2`)."""
     with contextlib.suppress(OSError):
         print(line, file=stream, flush=True)

@@ -67,7 +67,7 @@ def make_job(name: str, output: str, options: ScoreOptions) -> Job:
     """Look the input up. Raises ModelError if it is missing, would be overwritten or has no known format."""
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
-    given, *written = map(_place, (name, output, output + REJECTS, output + ".parts"))
+    given, *written = map(_comparable, (name, output, output + REJECTS, output + ".parts"))
     if any(given.is_relative_to(place) for place in written):
         raise ModelError(f"{output}: writing there would replace --input, {name}")
     delimiter = options.fields.delimiter
@@ -79,7 +79,7 @@ def make_job(name: str, output: str, options: ScoreOptions) -> Job:
     return Job(options, name, stat, output, source, target)
 
 
-def _place(name: str) -> PurePath:
+def _comparable(name: str) -> PurePath:
     """Return a name as a path that can be compared with another one."""
     if name.startswith("file://"):
         name = unquote(name.removeprefix("file://"))

@@ -12,7 +12,7 @@ from service.files.storage import UNFINISHED, Stat, Storage
 
 PLAN = "plan.json"
 _PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")
-_OURS = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
+_OUR_FILES = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
 """The names of everything that runs put into the directory."""
 
 
@@ -57,7 +57,7 @@ class Parts:
         """Take the directory over from earlier runs, and keep their parts if they are of the same plan.
 
         overwrite: remove the parts of another plan. Without it, they are a ModelError that says what differs;
-        files of somebody else always are an error.
+        files that no run has written are an error.
         """
         previous = self._stored_plan()
         if previous is None:
@@ -90,7 +90,7 @@ class Parts:
         """Raise ModelError if the directory holds a file that no run has put there."""
         for name in self.storage.files(self.directory):
             top = name.removeprefix(self.directory + "/").split("/")[0]
-            if not _OURS.fullmatch(top.removesuffix(UNFINISHED)):
+            if not _OUR_FILES.fullmatch(top.removesuffix(UNFINISHED)):
                 raise ModelError(
                     f"{name} is in the way: {self.directory} is where unfinished scores are kept; "
                     "move it away, or choose another --output"
@@ -130,7 +130,7 @@ class Parts:
         return None
 
     def clear(self) -> None:
-        """Remove the directory, the plan first: parts without a plan are nobody's. The note goes last."""
+        """Remove the plan, so that a next run clears what is left of the parts, then these, then the note."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
         self.storage.remove(self._note)
