@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -42,7 +43,7 @@ class Format:
 
 
 class Row(NamedTuple):
-    """A row of a text file. line: its first line, from 1. data: its bytes.
+    """A row of a file. line: its first line, or its row in parquet, from 1. data: its bytes, of a text file.
 
     values: by column; None if the row cannot be read. problem: why it cannot, else "".
     """
@@ -126,6 +127,14 @@ def parquet_file(name: str, source: Any, texts: Sequence[str], others: Sequence[
         if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
             raise ModelError(f"{name}: the column {column} holds {kind}, not text")
     return file
+
+
+def parquet_rows(name: str, source: Any, texts: Sequence[str], others: Sequence[str]) -> Iterator[Row]:
+    """Return these columns of the rows of a parquet file. Raises ModelError as `parquet_file` does."""
+    file = parquet_file(name, source, texts, others)
+    batches = file.iter_batches(columns=[*texts, *others])
+    values = chain.from_iterable(batch.to_pylist() for batch in batches)
+    return (Row(number, b"", row) for number, row in enumerate(values, start=1))
 
 
 def check_columns(where: str, names: Sequence[str], needed: Sequence[str]) -> None:

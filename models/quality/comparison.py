@@ -93,25 +93,21 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
 
     Queries whose titles all have one grade come last, those with the largest miss first.
     """
-    ndcg10 = evaluation.by_query["ndcg10"]
-    distance = np.abs(evaluation.expected - evaluation.truth)
-    rows_of = [np.flatnonzero(evaluation.query_of == query) for query in range(evaluation.queries)]
-    missed = np.array([rows[distance[rows].argmax()] for rows in rows_of])
-    order = np.lexsort((-distance[missed], np.nan_to_num(ndcg10, nan=2.0)))
-    worst = []
-    for query in order[:WORST]:
-        row = missed[query]
-        worst.append(
-            {
-                "query": pairs[row].query,
-                "pairs": len(rows_of[query]),
-                "ndcg10": float(ndcg10[query]),
-                "title": pairs[row].title,
-                "grade": pairs[row].grade,
-                "expected_grade": float(evaluation.expected[row]),
-            }
-        )
-    return worst
+    misses = np.abs(evaluation.expected - evaluation.truth)
+    queries = []
+    for query, ndcg10 in enumerate(evaluation.by_query["ndcg10"]):
+        rows = np.flatnonzero(evaluation.query_of == query)
+        row = rows[misses[rows].argmax()]
+        entry = {
+            "query": pairs[row].query,
+            "pairs": len(rows),
+            "ndcg10": float(ndcg10),
+            "title": pairs[row].title,
+            "grade": pairs[row].grade,
+            "expected_grade": float(evaluation.expected[row]),
+        }
+        queries.append((np.nan_to_num(ndcg10, nan=2.0), -misses[row], query, entry))
+    return [entry for *_, entry in sorted(queries)[:WORST]]
 
 
 def agreement(

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models import rows
 from models.errors import ModelError, reading_problem
 from models.files import check_regular
+from models.rows import known_format, open_text, parquet_rows, problem_of, text_rows
 
 ESCI = {
     4: {"irrelevant": 0, "complement": 1, "substitute": 2, "exact": 3},
@@ -97,39 +97,28 @@ def _read(
     path: Path, columns: Columns, others: Sequence[str] = ()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each row is, for errors, and its values: query, title and `others` at least."""
+    import pyarrow
+
+    name = str(path)
+    texts = (columns.query, columns.title)
     row = None
     try:
         check_regular(path)
-        for row in _rows(path, columns, others):
-            where, values, problem = row
-            problem = problem or rows.problem_of(values, columns.query, columns.title, others)
-            if problem:
-                raise ModelError(f"{where}: {problem}")
-            yield where, values
+        file_format = known_format(name, columns.delimiter)
+        with pyarrow.OSFile(name) as file:
+            if file_format.kind == "parquet":
+                unit = "row"
+                rows = parquet_rows(name, file, texts, others)
+            else:
+                unit = "line"
+                stream = open_text(file, file_format.compression)
+                _, rows = text_rows(name, stream, file_format, (*texts, *others))
+            for row in rows:
+                where = f"{name}, {unit} {row.line}"
+                if problem := row.problem or problem_of(row.values, *texts, others):
+                    raise ModelError(f"{where}: {problem}")
+                yield where, row.values
     except (ValueError, OSError, EOFError) as error:  # also pyarrow's
         raise ModelError(reading_problem(path, error)) from None
     if row is None:
         raise ModelError(f"{path} holds no pairs")
-
-
-def _rows(
-    path: Path, columns: Columns, others: Sequence[str]
-) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield where each row is, its values, and why it cannot be read or ""."""
-    import pyarrow
-
-    file_format = rows.known_format(str(path), columns.delimiter)
-    texts = (columns.query, columns.title)
-    if file_format.kind == "parquet":
-        file = rows.parquet_file(str(path), path, texts, others)
-        number = 0
-        for batch in file.iter_batches(columns=[*texts, *others]):
-            for values in batch.to_pylist():
-                number += 1
-                yield f"{path}, row {number}", values, ""
-        return
-    with pyarrow.OSFile(str(path)) as file:
-        stream = rows.open_text(file, file_format.compression)
-        _, found = rows.text_rows(str(path), stream, file_format, (*texts, *others))
-        for row in found:
-            yield f"{path}, line {row.line}", row.values or {}, row.problem
