@@ -98,7 +98,7 @@ def losses(servables: Mapping[str, Servable], judged: Judged) -> dict[str, dict[
 
     def evaluation(servable: Servable) -> Evaluation:
         clf, mask = servable
-        return Evaluation(judged.labelled, clf.score(judged.pairs, mask).probabilities)
+        return Evaluation.of(judged.labelled, clf.score(judged.pairs, mask))
 
     resamples = Resamples(evaluation(servables[INTACT]), RESAMPLES, seed=0)
     return {

@@ -1,9 +1,15 @@
-"""Links between the pages of the repository: the file exists, and so does the heading."""
+"""Links between the pages of the repository: the file exists, and so does the heading. And what they run."""
 
+import json
+import os
 import re
 import runpy
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +73,32 @@ def test_the_sample_of_judgments_is_what_its_command_makes(tmp_path: Path) -> No
     text = (sample / "judgments.csv").read_text("utf-8")
     assert text == (tmp_path / "judgments.csv").read_text("utf-8")
     assert len(text.splitlines()) == 301
+
+
+class Busy(BaseHTTPRequestHandler):
+    """A service that likes each title less than the one before it."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        results = [{"index": i, "score": -i} for i, _ in enumerate(body.get("titles", ()))]
+        content = json.dumps({"results": results}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_users_of_the_tutorial_say_how_far_they_are() -> None:
+    """They take some minutes, in which there was nothing to see."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, str(ROOT / "data" / "sample" / "users.py")]
+        command += [f"http://127.0.0.1:{server.server_port}", "250"]
+        environment = os.environ | {"HEADROOM_API_KEY": "tutorial"}
+        played = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        server.shutdown()
+    said = [line.split()[:3] for line in played.stdout.splitlines()]
+    assert said == [["100", "of", "250"], ["200", "of", "250"], ["250", "of", "250"]]

@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 SAMPLE = Path(__file__).parent
-QUERIES, TITLES = 25, 12
+QUERIES = 25
+TITLES = 12
 
 
 def rows() -> list[dict[str, str | int]]:

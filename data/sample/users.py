@@ -19,6 +19,9 @@ from typing import Any
 
 PAIRS = Path(__file__).parent / "test.jsonl.gz"
 
+REPORT_USERS = 100
+"""One line is printed for so many users."""
+
 
 def pages() -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the queries of the sample that have an exact title, each with its judged titles."""
@@ -31,7 +34,7 @@ def pages() -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    """Send JSON and return the answer's; wait and try again if the service is busy."""
+    """Send JSON and return the answer's; wait and retry if the service is busy."""
     headers = {
         "content-type": "application/json",
         "authorization": f"Bearer {os.environ['HEADROOM_API_KEY']}",
@@ -61,10 +64,14 @@ def visit(url: str, number: int, asked: list[tuple[str, list[dict[str, Any]]]]) 
 
 def main() -> None:
     """Play the users."""
-    url, users = sys.argv[1], int(sys.argv[2])
+    url = sys.argv[1]
+    users = int(sys.argv[2])
     asked = pages()
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda number: visit(url, number, asked), range(users)))
+        visits = threads.map(lambda number: visit(url, number, asked), range(users))
+        for done, _ in enumerate(visits, start=1):
+            if done % REPORT_USERS == 0 or done == users:
+                print(f"{done} of {users} users have asked a query and sent an outcome", flush=True)
 
 
 if __name__ == "__main__":

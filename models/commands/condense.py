@@ -16,7 +16,8 @@ from models.commands.terminal import counted, table, warn
 from models.condense.search import Method, Task, largest_cost
 from models.errors import ModelError, reading_problem
 from models.files import read_bytes
-from models.quality.labelled import format_of, read_pairs
+from models.quality.labelled import read_pairs
+from models.rows import format_of
 
 Titles = Annotated[
     str, typer.Option(help="The candidates: a file of titles, one per line (-: standard input), or of pairs.")

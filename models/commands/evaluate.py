@@ -29,7 +29,9 @@ Masks = Annotated[
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html and report.json.")]
 Variant = Annotated[
     str | None,
-    typer.Option(help="Variant of the config file, beside `full`; a cascade beside its last stage alone."),
+    typer.Option(
+        help="Variant of the config file, compared with `full`; a cascade with its last stage alone."
+    ),
 ]
 
 
@@ -52,36 +54,30 @@ def command(
     """Measure how well a model's grades agree with labelled pairs.
 
     Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
-    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), beside word
-    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes a
-    report with each grade's calibration, confusion matrices and the worst queries.
+    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), compared with
+    word overlap and BM25. Several models and masks are compared with each other, paired. With --out, also
+    writes a report with each grade's calibration, confusion matrices and the worst queries.
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned20 --out runs/evaluation
     """
-    for refused, option, reason in (
-        (variant is None and config is not None, "--config", "it needs --variant"),
-        (variant and mask, "--mask", "a variant has its own mask; leave one of them out"),
-        (variant and len(model or ()) > 1, "--model", "a variant is of one model"),
-        (len(set(model or ())) < len(model or ()), "--model", "one model is given twice"),
-    ):
-        if refused:
-            raise typer.BadParameter(reason, param_hint=option)
+    models = model or []
+    _check_options(models, mask, variant, config)
     from models.commands import evaluate_report
-    from models.quality.comparison import compare
+    from models.quality.comparison import compare_sides
 
     columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # before the work, because it may fail
     if variant is None:
-        judged = grade(data, columns, model or [None], mask or [], device, dtype)
+        judged = grade(data, columns, models or [None], mask or [], device, dtype)
     else:
-        network = options.Network(model[0] if model else None, config, variant, None, device, dtype)
+        network = options.Network(next(iter(models), None), config, variant, None, device, dtype)
         judged = options.sides(network, data, columns)
     document = {
         "schema": 1,
         "model": judged.sides[0].model,
         "data": str(data),
-        **compare(judged.sides, judged.pairs, resamples=resamples),
+        **compare_sides(judged.sides, judged.pairs, resamples=resamples),
         "stages": judged.stages or None,
     }
     if out is not None:
@@ -94,6 +90,20 @@ def command(
         print(out / "report.html")
 
 
+def _check_options(
+    models: Sequence[str], masks: Sequence[str] | None, variant: str | None, config: Path | None
+) -> None:
+    """Raise BadParameter for options that do not go together."""
+    if config is not None and variant is None:
+        raise typer.BadParameter("it needs --variant", param_hint="--config")
+    if variant is not None and masks:
+        raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
+    if variant is not None and len(models) > 1:
+        raise typer.BadParameter("a variant is of one model", param_hint="--model")
+    if len(set(models)) < len(models):
+        raise typer.BadParameter("one model is given twice", param_hint="--model")
+
+
 def grade(
     data: Path, columns: Columns, paths: Sequence[str | None], values: list[str], device: str, dtype: str
 ) -> options.Sides:
@@ -101,20 +111,20 @@ def grade(
 
     values: the masks as they were written.
     """
-    labels, masks = [], []
     forms = {value: options.read_form(value) for value in ("none", *values)}
+    masks = []
     for path in paths:
         directory = locate(path)
         config = read_config(directory)
-        if not config.is_graded:
-            raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
-        labels.append(config.labels)
+        check_graded(str(directory), config.is_graded)
         stored = read_stored_masks(directory, config)
         masks.append({value: config.parse_mask(form, stored) for value, form in forms.items()})
-    numbers = sorted({*map(len, labels)})
-    if len(numbers) > 1:
-        raise ModelError(f"the models have {' and '.join(map(str, numbers))} grades; they must have as many")
-    pairs = read_labelled(data, grades=numbers[0], labels=labels[0], columns=columns)
+        if path == paths[0]:
+            labels = config.labels
+        elif len(config.labels) != len(labels):
+            counts = f"{len(labels)} and {len(config.labels)}"
+            raise ModelError(f"the models have {counts} grades; they must have as many")
+    pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
     texts = [(pair.query, pair.title) for pair in pairs]
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
@@ -127,7 +137,13 @@ def grade(
         name = str(path) if clf.name in {side.model for side in sides} else clf.name
         for value, mask in of_model.items():
             scores = scored(clf, texts, None if mask.is_none else mask)
-            evaluation = Evaluation(pairs, scores.probabilities, scores.raw_score)
-            shown = (name if len(paths) > 1 else "full") + ("" if value == "none" else f" {value}")
-            sides.append(Side(shown, name, "full", mask.spec, evaluation))
-    return options.Sides(sides, pairs, labels[0], {})
+            title = name if len(paths) > 1 else "full"
+            title += "" if value == "none" else f" {value}"
+            sides.append(Side(title, name, "full", mask.spec, Evaluation.of(pairs, scores)))
+    return options.Sides(sides, pairs, labels, {})
+
+
+def check_graded(name: str, is_graded: bool) -> None:
+    """Raise ModelError if a model gives one score and no grades."""
+    if not is_graded:
+        raise ModelError(f"{name} gives one score and no grades; evaluate needs a graded classifier")

@@ -13,7 +13,7 @@ import orjson
 from models.commands import terminal
 from models.files import write_whole
 from models.numbers import fixed
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from models.study import page, plots
 from models.study.result import Figure, Section, Table
 
@@ -28,18 +28,24 @@ METHOD = (
     "are not corrected for the number of comparisons. Word overlap is the share of the query's words in the "
     "title, weighted by IDF. Both baselines count words in the file's titles."
 )
+FEW_QUERIES = (
+    f"a value alone has no interval: fewer than {MIN_QUERIES} queries (for ndcg10 and query_spearman, those "
+    "with titles of different grades)"
+)
 
 
 def tables(document: dict[str, Any]) -> dict[str, Table]:
     """Return the tables that the terminal and the page show, by their titles. document: of report.json."""
-    sides, differences = document["sides"], document["differences"]
+    sides = document["sides"]
+    differences = document["differences"]
     metrics = {side["name"]: _texts(side["metrics"]) for side in sides}
     for pair in differences:
         name = f"{pair['second']} − {pair['first']}" if len(differences) > 1 else "change"
         metrics[name] = _texts(pair["change"], sign=True)
     baselines = {}
-    for name, one in document["baselines"].items():
-        values, minus = _texts(one["metrics"]), _texts(one["model_minus"], sign=True)
+    for name, baseline in document["baselines"].items():
+        minus = _texts(baseline["model_minus"], sign=True)
+        values = _texts(baseline["metrics"])
         baselines[name] = {metric: f"{value} [{minus[metric]}]" for metric, value in values.items()}
     calibration = {
         side["name"]: {
@@ -51,13 +57,13 @@ def tables(document: dict[str, Any]) -> dict[str, Table]:
     without = f"Without a model (in brackets: {sides[0]['name']} minus it):"
     return {
         "Metrics": _table(metrics),
-        "Beside word matching": _table(baselines, without),
+        "Compared with word matching": _table(baselines, without),
         "Calibration": _table(calibration, "Mean probability of each grade (its share of the pairs):"),
     }
 
 
 def _texts(metrics: dict[str, Interval], *, sign: bool = False) -> dict[str, str]:
-    return {name: value.text(sign=sign) for name, value in metrics.items()}
+    return {name: value.text(sign=sign).removesuffix(NO_INTERVAL) for name, value in metrics.items()}
 
 
 def _table(columns: dict[str, dict[str, str]], caption: str = "") -> Table:
@@ -73,8 +79,10 @@ def as_text(document: dict[str, Any]) -> str:
     for table in tables(document).values():
         lines += [*([f"\n{table.caption}"] if table.caption else []), *_fitted([table.header, *table.rows])]
     lines.append(f"\na random order has NDCG@10 {fixed(document['ndcg10_random_order'])}")
-    if any("(no interval)" in line for line in lines):
-        lines.append("no interval: too few queries, or too few have titles of different grades")
+    if any(
+        interval.low != interval.low for side in document["sides"] for interval in side["metrics"].values()
+    ):
+        lines.append(FEW_QUERIES)
     for stage, count in (document["stages"] or {}).items():
         lines.append(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     return "\n".join(lines)
@@ -97,8 +105,9 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
-    first, order = document["sides"][0], fixed(document["ndcg10_random_order"])
-    caption = "NDCG@10 with its 95 % interval, beside word matching and (dashed) a random order."
+    first = document["sides"][0]
+    order = fixed(document["ndcg10_random_order"])
+    caption = "NDCG@10 with its 95 % interval, with word matching and (dashed) a random order."
     picture = Figure("ndcg10", caption, partial(_draw_ndcg10, document))
     html = page.html(
         {picture.name: plots.svg(picture.draw)},
@@ -118,17 +127,17 @@ def write(out: Path, document: dict[str, Any], labels: Sequence[str]) -> None:
 
 def _draw_ndcg10(document: dict[str, Any]) -> Drawing:
     """Draw a point with its interval for each side and each baseline, the first side on top."""
-    shown = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
-    shown |= {name: one["metrics"]["ndcg10"] for name, one in document["baselines"].items()}
-    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(shown))
-    for row, one in enumerate(shown.values()):
+    intervals = {side["name"]: side["metrics"]["ndcg10"] for side in document["sides"]}
+    intervals |= {name: baseline["metrics"]["ndcg10"] for name, baseline in document["baselines"].items()}
+    drawing, axes = plots.figure(9, 1.2 + 0.45 * len(intervals))
+    for row, interval in enumerate(intervals.values()):
         colour = plots.BLUE if row < len(document["sides"]) else plots.GREY
-        axes.plot([one.low, one.high], [row, row], color=colour)
-        axes.plot(one.value, row, "o", color=colour)
+        axes.plot([interval.low, interval.high], [row, row], color=colour)
+        axes.plot(interval.value, row, "o", color=colour)
     if np.isfinite(document["ndcg10_random_order"]):
         axes.axvline(document["ndcg10_random_order"], color=plots.GREY, ls="--", lw=1)
-    axes.set(xlabel="NDCG@10", ylim=(len(shown) - 0.5, -0.5))
-    axes.set_yticks(range(len(shown)), list(shown))
+    axes.set(xlabel="NDCG@10", ylim=(len(intervals) - 0.5, -0.5))
+    axes.set_yticks(range(len(intervals)), list(intervals))
     return drawing
 
 

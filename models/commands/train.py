@@ -11,7 +11,7 @@ import typer
 from models.commands import options
 from models.commands.terminal import ends_at_once, table, warn
 from models.numbers import fixed
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
 from models.quality.labelled import Columns
 from models.training.job import GRADES, Options, prepare
 
@@ -58,7 +58,7 @@ def command(
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    job = prepare(
+    run = prepare(
         Options(
             data=data,
             out=out,
@@ -80,23 +80,30 @@ def command(
 
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        metrics = tune(job)
+        metrics = tune(run)
     print(json.dumps(metrics) if as_json else f"{out}: {summary(metrics)}")
     if not metrics["better"]:
         warn(
-            "training did not improve the model on the validation pairs; give more or other pairs, another "
-            "--rate, or a --validation file with more queries"
+            "the validation queries do not show that the training improved the model; give more or other "
+            "pairs, another --rate, or a --validation file with more queries"
         )
 
 
 def summary(metrics: dict[str, Any]) -> str:
-    """Return the best epoch's metrics beside those before the training, as text for people."""
-    rows = []
-    for name, ends in metrics["validation_intervals"].items():
-        value, low, high = (math.nan if end is None else end for end in ends.values())
-        before = fixed(metrics["validation_before"][name])
-        rows.append([f"  {name}", f"{before} → {Interval(value, low, high).text()}"])
-    return (
-        f"epoch {metrics['best_epoch']} of {metrics['epochs']} was the best, on "
-        f"{metrics['validation_queries']} validation queries:\n{table(rows)}"
-    )
+    """Return each metric before and after the training, and its change, as text for people."""
+    rows = [["", "before", "after", "change"]]
+    for name, before in metrics["validation_before"].items():
+        values = (
+            math.nan if value is None else value for value in metrics["validation_change"][name].values()
+        )
+        change = Interval(*values).text(sign=True).removesuffix(NO_INTERVAL)
+        rows.append([f"  {name}", fixed(before), fixed(metrics["validation"][name]), change])
+    lines = [
+        f"kept epoch {metrics['best_epoch']} of {metrics['epochs']}, the best on "
+        f"{metrics['validation_queries']} validation queries; each half of them measured with what the other "
+        "half chooses:",
+        table(rows),
+    ]
+    if metrics["validation_change"]["accuracy"]["low"] is None:
+        lines.append(f"no intervals: fewer than {MIN_QUERIES} validation queries")
+    return "\n".join(lines)

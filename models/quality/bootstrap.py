@@ -30,7 +30,10 @@ MIN_QUERIES = 10
 MIN_TESTED = 100
 """One-sided tests claim nothing if fewer queries than this have titles of different grades."""
 
-_LEAST_ERROR = 0.25
+NO_INTERVAL = " (no interval)"
+"""The text after a value without an interval."""
+
+_MIN_ERROR = 0.25
 """A resample's standard error is at least this share of the data's own. If an effect rests on a few
 queries, some resamples hold none of them, and their error of 0 would make every interval infinite."""
 
@@ -56,8 +59,14 @@ class Interval:
         """Return the value and its interval: 0.512 (0.478 to 0.546). sign: what is above 0 gets a plus."""
         if self.value != self.value:
             return "–"
-        value, low, high = (fixed(one, digits, sign=sign) for one in (self.value, self.low, self.high))
-        return f"{value} (no interval)" if self.low != self.low else f"{value} ({low} to {high})"
+        value, low, high = (fixed(end, digits, sign=sign) for end in (self.value, self.low, self.high))
+        return f"{value}{NO_INTERVAL}" if self.low != self.low else f"{value} ({low} to {high})"
+
+    def within(self, low: float, high: float) -> Interval:
+        """Return the part of the interval that is in a range."""
+        return replace(
+            self, low=float(np.clip(self.low, low, high)), high=float(np.clip(self.high, low, high))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +74,29 @@ class Draws:
     """A metric on the data (row 0) and on each resample.
 
     values: (1 + resamples,). influences: (queries,), whose mean over the queries of a resample is about the
-    resample's distance from the data's value.
+    resample's distance from the data's value. queries: how many the metric rests on; 0 if unknown.
     """
 
     values: Floats
     influences: Floats
+    queries: int = 0
 
     def __sub__(self, other: Draws) -> Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
-        return Draws(self.values - other.values, self.influences - other.influences)
+        return Draws(self.values - other.values, self.influences - other.influences, self.queries)
 
     def relative_to(self, base: Draws) -> Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""
-        whole = np.where(base.values == 0, np.nan, base.values)
-        ratio = self.values / whole
-        return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / whole[0])
+        divisor = np.where(base.values == 0, np.nan, base.values)
+        ratio = self.values / divisor
+        return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / divisor[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """An estimate with its standard error and the bootstrap distribution of t, ascending.
 
-    testable: False if too few queries (MIN_TESTED) stand behind it. One-sided p-values are then nan and
+    testable: False if it rests on too few queries (MIN_TESTED). One-sided p-values are then nan and
     one-sided bounds −inf. `estimate` makes it.
     """
 
@@ -117,7 +127,7 @@ class Estimate:
         if not len(self.t) or not self.testable:
             return float("nan")
         distance = self.value - bound
-        if self.error == 0:  # no error has no chance
+        if self.error == 0:  # without spread the sign decides
             return 0.0 if distance > 0 else 1.0
         beyond = len(self.t) - np.searchsorted(self.t, distance / self.error)
         return (1 + float(beyond)) / (1 + len(self.t))
@@ -141,7 +151,8 @@ def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> 
     counts: (1 + resamples, queries), row 0 of ones.
     """
     queries = counts.shape[1]
-    on_resamples, without_one = statistics(counts), statistics(1 - np.eye(queries))
+    on_resamples = statistics(counts)
+    without_one = statistics(1 - np.eye(queries))
     return {
         name: Draws(values, (queries - 1) * (values[0] - without_one[name]))
         for name, values in on_resamples.items()
@@ -157,9 +168,10 @@ def standard_errors(influences: Floats, counts: Floats) -> Floats:
 
 def estimate(values: Floats, errors: Floats, *, testable: bool = True) -> Estimate:
     """Return the estimate. values and errors: (1 + resamples,) each; row 0 is the data."""
-    value, error = float(values[0]), float(errors[0])
+    value = float(values[0])
+    error = float(errors[0])
     with np.errstate(invalid="ignore", divide="ignore"):
-        t = (values[1:] - value) / np.maximum(errors[1:], _LEAST_ERROR * error)
+        t = (values[1:] - value) / np.maximum(errors[1:], _MIN_ERROR * error)
     if error == 0:
         t = np.zeros(len(values) - 1)
     if not (np.isfinite(value) and np.isfinite(error)):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.quality.bootstrap import resample
+from models.quality.bootstrap import Draws, Floats, resample
 from models.quality.evaluation import Evaluation, changes_of, intervals_of
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import bm25, idf_overlap
@@ -38,7 +38,7 @@ class Side:
     evaluation: Evaluation
 
 
-def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> dict[str, Any]:
+def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int) -> dict[str, Any]:
     """Compare the sides with each other, and the first one with the baselines. All are of these pairs.
 
     Returns the figures of report.json; metrics and paired changes are an Interval each, by name.
@@ -46,14 +46,10 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
     first = sides[0].evaluation
     counts = resample(first.clusters, resamples, 0)
     draws = {side.name: side.evaluation.draws(counts) for side in sides}
-    baselines, titles = {}, sorted({pair.title for pair in pairs})  # the file's own words are counted
-    no_grades = np.full((len(pairs), first.grades), 1 / first.grades)
-    for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
-        ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
-        every = Evaluation(pairs, no_grades, ranking).draws(counts)
-        drawn = {metric: every[metric] for metric in RANKING}
-        minus = changes_of(drawn, draws[sides[0].name], counts)
-        baselines[name] = {"metrics": intervals_of(drawn, counts), "model_minus": minus}
+    differences = [
+        {"first": one, "second": other, "change": changes_of(draws[one], draws[other], counts)}
+        for one, other in combinations(draws, 2)
+    ]
     return {
         "pairs": len(pairs),
         "queries": first.queries,
@@ -71,12 +67,25 @@ def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: 
             }
             for side in sides
         ],
-        "differences": [
-            {"first": one, "second": other, "change": changes_of(draws[one], draws[other], counts)}
-            for one, other in combinations(draws, 2)
-        ],
-        "baselines": baselines,
+        "differences": differences,
+        "baselines": _baselines(pairs, first.grades, draws[sides[0].name], counts),
     }
+
+
+def _baselines(
+    pairs: Sequence[LabelledPair], grades: int, model: Mapping[str, Draws], counts: Floats
+) -> dict[str, Any]:
+    """Return the metrics of rankings without a model, and the model's paired difference to each."""
+    baselines = {}
+    titles = sorted({pair.title for pair in pairs})  # the file's own words are counted
+    no_grades = np.full((len(pairs), grades), 1 / grades)
+    for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
+        ranking = np.array([scorer(pair.query, pair.title) for pair in pairs])
+        every = Evaluation(pairs, no_grades, ranking).draws(counts)
+        drawn = {metric: every[metric] for metric in RANKING}
+        change = changes_of(drawn, model, counts)
+        baselines[name] = {"metrics": intervals_of(drawn, counts), "model_minus": change}
+    return baselines
 
 
 def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list[dict[str, Any]]:
@@ -84,22 +93,21 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
 
     Queries whose titles all have one grade come last, those with the largest miss first.
     """
-    ndcg10 = evaluation.by_query["ndcg10"]
-    distance = np.abs(evaluation.expected - evaluation.truth)
-    rows_of = [np.flatnonzero(evaluation.query_of == query) for query in range(evaluation.queries)]
-    missed = np.array([rows[distance[rows].argmax()] for rows in rows_of])
-    order = np.lexsort((-distance[missed], np.nan_to_num(ndcg10, nan=2.0)))
-    return [
-        {
-            "query": pairs[missed[query]].query,
-            "pairs": len(rows_of[query]),
-            "ndcg10": float(ndcg10[query]),
-            "title": pairs[missed[query]].title,
-            "grade": pairs[missed[query]].grade,
-            "expected_grade": float(evaluation.expected[missed[query]]),
+    misses = np.abs(evaluation.expected - evaluation.truth)
+    queries = []
+    for query, ndcg10 in enumerate(evaluation.by_query["ndcg10"]):
+        rows = np.flatnonzero(evaluation.query_of == query)
+        row = rows[misses[rows].argmax()]
+        entry = {
+            "query": pairs[row].query,
+            "pairs": len(rows),
+            "ndcg10": float(ndcg10),
+            "title": pairs[row].title,
+            "grade": pairs[row].grade,
+            "expected_grade": float(evaluation.expected[row]),
         }
-        for query in order[:WORST]
-    ]
+        queries.append((np.nan_to_num(ndcg10, nan=2.0), -misses[row], query, entry))
+    return [entry for *_, entry in sorted(queries)[:WORST]]
 
 
 def agreement(
@@ -112,18 +120,17 @@ def agreement(
     after and each one's paired change, an Interval.
     """
     distance = np.abs(first.probabilities - second.probabilities)
-    before, after, change = {}, {}, {}
+    figures: dict[str, Any] = {"before": {}, "after": {}, "change": {}}
     if labelled is not None:
-        one, other = (Evaluation(labelled, side.probabilities, side.raw_score) for side in (first, second))
-        counts = resample(one.clusters, 2000, 0)
-        before, after = one.metrics(), other.metrics()
-        change = changes_of(one.draws(counts), other.draws(counts), counts)
+        before = Evaluation.of(labelled, first)
+        after = Evaluation.of(labelled, second)
+        counts = resample(before.clusters, 2000, 0)
+        change = changes_of(before.draws(counts), after.draws(counts), counts)
+        figures = {"before": before.metrics(), "after": after.metrics(), "change": change}
     return {
         "pairs": len(distance),
         "same_grade": float((first.grade == second.grade).mean()),
         "largest_probability_difference": float(distance.max()),
         "mean_probability_difference": float(distance.mean()),
-        "before": before,
-        "after": after,
-        "change": change,
+        **figures,
     }

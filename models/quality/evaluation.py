@@ -4,8 +4,11 @@ Two evaluations of the same pairs share their resamples, so the interval of thei
 models.quality.bootstrap says how intervals are made.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +18,9 @@ from models.quality import bootstrap, metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, estimate, resample, standard_errors
 from models.quality.labelled import LabelledPair
 from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
+
+if TYPE_CHECKING:
+    from models.classifier import Scores
 
 Ints = NDArray[np.int64]
 
@@ -26,7 +32,7 @@ CLUSTERS = 1000
 stay as good, and memory and time stop growing."""
 
 _NO_SPREAD = 1e-9
-"""Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
+"""Values that differ spread by more than this; less is rounding, of values that are all equal."""
 
 _BINS = 15
 """How many bins of equal width the calibration error sorts the likeliest grades' probabilities into."""
@@ -35,11 +41,10 @@ _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
 
 class Evaluation:
-    """Graded predictions beside the truth.
+    """Graded predictions and the true grades.
 
     pairs: n, with their true grades. probabilities: (n, grades), rows sum to 1.
-    ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: the mean grade under the
-        probabilities, `expected`. (Float32 probabilities round to 1 and 0.)
+    ranking: (n,) what ranks the pairs, a model's `Scores.raw_score`; its probabilities round to 1 and 0.
     clusters: how many groups of queries are resampled, all queries if there are at most CLUSTERS.
     """
 
@@ -47,19 +52,24 @@ class Evaluation:
         self,
         pairs: Sequence[LabelledPair],
         probabilities: NDArray[np.floating],
-        ranking: NDArray[np.floating] | None = None,
+        ranking: NDArray[np.floating],
     ) -> None:
         self.truth: Ints = np.array([pair.grade for pair in pairs], np.int64)
         self.probabilities: Floats = np.asarray(probabilities, np.float64)
         self.grades = self.probabilities.shape[1]
-        numbers: dict[str, int] = {}
-        self.query_of: Ints = np.array([numbers.setdefault(pair.query, len(numbers)) for pair in pairs])
+        numbers = {query: number for number, query in enumerate(dict.fromkeys(pair.query for pair in pairs))}
+        self.query_of: Ints = np.array([numbers[pair.query] for pair in pairs])
         self.queries = len(numbers)
         self.clusters = min(self.queries, CLUSTERS)
         self._cluster_of = self.query_of % self.clusters
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
-        self.ranking: Floats = self.expected if ranking is None else np.asarray(ranking, np.float64)
+        self.ranking: Floats = np.asarray(ranking, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
+
+    @classmethod
+    def of(cls, pairs: Sequence[LabelledPair], scores: Scores) -> Self:
+        """Return the evaluation of a model's scores of the pairs."""
+        return cls(pairs, scores.probabilities, scores.raw_score)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics on the pairs."""
@@ -82,19 +92,18 @@ class Evaluation:
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
         expected grade and truth over all pairs; ece, the expected calibration error (Guo et al. 2017).
         """
-        found = self.of_grades(counts)
-        correlations, ranked = self._by_cluster(self.by_query["query_spearman"]), self.sums[:, -1]
-        total = counts @ ranked
-        found["query_spearman"] = counts @ correlations / np.where(total > 0, total, np.nan)
-        found["spearman"] = self._spearman(counts)
-        sizes = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
-        sizes = np.where(sizes > 0, sizes, np.nan)
+        metrics = self.of_grades(counts)
+        correlations = counts @ self._by_cluster(self.by_query["query_spearman"])
+        ranked_queries = counts @ self.sums[:, -1]
+        metrics["query_spearman"] = correlations / _positive(ranked_queries)
+        metrics["spearman"] = self._spearman(counts)
         likeliest = self.probabilities.max(1)
         bins = np.minimum((likeliest * _BINS).astype(np.int64), _BINS - 1)
         gaps = np.zeros((self.clusters, _BINS))
         np.add.at(gaps, (self._cluster_of, bins), likeliest - (self.predicted == self.truth))
-        found["ece"] = np.abs(counts @ gaps).sum(1) / sizes
-        return found
+        pairs = counts @ np.bincount(self._cluster_of, minlength=self.clusters)
+        metrics["ece"] = np.abs(counts @ gaps).sum(1) / _positive(pairs)
+        return metrics
 
     def of_grades(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of `metrics.NAMES` alone, which take a fraction of the time."""
@@ -112,8 +121,11 @@ class Evaluation:
         draws = bootstrap.draws(statistics or self.resampled, counts)
         for name, drawn in draws.items():
             ranks = name in ("ndcg10", "query_spearman")
-            if (len(self.ranked_queries) if ranks else self.queries) < MIN_QUERIES:
-                draws[name] = Draws(drawn.values, np.full_like(drawn.influences, np.nan))
+            queries = len(self.ranked_queries) if ranks else self.queries
+            influences = (
+                drawn.influences if queries >= MIN_QUERIES else np.full_like(drawn.influences, np.nan)
+            )
+            draws[name] = Draws(drawn.values, influences, queries)
         return draws
 
     @cached_property
@@ -155,14 +167,17 @@ class Evaluation:
         Titles of equal score share their gain. The correlation is 0 if all have one score: it puts none
         before another.
         """
-        found = {name: np.full(self.queries, np.nan) for name in ("ndcg10", "query_spearman")}
+        gains = np.full(self.queries, np.nan)
+        correlations = gains.copy()
         for rows in self.ranked_queries:
-            query, truth, ranking = self.query_of[rows[0]], self.truth[rows], self.ranking[rows]
-            found["ndcg10"][query] = ndcg10(truth, ranking)
-            found["query_spearman"][query] = 0
+            query = self.query_of[rows[0]]
+            truth = self.truth[rows]
+            ranking = self.ranking[rows]
+            gains[query] = ndcg10(truth, ranking)
+            correlations[query] = 0
             if np.ptp(ranking) > 0:
-                found["query_spearman"][query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
-        return found
+                correlations[query] = np.corrcoef(rankdata(truth), rankdata(ranking))[0, 1]
+        return {"ndcg10": gains, "query_spearman": correlations}
 
     def _by_cluster(self, of_query: Floats) -> Floats:
         """Return the sum of each cluster's queries. of_query: (queries,); nan counts as 0."""
@@ -172,18 +187,13 @@ class Evaluation:
     def _spearman(self, counts: Floats) -> Floats:
         """Return Spearman's correlation over all pairs of each resample; a pair that was drawn twice is
         two."""
-        found = []
+        correlations = []
         for start in range(0, len(counts), _CHUNK):
             weights = counts[start : start + _CHUNK, self._cluster_of]
-            total = weights.sum(1, keepdims=True)
-            total[total == 0] = np.nan
-            left, right = (_weighted_ranks(values, weights) for values in (self.truth, self.ranking))
-            for ranks in (left, right):
-                ranks -= (ranks * weights).sum(1, keepdims=True) / total
-                spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
-                ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
-            found.append((weights * left * right).sum(1) / total[:, 0])
-        return np.concatenate(found)
+            total = _positive(weights.sum(1, keepdims=True))
+            left, right = (_standard_ranks(values, weights, total) for values in (self.truth, self.ranking))
+            correlations.append((weights * left * right).sum(1) / total[:, 0])
+        return np.concatenate(correlations)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int, seed: int) -> dict[str, Interval]:
@@ -202,24 +212,42 @@ def changes_of(
 def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric. The ends of one that leaves the metric's range, because there are too few
-    queries, are nan. change: the draws are of differences of two metrics.
+    The intervals are symmetric, as far as the metric's range reaches. Without any spread between the queries,
+    as of a perfect model, the bootstrap has nothing to draw from. Then the ends allow for the queries that
+    are not in the sample: for accuracy, one pair a query, they are those of Clopper and Pearson (1934).
+    change: the draws are of differences of two metrics; two models that agree on every query differ by 0.
     """
-    found = {}
+    intervals = {}
     for name, drawn in draws.items():
-        interval = estimate(drawn.values, standard_errors(drawn.influences, counts)).interval()
+        estimated = estimate(drawn.values, standard_errors(drawn.influences, counts))
+        interval = estimated.interval()
+        value = interval.value
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
-            low, high = low - high, high - low
-        fits = low <= interval.low and interval.high <= high
-        found[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
-    return found
+            high -= low
+            low = -high
+        elif estimated.error < _NO_SPREAD and drawn.queries:
+            unseen = 1 - 0.025 ** (1 / drawn.queries)  # the largest share of other queries
+            interval = Interval(value, value - unseen * (value - low), value + unseen * (high - value))
+        intervals[name] = interval.within(low, high)
+    return intervals
 
 
-def _weighted_ranks(values: NDArray[np.generic], weights: Floats) -> Floats:
-    """Return the mean ranks, (resamples, n), of values (n,) if resample r holds weights[r, i] copies of i."""
+def _positive(values: Floats) -> Floats:
+    """Return the values with nan for those that are 0."""
+    return np.where(values > 0, values, np.nan)
+
+
+def _standard_ranks(values: NDArray[np.generic], weights: Floats, total: Floats) -> Floats:
+    """Return the ranks of values (n,) in each resample, scaled to mean 0 and variance 1: (resamples, n).
+
+    Equal values share their mean rank. Resample r holds weights[r, i] copies of i, total[r] in all.
+    """
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (resamples, distinct values)
-    return np.asarray((np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group])
+    ranks = (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group]
+    ranks -= (ranks * weights).sum(1, keepdims=True) / total
+    spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+    return np.asarray(ranks / np.where(spread > _NO_SPREAD, spread, np.nan))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 """A word, or a sign that is none. Letters beyond a to z are signs, so other scripts match by character."""
 
-K1, B = 1.2, 0.75
+K1 = 1.2
+B = 0.75
 """The usual constants of BM25."""
 
 Scorer = Callable[[str, str], float]
@@ -21,14 +22,14 @@ Scorer = Callable[[str, str], float]
 def bm25(collection: Sequence[str]) -> Scorer:
     """Return Okapi BM25 of a query against a title; words are stems."""
     documents = [stems_of(title) for title in collection]
-    rarity = _rarity(documents)
+    idf = _idf(documents)
     mean_length = sum(map(len, documents)) / len(documents)
 
     def score(query: str, title: str) -> float:
         words = stems_of(title)
         counts = Counter(words)
         norm = K1 * (1 - B + B * len(words) / mean_length)
-        return sum(rarity(word) * counts[word] * (K1 + 1) / (counts[word] + norm) for word in stems_of(query))
+        return sum(idf(word) * counts[word] * (K1 + 1) / (counts[word] + norm) for word in stems_of(query))
 
     return score
 
@@ -36,12 +37,13 @@ def bm25(collection: Sequence[str]) -> Scorer:
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
     none."""
-    rarity = _rarity([stems_of(title) for title in collection])
+    idf = _idf([stems_of(title) for title in collection])
 
     def score(query: str, title: str) -> float:
-        asked, there = stems_of(query), set(stems_of(title))
-        total = sum(map(rarity, asked))
-        return sum(rarity(word) for word in asked if word in there) / total if total else 0.0
+        query_stems = stems_of(query)
+        title_stems = set(stems_of(title))
+        total = sum(map(idf, query_stems))
+        return sum(idf(stem) for stem in query_stems if stem in title_stems) / total if total else 0.0
 
     return score
 
@@ -52,7 +54,9 @@ def stem(word: str) -> str:
         return word[:-3] + "y"
     if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses")):
         return word[:-2]
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    if len(word) > 3 and word.endswith("s") and not word.endswith("ss"):
+        return word[:-1]
+    return word
 
 
 def stems_of(text: str) -> list[str]:
@@ -61,7 +65,7 @@ def stems_of(text: str) -> list[str]:
     return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
 
 
-def _rarity(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:
+def _idf(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:
     """Return BM25's IDF of a term, never negative: log(1 + (N − df + ½)/(df + ½))."""
     counts = Counter(word for document in documents for word in set(document))
     return lambda term: math.log(1 + (len(documents) - counts[term] + 0.5) / (counts[term] + 0.5))

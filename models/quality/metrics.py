@@ -27,17 +27,18 @@ def values(sums: Floats, grades: int) -> Floats:
     """
     confusion = sums[..., :-2].reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
     right = np.einsum("...ii->...i", confusion)  # einsum, because .sum is slow over short axes
-    truth, predicted = np.einsum("...ij->...i", confusion), np.einsum("...ij->...j", confusion)
+    truth = np.einsum("...ij->...i", confusion)
+    predicted = np.einsum("...ij->...j", confusion)
     total = np.einsum("...i->...", truth)
     accuracy = np.einsum("...i->...", right) / np.where(total > 0, total, np.nan)
 
     occurs = truth > 0
-    f1 = np.where(occurs, 2 * right / np.where(occurs, truth + predicted, 1), 0)
+    f1 = 2 * right / np.maximum(truth + predicted, 1)  # 0 for a grade that does not occur
     macro_f1 = np.einsum("...i->...", f1) / np.maximum(occurs.sum(-1), 1)
 
     distance = np.square(np.subtract.outer(np.arange(grades), np.arange(grades))).astype(np.float64)
     observed = np.einsum("...ij,ij->...", confusion, distance)
-    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.where(total > 0, total, 1)
+    chance = np.einsum("...i,...i->...", truth @ distance, predicted) / np.maximum(total, 1)
     qwk = np.where(chance > 0, 1 - observed / np.where(chance > 0, chance, 1), 0)
 
     ndcg10 = sums[..., -2] / np.where(sums[..., -1] > 0, sums[..., -1], np.nan)
@@ -49,7 +50,8 @@ def ndcg10(truth: Ints, relevance: Floats) -> float:
 
     truth: (n,) grades from 0, not all of them 0. relevance: (n,), higher comes first.
     """
-    gains, order = gain(truth), np.argsort(-relevance, kind="stable")
+    gains = gain(truth)
+    order = np.argsort(-relevance, kind="stable")
     _, group, sizes = np.unique(-relevance[order], return_inverse=True, return_counts=True)
     tied = (np.bincount(group, gains[order]) / sizes)[group]  # McSherry, Najork 2008
     return float(dcg(tied) / dcg(np.sort(gains)[::-1]))

@@ -102,7 +102,7 @@ class Runner:
     def evaluation(self, data: Judged, logits: Floats32) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
         scores = self.classifier.scores(logits)
-        return Evaluation(data.labelled, scores.probabilities, scores.raw_score)
+        return Evaluation.of(data.labelled, scores)
 
     def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""

@@ -1,4 +1,4 @@
-"""The job of `headroom train`: options and pairs, checked before torch is imported."""
+"""The run of `headroom train`: options and pairs, checked before torch is imported."""
 
 import hashlib
 import json
@@ -21,16 +21,17 @@ log = logging.getLogger(__name__)
 GRADES = ("irrelevant", "related", "partial", "close", "exact")
 """The labels of the shipped model."""
 
-MARK = "options.json"
+FINGERPRINT = "options.json"
+"""The file that holds the fingerprint of an unfinished run."""
 
 OPTIONS = {"base": "--model", "columns": "--query-column, --title-column, --grade-column or --delimiter"}
 """Options of the command that do not have the names of ours."""
 
 VALIDATION_SHARE = 10
-"""One query in so many is used for validation if no validation file is given."""
+"""One query in ten is used for validation if no validation file is given."""
 
-LEAST_VALIDATION = 3
-"""At least so many queries are used, but at most a third of all."""
+MIN_VALIDATION = 3
+"""Minimum number of validation queries, unless it is more than a third of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +62,21 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingRun:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from.
-    mark: tells the run from another one: the value of each option, and the SHA-256 of
-    each file that it reads.
+    fingerprint: the value of each option, and the SHA-256 of each file that the run reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
     base: Path
-    mark: dict[str, str]
+    fingerprint: dict[str, str]
 
 
-def prepare(options: Options) -> Job:
+def prepare(options: Options) -> TrainingRun:
     """Read and check the options, the data and the checkpoint. Writes nothing.
 
     Raises ModelError for wrong data or options, UnsupportedCheckpoint if the checkpoint cannot be trained.
@@ -88,20 +88,34 @@ def prepare(options: Options) -> Job:
     config = read_config(directory)
     load_tokenizer(directory, config)  # what it refuses could not be served after the training either
     check_holds_floats(directory, config)
-    mark = {OPTIONS.get(name, f"--{name.replace('_', '-')}"): str(v) for name, v in asdict(options).items()}
-    del mark["--out"]  # `work` lies beside it, however it is written
-    for file in filter(None, (options.data, options.validation)):
-        with file.open("rb") as stream:
-            mark[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
-    mark[f"content of {directory}"] = digest_of(directory)
-    if (options.work / MARK).exists():
-        before = json.loads((options.work / MARK).read_text(encoding="utf-8"))
-        if other := [name for name, value in mark.items() if before.get(name) != value]:
-            raise ModelError(
-                f"{options.work} holds an unfinished run with another {other[0]}; repeat that run, or remove "
-                f"{options.work} to begin anew"
-            )
-    return Job(options, training, validation, directory, mark)
+    fingerprint = _fingerprint(options, directory)
+    if (options.work / FINGERPRINT).exists():
+        unfinished = json.loads((options.work / FINGERPRINT).read_text(encoding="utf-8"))
+        for name, value in fingerprint.items():
+            if unfinished.get(name) != value:
+                raise ModelError(
+                    f"{options.work} holds an unfinished run with another {name}; repeat that run, or remove "
+                    f"{options.work} to begin anew"
+                )
+    return TrainingRun(options, training, validation, directory, fingerprint)
+
+
+def _fingerprint(options: Options, base: Path) -> dict[str, str]:
+    fingerprint = {}
+    for name, value in asdict(options).items():
+        if name != "out":  # its `work` directory is found by it
+            fingerprint[OPTIONS.get(name, f"--{name.replace('_', '-')}")] = str(value)
+    for file in (options.data, options.validation):
+        if file is not None:
+            with file.open("rb") as stream:
+                fingerprint[f"content of {file}"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    fingerprint[f"content of {base}"] = digest_of(base)
+    return fingerprint
+
+
+def digest(query: str) -> bytes:
+    """Return what queries are sorted by before they are split: every run splits them alike."""
+    return hashlib.sha256(query.encode()).digest()
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
@@ -115,25 +129,31 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
         raise ModelError("labels must be at least two different names, least relevant first")
     read = partial(read_labelled, grades=grades, labels=options.labels, columns=options.columns)
     pairs = read(options.data)
-    present = {pair.grade for pair in pairs}
-    if unused := [f"{grade} ({name})" for grade, name in enumerate(options.labels) if grade not in present]:
-        log.warning(  # with grades 0 to 3 and five labels, the best pairs would be third
-            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
-            ", ".join(unused),
-            grades,
-        )
-    if options.validation is not None:
-        validation = read(options.validation)
-        queries = {query_key(pair.query) for pair in validation}
+    _warn_of_unused_grades(pairs, options.labels)
+    if options.validation is None:
+        queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
+        count = max(round(len(queries) / VALIDATION_SHARE), min(MIN_VALIDATION, len(queries) // 3), 1)
+        chosen = set(queries[:count])
+        validation = [pair for pair in pairs if query_key(pair.query) in chosen]
     else:
-        queries = {query_key(pair.query) for pair in pairs}
-        count = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3), 1)
-        queries = set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
-        validation = [pair for pair in pairs if query_key(pair.query) in queries]
-    training = [pair for pair in pairs if query_key(pair.query) not in queries]
+        validation = read(options.validation)
+        chosen = {query_key(pair.query) for pair in validation}
+    training = [pair for pair in pairs if query_key(pair.query) not in chosen]
     if not training or not validation:
         raise ModelError(
             f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
             "give more queries, or a validation file with others"
         )
     return training, validation
+
+
+def _warn_of_unused_grades(pairs: Sequence[LabelledPair], labels: Sequence[str]) -> None:
+    """Warn if some grade has no pair: with grades 0 to 3 and five labels, the best pairs would be third."""
+    present = {pair.grade for pair in pairs}
+    unused = [f"{grade} ({label})" for grade, label in enumerate(labels) if grade not in present]
+    if unused:
+        log.warning(
+            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
+            ", ".join(unused),
+            len(labels),
+        )

@@ -25,13 +25,19 @@ from models.quality.labelled import LabelledPair
 
 log = logging.getLogger(__name__)
 
-REPORT_STEPS, FIRST_REPORTS = 50, (2, 10)
-"""Loss, pace and time left are reported every 50 steps, and early."""
+FIRST_REPORTS = (2, 10)
+"""The steps after which loss, pace and time left are logged early."""
+
+REPORT_SECONDS = 15.0
+"""Time between two lines of progress after those."""
 
 WEIGHT_DECAY = 0.01
 
-DISTANCE_WEIGHT, SHARPNESS = 0.3, 2.0
-"""The weight of the expected grade's squared error beside the cross-entropy; how soon a wrong order costs."""
+DISTANCE_WEIGHT = 0.3
+"""The weight of the expected grade's squared error in the loss, where the cross-entropy has 1."""
+
+SHARPNESS = 2.0
+"""How fast the ranking loss grows with a wrong order."""
 
 CHECKPOINT_SECONDS = 60.0
 """Time between two checkpoints: what a user who stops a run loses at most. Writing one takes seconds."""
@@ -55,7 +61,7 @@ class Batch:
     ) -> list[Batch]:
         """Return batches of rows of similar length in a random order.
 
-        spans: rows that stay in one batch. batch_tokens: at most so many, unless one span has more.
+        spans: rows that stay in one batch. batch_tokens: at most, unless one span has more.
         """
         lengths = [max(len(self.pairs[row]) for row in span) for span in spans]
         batches = []
@@ -93,9 +99,15 @@ def logits_of(model: Learner, tokenizer: PairTokenizer, pairs: Sequence[Labelled
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in pairs])
     logits = np.zeros((len(pairs), len(model.config.labels)))
     model.eval()
+    logged_at = time.monotonic()
+    done = 0
     with torch.no_grad(), autocast(model.device):
         for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
             logits[rows] = model([encoded[i] for i in rows]).double().numpy()
+            done += len(rows)
+            if time.monotonic() - logged_at >= REPORT_SECONDS:
+                logged_at = time.monotonic()
+                log.info("measuring: %d/%d pairs", done, len(pairs))
     model.train()
     return logits
 
@@ -106,11 +118,11 @@ def graded_target(grade: float, *, smoothing: float = 0.06, grades: int = 5) -> 
     A whole grade gets all the mass and 2.25 gets three quarters on 2 and one on 3; then `smoothing` of the
     mass moves to the neighbours, so that a near miss costs less than a far one.
     """
-    exact = [max(0.0, 1.0 - abs(grade - at)) for at in range(grades)]
+    exact = [max(0.0, 1.0 - abs(grade - whole)) for whole in range(grades)]
     mass = [(1.0 - smoothing) * share for share in exact]
-    for at, share in enumerate(exact):
-        mass[max(at - 1, 0)] += smoothing / 2 * share
-        mass[min(at + 1, grades - 1)] += smoothing / 2 * share
+    for whole, share in enumerate(exact):
+        mass[max(whole - 1, 0)] += smoothing / 2 * share
+        mass[min(whole + 1, grades - 1)] += smoothing / 2 * share
     return tuple(mass)
 
 
@@ -169,27 +181,15 @@ def train(
     after_step: is called after each step.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [  # as BERT is fine-tuned: no weight decay for biases and norms
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=schedule.rate, fused=True)
+    optimizer = _adamw(parameters, schedule.rate)
     progress = Progress()
     if checkpoint.exists():
-        state = read_saved(checkpoint)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        progress = Progress(**state["progress"])
-        log.info("resuming %s at step %d", checkpoint.name, progress.step)
-
-    def keep() -> None:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        save({**state, "progress": asdict(progress)}, checkpoint)
-
-    model.train()
-    since = time.monotonic()
-    started, smooth = since - progress.seconds, 0.0
+        progress = _restore(checkpoint, model, optimizer)
+    progress_log = _ProgressLog(schedule)
+    saved_at = time.monotonic()
+    started = saved_at - progress.seconds
     batches = chain.from_iterable(make_round(index) for index in count())
+    model.train()
     for batch in islice(batches, progress.step, schedule.steps):
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
         with autocast(parameters[0].device):
@@ -204,23 +204,74 @@ def train(
         progress.step += 1
         progress.tokens += sum(map(len, batch.pairs))
         progress.seconds = time.monotonic() - started
-        value = loss.item()
-        smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
-        if progress.step % REPORT_STEPS == 0 or progress.step in FIRST_REPORTS:
-            minutes_left = progress.seconds / progress.step * (schedule.steps - progress.step) / 60
-            figures = progress.step, schedule.steps, smooth, progress.tokens / progress.seconds, minutes_left
-            log.info("step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left", *figures)
-            give_back_memory()
+        progress_log.add(progress, loss.item())
         after_step(progress)
-        if time.monotonic() - since > CHECKPOINT_SECONDS:
-            keep()
-            since = time.monotonic()
-    keep()
+        if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+            _save_progress(checkpoint, model, optimizer, progress)
+            saved_at = time.monotonic()
+    _save_progress(checkpoint, model, optimizer, progress)
+    return progress
+
+
+class _ProgressLog:
+    """Logs loss, pace and time left after the first steps, and then every REPORT_SECONDS."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.steps = schedule.steps
+        self.loss: float | None = None  # a running mean
+        self.logged_at = time.monotonic()
+
+    def add(self, progress: Progress, loss: float) -> None:
+        """Take note of a step, and log it if it is time to."""
+        self.loss = loss if self.loss is None else 0.98 * self.loss + 0.02 * loss
+        now = time.monotonic()
+        if progress.step not in FIRST_REPORTS and now - self.logged_at < REPORT_SECONDS:
+            return
+        self.logged_at = now
+        seconds_left = progress.seconds / progress.step * (self.steps - progress.step)
+        log.info(
+            "step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left",
+            progress.step,
+            self.steps,
+            self.loss,
+            progress.tokens / progress.seconds,
+            seconds_left / 60,
+        )
+        give_back_memory()
+
+
+def _adamw(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """Return the optimiser that fine-tunes BERT: biases and norms have no weight decay."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, fused=True)
+
+
+def _save_progress(
+    checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+) -> None:
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "progress": asdict(progress),
+    }
+    save(state, checkpoint)
+
+
+def _restore(checkpoint: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Put a saved state back in place and return its progress."""
+    state = read_saved(checkpoint)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    progress = Progress(**state["progress"])
+    log.info("resuming %s at step %d", checkpoint.name, progress.step)
     return progress
 
 
 def save(state: Any, path: Path) -> None:
-    """Write a state whole or not at all: if the process is killed, the file before stays."""
+    """Write a state whole or not at all: if the process is killed, the previous file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     torch.save(state, partial)
@@ -258,7 +309,8 @@ def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor) -> Tensor:
     targets: (B, grades); groups: (B,). 0 if no two pairs of a group differ.
     """
     grades = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
-    given, wanted = logits.float().softmax(-1) @ grades, targets @ grades  # (B,)
-    apart = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
-    losses = F.softplus(-SHARPNESS * (given[:, None] - given))
-    return (apart * losses).sum() / apart.sum().clamp(min=1e-6)
+    predicted = logits.float().softmax(-1) @ grades  # (B,)
+    wanted = targets @ grades  # (B,)
+    better_by = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
+    losses = F.softplus(-SHARPNESS * (predicted[:, None] - predicted))
+    return (better_by * losses).sum() / better_by.sum().clamp(min=1e-6)

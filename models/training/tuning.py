@@ -1,7 +1,8 @@
-"""Fine-tunes a classifier on somebody's own labelled pairs: `headroom train`.
+"""Fine-tunes a classifier on a user's labelled pairs: `headroom train`.
 
 Starts from a checkpoint of any family, a classifier or a plain encoder; keeps the epoch that
-ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json.
+ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json. Its
+figures are of queries that had no part in these choices (`cross_fitted`).
 """
 
 import json
@@ -9,30 +10,31 @@ import logging
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import torch
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 from torch import Tensor
 
 from models.checkpoint.config import read_config, read_raw
 from models.checkpoint.files import put_in_place
 from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
-from models.classifier import Classifier
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from models.classifier import Scores
 from models.compress.prune import write_checkpoint
 from models.device import resolve_device
 from models.files import write_whole
 from models.learner import Learner
-from models.quality.evaluation import Evaluation, intervals
-from models.quality.labelled import LabelledPair
-from models.training.job import MARK, Job, Options, prepare
+from models.quality.bootstrap import resample
+from models.quality.evaluation import Evaluation, changes_of, intervals_of
+from models.quality.labelled import LabelledPair, query_key
+from models.training.job import FINGERPRINT, Options, TrainingRun, digest, prepare
 from models.training.loop import (
     Batch,
     Progress,
@@ -49,117 +51,212 @@ from models.training.loop import (
 log = logging.getLogger(__name__)
 
 LOSS_PAIRS = 2_000
-"""The loss before and after is measured on so many training pairs, the first ones of the file."""
+"""The training loss before and after is measured on the first pairs of the file."""
 
-LEAST_STEPS = 150
+MIN_STEPS = 150
 EPOCHS = 3
 BATCH_TOKENS = 4096
-"""Padded tokens of a batch, if there are enough pairs for LEAST_STEPS such batches in EPOCHS."""
+"""Padded tokens of a batch, if there are enough pairs for MIN_STEPS such batches in EPOCHS."""
 
-LEAST_PAIRS = 16
-"""So many pairs of mean length fit into the smallest batch."""
+MIN_BATCH_PAIRS = 16
+"""At least this many pairs of mean length fit into a batch."""
 
-RATE, WIDTH = 5e-5, 768
+RATE = 5e-5
+WIDTH = 768
 """The usual peak rate of a network as wide as BERT-base. With Adam, the best rate is in inverse proportion to
 the width (Yang et al. 2022, "Tensor Programs V")."""
 
-WARM_UP, DECAY = 0.1, 0.9
+WARM_UP = 0.1
+DECAY = 0.9
 """Shares of the steps: the rate rises over the first tenth and falls to 0 over the others."""
 
+RANKING = ("spearman", "ndcg10")
+"""The metrics whose mean chooses the best epoch."""
 
-def tune(job: Job | Options) -> dict[str, Any]:
+RESAMPLES = 2000
+
+
+def tune(run: TrainingRun | Options) -> dict[str, Any]:
     """Train, write the checkpoint, and return the content of its metrics.json.
 
     A run that was killed goes on, to the same weights, when it is started again with the same options and
     files; its state is in `<out>.training/` until it is done. Raises ModelError for wrong data, options
     or checkpoints.
     """
-    job = job if isinstance(job, Job) else prepare(job)
-    options, training = job.options, job.training
-    model = start(job.base, options.labels, options.seed).to(resolve_device(options.device))
-    tokenizer = load_tokenizer(job.base, model.config).within(options.max_tokens)
-    write_whole(options.work / MARK, json.dumps(job.mark, indent=1).encode())  # `prepare` compares it
-    encoded = tokenizer.encode([(pair.query, pair.title) for pair in training])
-    schedule, batches, batch_tokens = planned([len(pair) for pair in encoded], model, options)
-    epochs = schedule.steps // batches
-    log.info(
-        "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
-        *(schedule.steps, epochs, batches, batch_tokens, schedule.rate),
-    )
-    best, sample = options.work / "best.pt", training[:LOSS_PAIRS]
-    before = standing(model, tokenizer, job.validation, "start")
-    losses = {"before": loss_on(logits_of(model, tokenizer, sample), sample)}
-    whole = Batch(encoded, *targets(training, len(options.labels)), torch.zeros(len(encoded)))
-
-    def loss_of(batch: Batch) -> Tensor:
-        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
-
-    def make_epoch(epoch: int) -> list[Batch]:
-        rng = np.random.default_rng([options.seed, epoch])
-        rows = rng.permutation(len(encoded)).tolist()  # pairs of equal length meet others in each epoch
-        return whole.split([[row] for row in rows], batch_tokens=batch_tokens, rng=rng)
-
-    def after_step(progress: Progress) -> None:
-        epoch, rest = divmod(progress.step, batches)
-        if not rest:
-            now = standing(model, tokenizer, job.validation, f"epoch {epoch}")
-            keep_if_best(best, model, now, epoch)
-
-    progress = train(
-        model,
-        loss_of,
-        make_epoch,
-        schedule,
-        options.work / "progress.pt",
-        seed=options.seed,
-        after_step=after_step,
-    )
-    saved = read_saved(best)
-    model.load_state_dict(saved["model"])
-    after = saved["metrics"]
-    losses["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
-    learnt = {
+    run = run if isinstance(run, TrainingRun) else prepare(run)
+    options = run.options
+    model = start(run.base, options.labels, options.seed).to(resolve_device(options.device))
+    tokenizer = load_tokenizer(run.base, model.config).within(options.max_tokens)
+    write_whole(options.work / FINGERPRINT, json.dumps(run.fingerprint, indent=1).encode())
+    pairs = tokenizer.encode([(pair.query, pair.title) for pair in run.training])
+    steps = planned([len(pair) for pair in pairs], model, options)
+    sample = run.training[:LOSS_PAIRS]
+    before = measure(model, tokenizer, run.validation, "start")
+    training_loss = {"before": loss_on(logits_of(model, tokenizer, sample), sample)}
+    progress = train_epochs(run, model, tokenizer, pairs, steps)
+    best = read_saved(options.work / "best.pt")
+    model.load_state_dict(best["model"])
+    training_loss["after"] = loss_on(logits_of(model, tokenizer, sample), sample)
+    epochs = [
+        read_saved(_epoch_file(options, epoch))["logits"].numpy() for epoch in range(1, steps.epochs + 1)
+    ]
+    after = cross_fitted(epochs, run.validation)
+    validation_loss = {"before": loss_on(before, run.validation), "after": loss_on(after, run.validation)}
+    metrics = {
+        "schema": 1,
+        **report(before, after, run.validation, options.seed),
+        "loss": {"training": training_loss, "validation": validation_loss},
+        "temperature": fitted_temperature(run.validation, epochs[best["epoch"] - 1]),
+        "best_epoch": best["epoch"],
+        "epochs": steps.epochs,
+        "batch_tokens": steps.batch_tokens,
+        "rate": steps.schedule.rate,
         "steps": progress.step,
-        "epochs": epochs,
-        "best_epoch": saved["epoch"],
-        "batch_tokens": batch_tokens,
-        "rate": schedule.rate,
-        "loss": {"training": losses, "validation": {"before": before["loss"], "after": after["loss"]}},
-        "validation_before": before,
-        "better": order(after) > order(before),
         "tokens": progress.tokens,
         "seconds": progress.seconds,
+        "options": {name: str(value) for name, value in asdict(options).items()},
     }
-    return finish(job, model, tokenizer, learnt)
+    return finish(run, model, metrics)
 
 
-def planned(lengths: Sequence[int], model: Learner, options: Options) -> tuple[Schedule, int, int]:
-    """Choose steps and rate, batches per epoch, and padded tokens per batch for pairs of these lengths.
+class Steps(NamedTuple):
+    """The steps of a run. batches: of each epoch, one a step. batch_tokens: padded, of each batch."""
+
+    schedule: Schedule
+    batches: int
+    batch_tokens: int
+
+    @property
+    def epochs(self) -> int:
+        """Return the number of epochs."""
+        return self.schedule.steps // self.batches
+
+
+def planned(lengths: Sequence[int], model: Learner, options: Options) -> Steps:
+    """Choose steps and rate for pairs of these lengths, and log them.
 
     A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps teach it nothing:
     with 200 pairs in one batch, three epochs are three steps. So few pairs are cut into more batches and
     trained on for more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al.
     2021, "On the Stability of Fine-tuning BERT", who also warm up over the first tenth of the steps).
     """
-    enough = sum(lengths) * EPOCHS // LEAST_STEPS
-    batch_tokens = min(BATCH_TOKENS, max(enough, LEAST_PAIRS * sum(lengths) // len(lengths)))
+    enough = sum(lengths) * EPOCHS // MIN_STEPS
+    batch_tokens = min(BATCH_TOKENS, max(enough, MIN_BATCH_PAIRS * sum(lengths) // len(lengths)))
     batches = len(grouped(lengths, batch_tokens=batch_tokens))
-    steps = batches * (options.epochs or max(EPOCHS, math.ceil(LEAST_STEPS / batches)))
+    count = batches * (options.epochs or max(EPOCHS, math.ceil(MIN_STEPS / batches)))
     rate = options.rate or RATE * WIDTH / model.config.hidden_size
-    schedule = Schedule(steps, rate, warmup=max(1, math.ceil(WARM_UP * steps)), decay=DECAY)
-    return schedule, batches, batch_tokens
+    schedule = Schedule(count, rate, warmup=max(1, math.ceil(WARM_UP * count)), decay=DECAY)
+    steps = Steps(schedule, batches, batch_tokens)
+    log.info(
+        "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
+        *(count, steps.epochs, batches, batch_tokens, rate),
+    )
+    return steps
 
 
-def standing(
+def train_epochs(
+    run: TrainingRun, model: Learner, tokenizer: PairTokenizer, pairs: Sequence[EncodedPair], steps: Steps
+) -> Progress:
+    """Train on the run's encoded pairs. After each epoch, measure it and keep the best one's weights."""
+    options = run.options
+    whole = Batch(pairs, *targets(run.training, len(options.labels)), torch.zeros(len(pairs)))
+
+    def loss_of(batch: Batch) -> Tensor:
+        return ordinal_loss(model(batch.pairs), batch.labels, batch.weights)
+
+    def make_epoch(epoch: int) -> list[Batch]:
+        rng = np.random.default_rng([options.seed, epoch])
+        rows = rng.permutation(len(pairs)).tolist()  # pairs of equal length meet others in each epoch
+        return whole.split([[row] for row in rows], batch_tokens=steps.batch_tokens, rng=rng)
+
+    def after_step(progress: Progress) -> None:
+        epoch, steps_into_epoch = divmod(progress.step, steps.batches)
+        if steps_into_epoch == 0:
+            logits = measure(model, tokenizer, run.validation, f"epoch {epoch}")
+            save({"logits": torch.from_numpy(logits)}, _epoch_file(options, epoch))
+            keep_if_best(options.work / "best.pt", model, order(logits, run.validation), epoch)
+
+    return train(
+        model,
+        loss_of,
+        make_epoch,
+        steps.schedule,
+        options.work / "progress.pt",
+        seed=options.seed,
+        after_step=after_step,
+    )
+
+
+def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) -> np.ndarray:
+    """Return the logits of the pairs, (n, grades), each under an epoch and temperature it had no part in.
+
+    Figures on the pairs that chose the best of many epochs are too good. So the queries are halved, and each
+    half is measured with the epoch and the temperature that the other half chooses (cross-fitting).
+    epochs: the logits after each epoch. A single query has no other half and gets the last epoch's.
+    """
+    queries = sorted({query_key(pair.query) for pair in pairs}, key=digest)
+    half_of = {query: index % 2 for index, query in enumerate(queries)}
+    halves = np.array([half_of[query_key(pair.query)] for pair in pairs])
+    logits = epochs[-1].copy()
+    for half in (0, 1):
+        choosing = np.flatnonzero(halves != half)
+        if len(choosing):
+            judges = [pairs[row] for row in choosing]
+            best = max(epochs, key=lambda epoch: order(epoch[choosing], judges))
+            temperature = fitted_temperature(judges, best[choosing])
+            logits[halves == half] = best[halves == half] / temperature
+    return logits
+
+
+def report(before: np.ndarray, after: np.ndarray, pairs: Sequence[LabelledPair], seed: int) -> dict[str, Any]:
+    """Return the figures of the logits before and after the training, (n, grades), and of their change.
+
+    better: whether the interval of the change of NDCG@10, or of Spearman's correlation where no query has an
+    NDCG, is above 0.
+    """
+    first = evaluation_of(before, pairs)
+    last = evaluation_of(after, pairs)
+    counts = resample(last.clusters, RESAMPLES, seed)
+    draws = last.draws(counts)
+    change = changes_of(first.draws(counts), draws, counts)
+    ranks = "ndcg10" if np.isfinite(change["ndcg10"].value) else "spearman"
+    return {
+        "validation": last.metrics(),
+        "validation_intervals": intervals_of(draws, counts),
+        "validation_before": first.metrics(),
+        "validation_change": change,
+        "validation_queries": last.queries,
+        "ndcg10_random_order": last.random_order_ndcg10(),
+        "better": change[ranks].low > 0,
+    }
+
+
+def _epoch_file(options: Options, epoch: int) -> Path:
+    return options.work / "epochs" / f"{epoch}.pt"
+
+
+def measure(
     model: Learner, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], when: str
-) -> dict[str, float]:
-    """Return the metrics of models.quality.evaluation and the loss on the validation pairs, and log them."""
+) -> np.ndarray:
+    """Return the model's logits on the validation pairs, and log what they are worth."""
     logits = logits_of(model, tokenizer, validation)
-    metrics = Evaluation(validation, softmax(logits, axis=1)).metrics()
-    metrics["loss"] = loss_on(logits, validation)
-    figures = (metrics[name] for name in ("loss", "qwk", "spearman", "ndcg10"))
-    log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, *figures)
-    return metrics
+    metrics = evaluation_of(logits, validation).metrics()
+    figures = (metrics[name] for name in ("qwk", "spearman", "ndcg10"))
+    loss = loss_on(logits, validation)
+    log.info("%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f", when, loss, *figures)
+    return logits
+
+
+def evaluation_of(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> Evaluation:
+    """Return the evaluation of logits, (n, grades), of these pairs."""
+    return Evaluation.of(pairs, Scores.from_logits(logits))
+
+
+def order(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> tuple[float, float]:
+    """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
+    metrics = evaluation_of(logits, pairs).metrics()
+    ranking = [metrics[name] for name in RANKING if np.isfinite(metrics[name])]
+    return float(np.mean(ranking)) if ranking else -1.0, -loss_on(logits, pairs)
 
 
 def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
@@ -167,16 +264,10 @@ def loss_on(logits: np.ndarray, pairs: Sequence[LabelledPair]) -> float:
     return float(ordinal_loss(torch.from_numpy(logits), *targets(pairs, logits.shape[1])))
 
 
-def order(metrics: Mapping[str, float]) -> tuple[float, float]:
-    """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
-    ranking = [metrics[name] for name in ("spearman", "ndcg10") if np.isfinite(metrics[name])]
-    return float(np.mean(ranking)) if ranking else -1.0, -metrics["loss"]
-
-
-def keep_if_best(best: Path, model: Learner, metrics: dict[str, float], epoch: int) -> None:
-    """Save the weights of an epoch, unless those in the file are of one that was as good."""
-    if not best.exists() or order(read_saved(best)["metrics"]) < order(metrics):
-        save({"model": model.state_dict(), "epoch": epoch, "metrics": metrics}, best)
+def keep_if_best(file: Path, model: Learner, key: tuple[float, float], epoch: int) -> None:
+    """Save the weights of an epoch, unless those in the file are of one that was as good. key: `order`'s."""
+    if not file.exists() or tuple(read_saved(file)["order"]) < key:
+        save({"model": model.state_dict(), "epoch": epoch, "order": key}, file)
 
 
 def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
@@ -186,15 +277,19 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
     on from the probabilities that the checkpoint serves.
     """
     torch.manual_seed(seed)
-    config, raw = read_config(base), read_raw(base)
+    config = read_config(base)
+    raw = read_raw(base)
     graded = replace(config, labels=tuple(labels), label_order=tuple(range(len(labels))), temperature=1.0)
     tensors = read_tensors(base, graded, new_classifier=True)
     if len(config.labels) == len(labels):
-        for name in filter(tensors.__contains__, ("classifier.weight", "classifier.bias")):
+        for name in {"classifier.weight", "classifier.bias"} & tensors.keys():
             tensors[name] = tensors[name].float()[list(config.label_order)] / config.temperature
 
     def rate(*names: str) -> float:
-        return next((float(raw[name]) for name in names if name in raw), 0.0)
+        for name in names:
+            if name in raw:
+                return float(raw[name])
+        return 0.0
 
     return Learner(
         graded,
@@ -204,11 +299,9 @@ def start(base: Path, labels: Sequence[str], seed: int) -> Learner:
     )
 
 
-def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
-    """Return the temperature from 0.2 to 5 with the least negative log-likelihood.
-
-    truth: (n,) grades; logits: (n, grades).
-    """
+def fitted_temperature(pairs: Sequence[LabelledPair], logits: np.ndarray) -> float:
+    """Return the temperature from 0.2 to 5 with the least negative log-likelihood. logits: (n, grades)."""
+    truth = [pair.grade for pair in pairs]
 
     def loss(log_temperature: float) -> float:
         scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
@@ -217,31 +310,14 @@ def fitted_temperature(truth: np.ndarray, logits: np.ndarray) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.2), np.log(5.0)), method="bounded").x))
 
 
-def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str, Any]) -> dict[str, Any]:
-    """Calibrate the model, write the checkpoint, and measure it as it was written.
-
-    learnt: further entries of metrics.json. Returns the content of metrics.json.
-    """
-    options, validation = job.options, job.validation
-    truth = np.array([pair.grade for pair in validation])
-    temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation))
+def finish(run: TrainingRun, model: Learner, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Write the checkpoint with its metrics.json, and return the content of that. metrics: its entries."""
+    options = run.options
     draft = options.work / "checkpoint"
     shutil.rmtree(draft, ignore_errors=True)
-    ours = read_raw(job.base).get("headroom") or {}
+    ours = read_raw(run.base).get("headroom") or {}
     ours = {name: value for name, value in ours.items() if name != "label_order"}
-    write_learner(draft, model, job.base, headroom={**ours, "temperature": temperature})
-    scores = Classifier.load(draft, options.device).score([(pair.query, pair.title) for pair in validation])
-    evaluation = Evaluation(validation, scores.probabilities)
-    metrics = {
-        "schema": 1,
-        "validation": evaluation.metrics(),
-        "validation_intervals": intervals(evaluation, resamples=2000, seed=options.seed),
-        "validation_queries": evaluation.queries,
-        "ndcg10_random_order": evaluation.random_order_ndcg10(),
-        "temperature": temperature,
-        **learnt,
-        "options": {name: str(value) for name, value in asdict(options).items()},
-    }
+    write_learner(draft, model, run.base, headroom={**ours, "temperature": metrics["temperature"]})
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")
     put_in_place(draft, options.out)
@@ -252,7 +328,8 @@ def finish(job: Job, model: Learner, tokenizer: PairTokenizer, learnt: dict[str,
 
 def write_learner(target: Path, model: Learner, source: Path, **fields: Any) -> None:
     """Write the classifier that a checkpoint became. fields: of config.json, where it differs."""
-    labels, raw = model.config.labels, read_raw(source)
+    labels = model.config.labels
+    raw = read_raw(source)
     write_checkpoint(
         source,
         target,

@@ -8,7 +8,6 @@ keys, of which orjson keeps the last.
 import asyncio
 import codecs
 import contextlib
-import json
 from collections.abc import Collection
 from typing import Any
 
@@ -17,6 +16,7 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from models.rows import duplicate_key
 from service.config.settings import Settings
 from service.errors import (
     BodyTooLarge,
@@ -133,7 +133,7 @@ def parse(content: bytes, *, max_parts: int) -> Any:
         raise InvalidJSON(_TOO_DEEP)
     keys = len(value) if isinstance(value, dict) else 0
     if colons > keys and (twice := duplicate_key(content)) is not None:
-        raise InvalidJSON(f'The key "{twice}" appears twice in the same object.')
+        raise InvalidJSON(f'The key "{shown(twice)}" appears twice in the same object.')
     return value
 
 
@@ -171,28 +171,3 @@ def _is_too_deep(value: Any) -> bool:
             child for each in containers for child in (each.values() if isinstance(each, dict) else each)
         ]
     return bool(containers)
-
-
-class _DuplicateKeyError(Exception):
-    """An object has the same key twice. Carries the key out of the decoder."""
-
-
-def duplicate_key(content: bytes) -> str | None:
-    """Return a key, perhaps cut short, that an object of a valid JSON document has twice; None if none is."""
-    try:
-        _KEYS.decode(content.decode())
-    except _DuplicateKeyError as duplicate:
-        return shown(duplicate)
-    return None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    keys: set[str] = set()
-    for key, _ in pairs:
-        if key in keys:
-            raise _DuplicateKeyError(key)
-        keys.add(key)
-
-
-# Only its keys are used. Numbers stay text, so that a number of a million digits costs nothing.
-_KEYS = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str)

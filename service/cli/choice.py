@@ -113,10 +113,10 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
     return catalog.choose(None, form, with_units=True), catalog.base
 
 
-def of_default(variant: str, mask: str | None) -> str:
-    """Say that the config's default variant, which has a mask of its own, scores."""
-    laid = "" if mask is None else f" with the mask {mask} laid on it"
-    return f"the config's default, {variant}, scores{laid} (--variant names another)"
+def default_line(variant: str, mask: str | None) -> str:
+    """Return the line which says that the config's default variant, which has a mask, scores."""
+    with_mask = "" if mask is None else f" with the mask {mask} laid on it"
+    return f"the config's default, {variant}, scores{with_mask} (--variant names another)"
 
 
 def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> None:
@@ -127,12 +127,12 @@ def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> Non
     from models.checkpoint.config import read_config, read_stored_masks
     from service.config.masks import left_out, resolve_masks
 
-    own = read_config(directory)
-    stored = read_stored_masks(directory, own)
-    masks, of_variant = resolve_masks(live, own, stored, live.variants[0].checkpoint)
+    model = read_config(directory)
+    stored = read_stored_masks(directory, model)
+    masks, of_variant = resolve_masks(live, model, stored, live.variants[0].checkpoint)
     left_out(live, of_variant)
     if mask is not None:
-        own.parse_mask(mask, masks)
+        model.parse_mask(mask, masks)
 
 
 def sides(network: Network, data: Path, columns: Columns) -> Sides:
@@ -141,7 +141,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     That is a cascade's last stage, or the intact model: `full`, or `intact` if the variant has a checkpoint
     of its own or is `full` itself. A smaller network (`@NAME`) is compared with its model.
     """
-    from models import ModelError
+    from models.commands.evaluate import check_graded
     from models.quality.labelled import read_labelled
     from service.scoring.catalog import BASE
     from service.scoring.offline import whole
@@ -149,23 +149,24 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     variant, model = _resolve_with_model(network)
     classifier = variant.classifier
     grades = classifier.grades
-    if not grades:
-        raise ModelError(
-            f"{classifier.name} gives one score and no grades; evaluate needs a graded classifier"
-        )
+    check_graded(classifier.name, bool(grades))
     pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
     if variant.stages:
-        name, base = variant.stages[-1].name, variant.stages[-1]
+        base = variant.stages[-1]
+        name = base.name
     elif variant.checkpoint.startswith("@"):
-        name, base = "full", whole(model)
+        name = "full"
+        base = whole(model)
     else:
         is_base = variant.checkpoint == BASE and variant.name != "full"
-        name, base = "full" if is_base else "intact", replace(variant, mask=classifier.all_heads)
-    before, _ = _side(name, base, pairs)
-    after, stages = _side(variant.name, variant, pairs)
-    if before.model != after.model:
-        before, after = replace(before, name=before.model), replace(after, name=after.model)
-    return Sides([before, after], pairs, grades, stages)
+        name = "full" if is_base else "intact"
+        base = replace(variant, mask=classifier.all_heads)
+    baseline, _ = _side(name, base, pairs)
+    side, stages = _side(variant.name, variant, pairs)
+    if baseline.model != side.model:
+        baseline = replace(baseline, name=baseline.model)
+        side = replace(side, name=side.model)
+    return Sides([baseline, side], pairs, grades, stages)
 
 
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
@@ -180,6 +181,4 @@ def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side,
     stages = {stage.name: ended[stage.name] for stage in variant.stages}
     spec = name if stages else variant.mask.spec
     model = variant.classifier.name
-    scores = scored.scores
-    evaluation = Evaluation(pairs, scores.probabilities, scores.raw_score)
-    return Side(name, model, name, spec, evaluation), stages
+    return Side(name, model, name, spec, Evaluation.of(pairs, scored.scores)), stages

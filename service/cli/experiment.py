@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import urllib.error
-import urllib.parse
-import urllib.request
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 import typer
 
@@ -33,7 +32,7 @@ Key = Annotated[
 ]
 Reason = Annotated[str, typer.Option(help="Reason to write into the experiment's log.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-HERE = "http://127.0.0.1:8000"
+DEFAULT_URL = "http://127.0.0.1:8000"
 
 Better = Literal["higher", "lower"]
 
@@ -92,7 +91,7 @@ def plan(
     from service.experiments.analysis import ALPHA
     from service.experiments.plan import make_plan
 
-    question = ask(baseline, sd, margin, effect, better, weights)
+    question = question_of(baseline, sd, margin, effect, better, weights)
     daily = None if units_per_day is None else units_per_day * traffic
     needed = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
     if as_json:
@@ -113,7 +112,7 @@ def plan(
 @app.command()
 def report(
     name: Name,
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write, which needs no other, to share the results.")
@@ -139,7 +138,7 @@ def ramp(
     name: Name,
     traffic: Annotated[float, typer.Option(min=0, max=1, help="Share of the units to expose.")],
     reason: Reason = "",
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +150,9 @@ def ramp(
 
 
 @app.command()
-def stop(name: Name, reason: Reason = "", url: Url = HERE, key: Key = None, as_json: Json = False) -> None:
+def stop(
+    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+) -> None:
     """End an experiment and give every unit the default variant again.
 
     Example: headroom experiment stop prune20 --reason "sample ratio is off"
@@ -164,7 +165,7 @@ def ship(
     name: Name,
     arm: Annotated[str, typer.Argument(help="Arm whose variant every unit gets.")],
     reason: Reason = "",
-    url: Url = HERE,
+    url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -179,34 +180,36 @@ def call(
     url: str, key: str | None, name: str, action: str | None = None, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """GET /v1/experiments/{name} or what is below it, or POST a body to an action. Raises RuntimeError."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    import httpx2
+
+    if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
-    path = f"{url.rstrip('/')}/v1/experiments/{urllib.parse.quote(name, safe='')}"
-    request = urllib.request.Request(
-        path if action is None else f"{path}/{action}",
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {}),
-    )
+    address = f"{url.rstrip('/')}/v1/experiments/{quote(name, safe='')}"
+    if action is not None:
+        address += f"/{action}"
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return dict(json.load(answer))
-    except urllib.error.HTTPError as error:
-        with error:
-            answer = error.read()
-        try:
-            message = str(json.loads(answer)["error"]["message"])
-        except (ValueError, KeyError, TypeError):  # another program answered
-            message = f"{error.url} answered {error.code} {error.reason}"
-        if error.code == HTTPStatus.UNAUTHORIZED:
-            message = "the service wants an API key: give it by --key, or in HEADROOM_API_KEY"
-        raise RuntimeError(message) from None
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        reason = getattr(reason, "strerror", None) or reason  # without "[Errno 111]"
+        answer = httpx2.request(
+            "GET" if body is None else "POST",
+            address,
+            json=body,
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=TIMEOUT_S,
+        )
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        reason = str(error).rpartition("] ")[-1] or type(error).__name__  # without "[Errno 111]"
         raise RuntimeError(
             f"no answer from {url}: {reason}; does it run there? --url names another"
         ) from None
+    if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        raise RuntimeError("the service wants an API key: give it by --key, or in HEADROOM_API_KEY")
+    try:
+        document = answer.json()
+        if answer.is_success:
+            return dict(document)
+        message = str(document["error"]["message"])
+    except (ValueError, KeyError, TypeError):  # another program answered
+        message = f"{address} answered {answer.status_code} {answer.reason_phrase}"
+    raise RuntimeError(message)
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:
@@ -229,14 +232,19 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
     if report is not None:
         parts.append(f"{begin_of_verdict(experiment).upper()}: {report['text']}")
         parts.append(_exposures(report))
-        if metrics := _metrics(report):
-            parts.append(metrics)
-        if shadows := [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]:
-            parts.append("\n".join(["Scored under both arms (shadow):", *(f"  {text}" for text in shadows)]))
+        parts.append(_metrics(report))
+        shadows = [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]
+        parts.append(_list("Scored under both arms (shadow):", shadows))
     elif analysed:
         parts.append("No analysis at present: the service cannot reach its database.")
-    parts.append("\n".join(["Log:", *(f"  {_entry(entry)}" for entry in experiment["history"][-LATEST:])]))
-    return "\n\n".join(parts)
+    parts.append(_list("Log:", map(_entry, experiment["history"][-LATEST:])))
+    return "\n\n".join(filter(None, parts))
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    """Return a title and a line for each item; "" without items."""
+    lines = [f"  {item}" for item in items]
+    return "\n".join([title, *lines]) if lines else ""
 
 
 def _heading(experiment: dict[str, Any]) -> str:
@@ -261,18 +269,11 @@ def _metrics(report: dict[str, Any]) -> str:
 
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
-    rows += [
-        [
-            metric["metric"],
-            metric["arm"],
-            _number(metric["control_value"]),
-            _number(metric["value"]),
-            *change(metric),
-            metric["decision"].replace("_", " "),
-        ]
-        for arm in report["arms"]
-        for metric in arm["metrics"]
-    ]
+    for arm in report["arms"]:
+        for metric in arm["metrics"]:
+            values = (_number(metric[name]) for name in ("control_value", "value"))
+            verdict = metric["decision"].replace("_", " ")
+            rows.append([metric["metric"], metric["arm"], *values, *change(metric), verdict])
     return table(rows) if len(rows) > 1 else ""
 
 
@@ -289,7 +290,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else number(value, digits=4)
 
 
-def ask(
+def question_of(
     baseline: float, sd: float | None, margin: float | None, effect: float, better: Better, weights: str
 ) -> Question:
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""

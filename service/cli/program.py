@@ -50,7 +50,8 @@ def program(
     """A relevance server whose attention heads are run-time switches."""
 
 
-options.resolve, options.sides = choice.network_of, choice.sides
+options.resolve = choice.network_of
+options.sides = choice.sides
 
 app.command("serve")(serve.command)
 app.command("score")(score.command)

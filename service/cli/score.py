@@ -20,13 +20,14 @@ from models.commands.options import (
     QueryColumn,
     TitleColumn,
 )
+from models.commands.terminal import warn
 from service.cli import choice, score_files
 
 if TYPE_CHECKING:
     from service.scoring.catalog import Variant
     from service.scoring.offline import Scored
 
-EXPECTED = "a query, a tab and a title"
+LINE_FORMAT = "a query, a tab and a title"
 
 PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
@@ -104,7 +105,8 @@ def command(
 
         options = score_files.options_of(
             choice.read_setup(model, config, device, dtype),
-            *(mask or (), variant or ()),
+            mask or (),
+            variant or (),
             Columns(query_column, title_column, delimiter=delimiter),
             overflow=overflow,
             prefix=prefix,
@@ -113,13 +115,11 @@ def command(
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
-    one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
-    network = Network(model, config, one_variant, one_mask, device, dtype)
+    network = Network(model, config, only_one("--variant", variant), only_one("--mask", mask), device, dtype)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(network)
-    if network.variant is None and not (chosen.configured or chosen).mask.is_none:
-        on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
-        print(f"headroom: {choice.of_default(chosen.name, network.mask)}; {on}", file=sys.stderr)
+    if network.variant is None:
+        _say_which_default(chosen, network.mask)
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
@@ -128,13 +128,20 @@ def command(
             print(line)
 
 
+def _say_which_default(chosen: Variant, mask: str | None) -> None:
+    """Say that the config's default variant scores, if it has a mask of its own. mask: laid on it."""
+    if not (chosen.configured or chosen).mask.is_none:
+        on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
+        warn(f"{choice.default_line(chosen.name, mask)}; {on}")
+
+
 def pairs_of(query: str, titles: list[str] | None) -> Iterator[tuple[str, str]]:
     """Return the query with each title; if the query is -, the pairs of standard input."""
     if query == "-":
         if titles:
             raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
         if sys.stdin.isatty():
-            print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
+            warn(f"type lines of {LINE_FORMAT}; end with Ctrl-D")
         return read_pairs(sys.stdin.buffer)
     if not titles:
         raise typer.BadParameter("give at least one title", param_hint="TITLES")
@@ -177,7 +184,7 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
             continue
         query, tab, title = line.partition("\t")  # the title may hold further tabs
         if not tab or not query.strip():
-            raise ValueError(f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}")
+            raise ValueError(f"standard input, line {number}: expected {LINE_FORMAT}; found {line[:40]!r}")
         yield query, title
 
 
@@ -187,24 +194,21 @@ def lines(
     """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
-    clf, scores = chosen.classifier, scored.scores
-    by = {"variant": chosen.name, "head_mask": chosen.mask.spec}
+    grades = chosen.classifier.grades
+    scores = scored.scores
     for i, (query, title) in enumerate(pairs):
-        label = clf.grades[scores.grade[i]] if clf.grades else None
-        if as_json:
-            row: dict[str, Any] = {"query": query, "title": title, **by, "score": scores.score[i]}
-            if clf.grades:
-                row |= {
-                    "grade": int(scores.grade[i]),
-                    "label": label,
-                    "expected_grade": scores.expected_grade[i],
-                    "probabilities": scores.probabilities[i],
-                }
-            if scores.chunks is not None:
-                row["chunk"] = scores.chunks[i]
-            if scored.stages is not None:
-                row["stage"] = scored.stages[i]
-            yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-        else:
-            columns = [f"{scores.score[i]:.4f}", label or "", *([query] if with_query else []), title]
-            yield "\t".join(columns)
+        label = grades[scores.grade[i]] if grades else ""
+        if not as_json:
+            texts = (query, title) if with_query else (title,)
+            yield "\t".join((f"{scores.score[i]:.4f}", label, *texts))
+            continue
+        row: dict[str, Any] = {"query": query, "title": title}
+        row |= {"variant": chosen.name, "head_mask": chosen.mask.spec, "score": scores.score[i]}
+        if grades:
+            row |= {"grade": int(scores.grade[i]), "label": label}
+            row |= {"expected_grade": scores.expected_grade[i], "probabilities": scores.probabilities[i]}
+        if scores.chunks is not None:
+            row["chunk"] = scores.chunks[i]
+        if scored.stages is not None:
+            row["stage"] = scored.stages[i]
+        yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()

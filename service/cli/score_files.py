@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from models.commands.options import read_form
-from models.commands.terminal import Stages, ends_at_once
+from models.commands.terminal import Stages, ends_at_once, warn
 from service.cli import choice
 
 if TYPE_CHECKING:
     from models.quality.labelled import Columns
+    from service.config.settings import LiveConfig
     from service.files.job import Job
     from service.files.options import ColumnSet, ScoreOptions
     from service.files.scoring import WindowScorer
@@ -42,21 +42,21 @@ Overwrite = Annotated[
 
 
 class Rows(Stages):
-    """Shows how much of the rows of files is scored, the pace and the time left."""
+    """Shows the share of rows that are scored, the pace and the time left."""
 
-    _before: float | None = None
+    _share_before: float | None = None
 
-    def __call__(self, share: float, rows: int, before: int) -> None:
-        """Show that a share of the job is done: `rows` rows, of which an earlier run did `before`."""
-        if self._before is None:
-            self._before = share * before / rows if rows else 0.0
+    def __call__(self, share: float, rows: int, rows_before: int) -> None:
+        """Show that a share of the job, `rows` rows, is done. rows_before: those that an earlier run did."""
+        if self._share_before is None:
+            self._share_before = share * rows_before / rows if rows else 0.0
         seconds = max(time.monotonic() - self.began, 1e-9)
-        self.show(f"{rows:,} rows, {(rows - before) / seconds:,.0f}/s", share, self._before)
+        self.show(f"{rows:,} rows, {(rows - rows_before) / seconds:,.0f}/s", share, self._share_before)
 
 
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_json: bool) -> None:
-    """Score the input as the options say, and print what became of it."""
+    """Score the input as the options say, and print the number of rows and rejects."""
     import orjson
 
     from service.files.running import run as run_job
@@ -67,18 +67,12 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
         summary = run_job(job, scorer, progress, overwrite=overwrite)
     seconds = time.monotonic() - began
     if as_json:
-        document = {
-            "output": job.output,
-            "rows": summary.rows,
-            "rejects": summary.rejects,
-            "rejects_file": summary.rejects_file if summary.rejects else None,
-            "seconds": round(seconds, 3),
-        }
+        document = {"output": job.output, **asdict(summary), "seconds": round(seconds, 3)}
         print(orjson.dumps(document).decode())
         return
     print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
     if summary.rejects:
-        print(f"headroom: {summary.rejects:,} rows were set aside: {summary.rejects_file}", file=sys.stderr)
+        warn(f"{summary.rejects:,} rows were set aside: {summary.rejects_file}")
 
 
 def prepared(
@@ -120,28 +114,32 @@ def options_of(
         if len(set(given)) < len(given):
             raise typer.BadParameter("one mask or variant is given twice", param_hint=option)
     live = setup.only(variants or (setup.live.default_variant,))
-    # A row is scored without the other titles of its query, which a cascade ranks together.
-    if cascades := [variant.name for variant in live.variants if variant.cascade is not None]:
-        what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
-        raise ValueError(
-            f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
-            " alone; name one of its stages"
-        )
+    _check_no_cascade(live, by_default=not variants)
     columns = _columns(masks, variants, live.default_variant)
     default = next(variant for variant in live.variants if variant.name == live.default_variant)
-    if not (variants or default.head_mask in (None, "none")):
-        mask = masks[0] if len(masks) == 1 else None
-        print(f"headroom: {choice.of_default(default.name, mask)}", file=sys.stderr)
+    if not variants and default.head_mask not in (None, "none"):
+        warn(choice.default_line(default.name, masks[0] if len(masks) == 1 else None))
+    graded = False
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
+        directory = locate(variant.checkpoint or setup.model, setup.model)
+        graded |= read_config(directory).is_graded
         for each in columns[: max(1, len(masks))]:  # those of one variant: each mask once
-            directory = locate(variant.checkpoint or setup.model, setup.model)
             choice.check_masks(only, directory, each.mask)
-    paths = {variant.checkpoint or setup.model for variant in live.variants}
-    graded = any(read_config(locate(path, setup.model)).is_graded for path in paths)
     return ScoreOptions(
         setup.model, live, columns, fields, graded, overflow, setup.device, setup.dtype, prefix
     )
+
+
+def _check_no_cascade(live: LiveConfig, *, by_default: bool) -> None:
+    """Raise ValueError for a cascade: a row is scored without the other titles of its query."""
+    for variant in live.variants:
+        if variant.cascade is not None:
+            what = f"{variant.name}, the config's default," if by_default else variant.name
+            raise ValueError(
+                f"--variant: {what} is a cascade, which ranks the titles of a query; --input scores each row"
+                " alone; name one of its stages"
+            )
 
 
 def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tuple[ColumnSet, ...]:
@@ -156,10 +154,10 @@ def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tup
     columns = []
     for variant in variants or (None,):
         for mask in masks or (None,):
-            words = (
-                (variant or default) if len(variants) > 1 or len(masks) > 1 else None,
-                mask if len(masks) > 1 else None,
-            )
-            form = None if mask is None else forms[mask]
-            columns.append(ColumnSet(" ".join(word for word in words if word), variant, form))
+            words = []
+            if len(variants) > 1 or len(masks) > 1:
+                words.append(variant or default)
+            if mask is not None and len(masks) > 1:
+                words.append(mask)
+            columns.append(ColumnSet(" ".join(words), variant, None if mask is None else forms[mask]))
     return tuple(columns)

@@ -33,7 +33,7 @@ DEFAULT_CONFIG = Path(__file__).with_name("serve.yaml").resolve()
 WATCH_S = 0.5
 CHECK_S = 0.1
 STOP_S = 13.0
-"""How many seconds more than `drain_timeout_s` a stop may take before everything is ended at once."""
+"""Seconds beyond `drain_timeout_s` before a stop ends everything at once."""
 
 
 def command(
@@ -115,7 +115,8 @@ def _serve(
     directory: RunDirectory,
     stop: StopSignal,
 ) -> None:
-    run, drain_timeout_s = directory.path, config.settings.drain_timeout_s
+    run = directory.path
+    drain_timeout_s = config.settings.drain_timeout_s
     environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
     lines = Copier(run) if config.settings.access_log != "off" else None
     _say("starting Ray")
@@ -194,6 +195,6 @@ def _say(line: str) -> None:
 
 
 def _print(line: str, stream: TextIO | None) -> None:
-    """Print a line. The service goes on if nobody reads it any more (`headroom serve 2>&1 | head -2`)."""
+    """Print a line. The service goes on after the pipe's reader ends (`headroom serve 2>&1 | head -2`)."""
     with contextlib.suppress(OSError):
         print(line, file=stream, flush=True)

@@ -10,12 +10,11 @@ from urllib.parse import unquote
 from models.checkpoint.files import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError
-from models.quality.labelled import Format, format_of
+from models.rows import Format, known_format
 from service.files.options import ScoreOptions
 from service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.files.storage import Stat, Storage
 
-KNOWN = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
 REJECTS = ".rejects.jsonl"
 """Ends the name of the file of rows that were set aside."""
 
@@ -68,22 +67,19 @@ def make_job(name: str, output: str, options: ScoreOptions) -> Job:
     """Look the input up. Raises ModelError if it is missing, would be overwritten or has no known format."""
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
-    given, *written = map(_place, (name, output, output + REJECTS, output + ".parts"))
+    given, *written = map(_comparable, (name, output, output + REJECTS, output + ".parts"))
     if any(given.is_relative_to(place) for place in written):
         raise ModelError(f"{output}: writing there would replace --input, {name}")
-    source, target = (_format_of(each, options) for each in (name, output))
-    if (stat := Storage(name).stat(name)) is None:
+    delimiter = options.fields.delimiter
+    source = known_format(name, delimiter)
+    target = known_format(output, delimiter)
+    stat = Storage(name).stat(name)
+    if stat is None:
         raise ModelError(f"{name} does not exist, or is no file")
     return Job(options, name, stat, output, source, target)
 
 
-def _format_of(name: str, options: ScoreOptions) -> Format:
-    if (file_format := format_of(name, options.fields.delimiter)) is None:
-        raise ModelError(f"{name}: the name ends in no known format; use {KNOWN}")
-    return file_format
-
-
-def _place(name: str) -> PurePath:
+def _comparable(name: str) -> PurePath:
     """Return a name as a path that can be compared with another one."""
     if name.startswith("file://"):
         name = unquote(name.removeprefix("file://"))

@@ -43,6 +43,11 @@ class ScoreOptions:
     prefix: str = ""
 
     @property
+    def texts(self) -> tuple[str, str]:
+        """Return the input's columns of queries and of titles."""
+        return self.fields.query, self.fields.title
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Return the names of one set of new columns, without prefix and suffix."""
         return (GRADED if self.graded else UNGRADED) + (("chunk",) if self.overflow == "chunks" else ())

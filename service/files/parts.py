@@ -1,4 +1,4 @@
-"""The unfinished output of a job: one file for each scored window, beside the name of the output."""
+"""The unfinished output of a job: one file for each scored window, in `OUTPUT.parts/`."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from models.errors import ModelError
-from service.files.storage import UNFINISHED, Storage
+from service.files.storage import UNFINISHED, Stat, Storage
 
 PLAN = "plan.json"
 _PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")
-_OURS = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
+_OUR_FILES = re.compile(rf"{PLAN}|[0-9a-f]{{12}}-[\d-]+\.(part|rejects)")
 """The names of everything that runs put into the directory."""
 
 
@@ -35,7 +35,9 @@ class Parts:
 
     def __init__(self, output: str, plan: Mapping[str, Any]) -> None:
         self.plan: dict[str, Any] = json.loads(json.dumps(plan))  # as it is read again
+        self.output = output
         self.directory = output.rstrip("/") + ".parts"
+        self._note = f"{self.directory}.published"
         self.storage = Storage(output)
         self._key = hashlib.sha256(json.dumps(self.plan, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -51,34 +53,34 @@ class Parts:
         """Return the whole name of the file of a part's rejects."""
         return self.path(f"{self._key}-{part.window:08}.rejects")
 
-    def begin(self, *, afresh: bool = False) -> None:
+    def take_over(self, *, overwrite: bool) -> None:
         """Take the directory over from earlier runs, and keep their parts if they are of the same plan.
 
-        afresh: remove the parts of another plan. Raises ModelError, which says what differs, if they are of
-        another plan and stay, or if the directory holds files of somebody else.
+        overwrite: remove the parts of another plan. Without it, they are a ModelError that says what differs;
+        files that no run has written are an error.
         """
-        before = self._plan_there()
-        if before is None:
+        previous = self._stored_plan()
+        if previous is None:
             self._check_names()
-        elif not afresh:
-            self._check_plan(before)
-        if before != self.plan:
+        elif not overwrite:
+            self._check_plan(previous)
+        if previous != self.plan:
             self.clear()
             with self.storage.create(self.path(PLAN)) as stream:
                 stream.write(json.dumps(self.plan, indent=1).encode())
 
     def holds_plan(self) -> bool:
         """Return whether the parts are there, and of this plan."""
-        return self._plan_there() == self.plan
+        return self._stored_plan() == self.plan
 
-    def _plan_there(self) -> dict[str, Any] | None:
+    def _stored_plan(self) -> dict[str, Any] | None:
         with suppress(FileNotFoundError), self.storage.open(self.path(PLAN)) as stream:
             return dict(json.loads(stream.read()))
         return None
 
-    def _check_plan(self, before: dict[str, Any]) -> None:
-        for name in before | self.plan:
-            if before.get(name) != self.plan.get(name):
+    def _check_plan(self, previous: dict[str, Any]) -> None:
+        for name in previous | self.plan:
+            if previous.get(name) != self.plan.get(name):
                 raise ModelError(
                     f"{self.directory} holds the parts of a run with another {name}; repeat that run, "
                     "or start over with --overwrite"
@@ -88,7 +90,7 @@ class Parts:
         """Raise ModelError if the directory holds a file that no run has put there."""
         for name in self.storage.files(self.directory):
             top = name.removeprefix(self.directory + "/").split("/")[0]
-            if not _OURS.fullmatch(top.removesuffix(UNFINISHED)):
+            if not _OUR_FILES.fullmatch(top.removesuffix(UNFINISHED)):
                 raise ModelError(
                     f"{name} is in the way: {self.directory} is where unfinished scores are kept; "
                     "move it away, or choose another --output"
@@ -97,9 +99,9 @@ class Parts:
     def done(self) -> dict[int, Part]:
         """Return the parts by window."""
         parts: dict[int, Part] = {}
-        own = self.path(self._key + "-")
+        prefix = self.path(f"{self._key}-")
         for path in self.storage.files(self.directory):
-            if match := _PART.fullmatch(path.removeprefix(own)):
+            if match := _PART.fullmatch(path.removeprefix(prefix)):
                 part = Part(*map(int, match.groups()))
                 parts[part.window] = part
         return parts
@@ -111,7 +113,24 @@ class Parts:
                 with self.storage.create(path) as stream:
                     stream.write(content)
 
+    def note_published(self, rows: int, rejects: int) -> None:
+        """Note that the output has its name, before the parts go: the same command then finds the job done.
+
+        rows: of the output. rejects: the rows that were set aside.
+        """
+        with self.storage.create(self._note) as stream:
+            stream.write(json.dumps([self._key, self.storage.stat(self.output), rows, rejects]).encode())
+
+    def published(self) -> tuple[int, int] | None:
+        """Return the rows and rejects of an output that is published, while its parts are being removed."""
+        with suppress(FileNotFoundError), self.storage.open(self._note) as stream:
+            key, stat, rows, rejects = json.loads(stream.read())
+            if key == self._key and Stat(*stat) == self.storage.stat(self.output):
+                return rows, rejects
+        return None
+
     def clear(self) -> None:
-        """Remove the directory, the plan first: parts without a plan are nobody's."""
+        """Remove the plan, so that a next run clears what is left of the parts, then these, then the note."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
+        self.storage.remove(self._note)

@@ -1,19 +1,16 @@
 """Reads files of pairs in windows: the same rows are in the same window whenever and wherever it is read."""
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
 import pyarrow
 
 from models.errors import ModelError
-from models.quality.labelled import Columns, Format
-from service.files import reading_text
+from models.rows import Format, open_text, parquet_file, problem_of, text_rows
 from service.files.options import ScoreOptions
-from service.files.storage import BUFFER_BYTES, Storage
+from service.files.storage import Storage
 
 WINDOW_ROWS = 4096
 """Rows of a window: enough for batches of similar length, few enough to lose when a job is killed."""
@@ -23,8 +20,6 @@ WINDOW_BYTES = 16 << 20
 
 QUOTED_TEXT = 500
 """How many characters of a bad row its reject quotes."""
-
-CODECS = {"gz": "gzip", "zst": "zstd"}
 
 
 class Reject(NamedTuple):
@@ -77,10 +72,12 @@ def windows(
     cannot be read or its columns do not fit the options.
     """
     name = window.name
-    read = _parquet if source.kind == "parquet" else partial(_text, source)
     try:
         with storage.open(name) as raw:
-            yield from read(raw, window, options, window_rows)
+            if source.kind == "parquet":
+                yield from _parquet(raw, window, options, window_rows)
+            else:
+                yield from _text(source, raw, window, options, window_rows)
     except (OSError, EOFError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
 
@@ -89,70 +86,59 @@ def _text(
     source: Format, raw: pyarrow.NativeFile, window: Window, options: ScoreOptions, window_rows: int
 ) -> Iterator[Window]:
     """Yield windows of csv, tsv or jsonl, cut by rows and bytes of the input alone."""
-    size, plain = max(raw.size(), 1), raw
-    if source.compression:
-        plain = pyarrow.CompressedInputStream(raw, CODECS[source.compression])
-    stream = io.BufferedReader(plain, BUFFER_BYTES)
-    fields = options.fields
-    if source.kind == "jsonl":
-        rows = reading_text.jsonl_rows(stream)
-    else:
-        names, rows = reading_text.csv_rows(
-            window.name, stream, source.delimiter, (fields.query, fields.title)
-        )
-        window.names = names
-    count = size_so_far = 0
+    file_bytes = max(raw.size(), 1)
+    stream = open_text(raw, source.compression)
+    window.names, rows = text_rows(window.name, stream, source, options.texts)
+    window_bytes = 0
     for row in rows:
-        if count == window_rows or (count and size_so_far + row.size > WINDOW_BYTES):
-            window.share = min(raw.tell() / size, 1.0)
-            yield _settled(window, options)
+        count = len(window.rows) + len(window.rejects)
+        if count == window_rows or (count and window_bytes + len(row.data) > WINDOW_BYTES):
+            window.share = min(raw.tell() / file_bytes, 1.0)
+            yield _checked(window, options)
             window = _next(window)
-            count = size_so_far = 0
-        count, size_so_far = count + 1, size_so_far + row.size
+            window_bytes = 0
+        window_bytes += len(row.data)
         if row.values is None:
-            window.rejects.append(Reject(row.line, row.reason, row.text[:QUOTED_TEXT]))
+            window.rejects.append(Reject(row.line, row.problem, row.text[:QUOTED_TEXT]))
         else:
             window.lines.append(row.line)
             window.rows.append(row.values)
     window.share = 1.0
-    yield _settled(window, options)
+    yield _checked(window, options)
 
 
 def _parquet(raw: Any, window: Window, options: ScoreOptions, window_rows: int) -> Iterator[Window]:
     """Yield windows of parquet: batches of as many rows as fit by the file's mean row."""
-    from pyarrow import parquet, types
-
-    file, fields = parquet.ParquetFile(raw), options.fields
-    schema, metadata = file.schema_arrow, file.metadata
-    window.names = names = tuple(schema.names)
-    needed = (fields.query, fields.title)
-    reading_text.check_columns(window.name, names, needed)
-    for column in needed:
-        kind = schema.field(column).type
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
-            raise ModelError(f"{window.name}: the column {column} holds {kind}, not text")
-    total = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    mean = max(total // max(metadata.num_rows, 1), 1)
-    read = 0
-    for batch in file.iter_batches(batch_size=max(1, min(window_rows, WINDOW_BYTES // mean))):
-        if read:
+    file = parquet_file(window.name, raw, options.texts)
+    window.names = tuple(file.schema_arrow.names)
+    file_rows = file.metadata.num_rows
+    rows_read = 0
+    for batch in file.iter_batches(batch_size=min(window_rows, _rows_that_fit(file.metadata))):
+        if rows_read:
             window = _next(window)
         table = pyarrow.Table.from_batches([batch])
         if window.target.kind == "parquet":
             window.table = table.replace_schema_metadata()
-            table = table.select(needed)
-        window.rows = _plain(table)
-        window.lines = list(range(read + 1, read + len(window.rows) + 1))
-        read += len(window.rows)
-        window.share = read / metadata.num_rows
-        yield _settled(window, options)
-    if not read:
-        window.table = schema.empty_table().replace_schema_metadata()
-        yield _settled(window, options)
+            table = table.select(options.texts)
+        window.rows = _python_values(table)
+        window.lines = list(range(rows_read + 1, rows_read + len(window.rows) + 1))
+        rows_read += len(window.rows)
+        window.share = rows_read / file_rows
+        yield _checked(window, options)
+    if not rows_read:
+        window.table = file.schema_arrow.empty_table().replace_schema_metadata()
+        yield _checked(window, options)
 
 
-def _plain(table: Any) -> list[dict[str, Any]]:
+def _rows_that_fit(metadata: Any) -> int:
+    """Return how many rows of mean size fit into WINDOW_BYTES. metadata: of a parquet file."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    file_bytes = sum(group.total_byte_size for group in groups)
+    row_bytes = max(file_bytes // max(metadata.num_rows, 1), 1)
+    return max(WINDOW_BYTES // row_bytes, 1)
+
+
+def _python_values(table: Any) -> list[dict[str, Any]]:
     """Return the values of each row; times of day as text, because Python has no nanoseconds."""
     for index, column in enumerate(table.schema):
         if column.type == pyarrow.time64("ns"):
@@ -165,34 +151,28 @@ def _next(window: Window) -> Window:
     return Window(window.name, window.number + 1, window.target, window.names)
 
 
-def _settled(window: Window, options: ScoreOptions) -> Window:
+def _checked(window: Window, options: ScoreOptions) -> Window:
     """Set aside rows that cannot be scored or written. The first window says the file's columns."""
-    fields, new = options.fields, set(options.names)
-    window.set_aside({i: reason for i, row in enumerate(window.rows) if (reason := _problem(row, fields))})
+    problems = {}
+    for index, row in enumerate(window.rows):
+        if problem := problem_of(row, *options.texts):
+            problems[index] = problem
+    window.set_aside(problems)
     if window.number == 0:
         if not window.names:
             window.names = tuple(dict.fromkeys(name for row in window.rows for name in row))
         options.check_names(window.name, window.names)
         return window
-    known, wrong = set(window.names), {}
+    new_columns = set(options.names)
+    known_columns = set(window.names)
+    problems = {}
     for index, row in enumerate(window.rows):
-        if taken := new & row.keys():
-            wrong[index] = f"{min(taken)!r} is the name of a new column; choose others with --prefix"
-        elif window.target.kind != "jsonl" and (strange := row.keys() - known):
-            wrong[index] = f"{min(strange)!r} is no column of the file's first rows"
-    window.set_aside(wrong)
+        if taken := new_columns & row.keys():
+            problems[index] = f"{min(taken)!r} is the name of a new column; choose others with --prefix"
+        elif window.target.kind != "jsonl" and (unknown := row.keys() - known_columns):
+            problems[index] = f"{min(unknown)!r} is no column of the file's first rows"
+    window.set_aside(problems)
     return window
-
-
-def _problem(values: Mapping[str, Any], fields: Columns) -> str:
-    """Return why a row's values cannot be scored, or "" if they can."""
-    for name in (fields.query, fields.title):
-        text = values.get(name)
-        if text is None:
-            return f"there is no {name}"
-        if not isinstance(text, str):
-            return f"{name} is not text"
-    return "" if values[fields.query].strip() else f"{fields.query} is blank"
 
 
 def quoted(values: Mapping[str, Any]) -> str:

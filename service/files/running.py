@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
+from models.rows import BUFFER_BYTES
 from service.files.job import REJECTS, Job
 from service.files.parts import Part, Parts
 from service.files.reading import Window
-from service.files.storage import BUFFER_BYTES
 from service.files.writing import assemble
 
 if TYPE_CHECKING:
     from service.files.scoring import WindowScorer
 
 Progress = Callable[[float, int, int], None]
-"""Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
+"""Takes (share done, rows done, rows done by an earlier run)."""
 
 
-AHEAD = 2
-"""Windows at work: one that is scored, and one that is tokenized meanwhile."""
+WINDOWS_IN_FLIGHT = 2
+"""One window is scored, and another one is tokenized meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A finished job: the rows that were scored, those that were set aside, and the file that holds these."""
+    """A finished job: the rows that were scored, those that were set aside, and the file of these, if any."""
 
     rows: int
     rejects: int
-    rejects_file: str
+    rejects_file: str | None
 
 
 def run(
@@ -45,13 +45,11 @@ def run(
     Raises ModelError if the output exists or cannot be written, or the input cannot be read.
     """
     parts = Parts(job.output, job.plan())
-    storage = parts.storage
     with _writing(parts.directory, kept=False):
-        if storage.is_directory(job.output):
-            raise ModelError(f"{job.output} is a directory; a file is scored into a file")
-        if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
-            raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
-        parts.begin(afresh=overwrite)
+        if (published := parts.published()) is not None:
+            parts.clear()
+            return _summary(job, *published)
+        _take_over(job, parts, overwrite=overwrite)
     try:
         with scorer() as opened:
             windows = _score(job, parts, opened, report)
@@ -59,14 +57,30 @@ def run(
     except ModelError:
         is_useless = job.has_changed() or not any(part.rows for part in parts.done().values())
         if is_useless and parts.holds_plan():
-            parts.clear()  # so that another try starts afresh
+            parts.clear()  # so that a retry starts over
         raise
     with _writing(job.output):
         _publish(job, parts, done)
+    rows = sum(part.rows for part in done)
+    rejects = sum(part.rejects for part in done)
     with _writing(parts.directory):
+        parts.note_published(rows, rejects)
         parts.clear()
-    rows, rejects = sum(part.rows for part in done), sum(part.rejects for part in done)
-    return Summary(rows, rejects, job.output + REJECTS)
+    return _summary(job, rows, rejects)
+
+
+def _summary(job: Job, rows: int, rejects: int) -> Summary:
+    return Summary(rows, rejects, job.output + REJECTS if rejects else None)
+
+
+def _take_over(job: Job, parts: Parts, *, overwrite: bool) -> None:
+    """Begin with the parts of earlier runs. Raises ModelError if the output may not be written."""
+    storage = parts.storage
+    if storage.is_directory(job.output):
+        raise ModelError(f"{job.output} is a directory; a file is scored into a file")
+    if storage.stat(job.output) is not None and not (overwrite or parts.holds_plan()):
+        raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
+    parts.take_over(overwrite=overwrite)
 
 
 @contextmanager
@@ -85,29 +99,31 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
     One thread reads windows and tokenizes them; this one writes their parts.
     """
     kept = parts.done()
-    before = rows = sum(part.rows + part.rejects for part in kept.values())
-    found, count = job.windows(), 0
+    rows_before = sum(part.rows + part.rejects for part in kept.values())
+    rows = rows_before
+    windows = job.windows()
+    count = 0
 
     def read() -> tuple[Window, Any] | None:
         nonlocal count
-        for window in found:
+        for window in windows:
             count += 1
             if window.number not in kept:
                 return window, scorer.submit(window)
         return None
 
     with ThreadPoolExecutor(1, "reader") as reader:
-        ahead = deque(reader.submit(read) for _ in range(AHEAD))
+        in_flight = deque(reader.submit(read) for _ in range(WINDOWS_IN_FLIGHT))
         try:
-            while (item := ahead.popleft().result()) is not None:
+            while (item := in_flight.popleft().result()) is not None:
                 window, pending = item
-                ahead.append(reader.submit(read))
+                in_flight.append(reader.submit(read))
                 encoded = scorer.finish(pending)
                 part = Part(window.number, encoded.rows, encoded.set_aside)
                 with _writing(parts.directory):
                     parts.keep(part, encoded.data, encoded.rejects)
                 rows += part.rows + part.rejects
-                report(window.share, rows, before)
+                report(window.share, rows, rows_before)
         finally:
             reader.shutdown(cancel_futures=True)
     return count
@@ -134,7 +150,8 @@ def _in_order(job: Job, parts: Parts, windows: int) -> list[Part]:
 
 def _publish(job: Job, parts: Parts, done: Sequence[Part]) -> None:
     """Write the file of rejects, then the output. It may be done again from the same parts."""
-    storage, rejects = parts.storage, job.output + REJECTS
+    storage = parts.storage
+    rejects = job.output + REJECTS
     storage.remove(rejects)
     if any(part.rejects for part in done):
         with storage.create(rejects) as stream:

@@ -72,7 +72,8 @@ class WindowScorer:
 
     def submit(self, window: Window) -> tuple[Window, list[_Group]]:
         """Tokenize a window and hand its batches to the forward threads. Returns what `finish` takes."""
-        fields, groups = self.options.fields, [_Group(variant) for variant in self._variants]
+        fields = self.options.fields
+        groups = [_Group(variant) for variant in self._variants]
         if pairs := [(row[fields.query], row[fields.title]) for row in window.rows]:
             for group in groups:
                 self._start(group, pairs)
@@ -81,7 +82,8 @@ class WindowScorer:
     def finish(self, pending: tuple[Window, list[_Group]]) -> Encoded:
         """Wait for a window's batches. Rows whose logits are not finite go to the window's rejects."""
         window, groups = pending
-        results, finite = [], np.ones(len(window.rows), np.bool_)
+        results = []
+        finite = np.ones(len(window.rows), np.bool_)
         for group in groups:
             values, finite_here = self._collect(group)
             results.append(values)
@@ -133,7 +135,8 @@ class WindowScorer:
         values: dict[str, Sequence[Any]] = {}
         if group.chunks:
             best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), group.chunks)
-            logits, pairs = logits[best], group.chunks
+            logits = logits[best]
+            pairs = group.chunks
             values["chunk"] = [None if chunk is None else asdict(chunk) for chunk in chunks]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))

@@ -16,7 +16,6 @@ from pyarrow import fs
 
 from models.errors import ModelError
 
-BUFFER_BYTES = 1 << 20
 UNFINISHED = ".writing"
 """The ending of a file's name while it is written."""
 
@@ -46,7 +45,8 @@ class Storage:
                 self._fs, base = fs.FileSystem.from_uri(f"{scheme}://{host}{slash}{key}")
             except (ValueError, OSError) as error:
                 raise ModelError(f"{name} cannot be reached: {error}") from None
-            self._name, self._base = name.rstrip("/"), base.rstrip("/")
+            self._name = name.rstrip("/")
+            self._base = base.rstrip("/")
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
 
     def _path(self, name: str) -> str:

@@ -11,9 +11,10 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
+from models.rows import BUFFER_BYTES, CODECS
 from service.files.options import ScoreOptions
-from service.files.reading import CODECS, Window
-from service.files.storage import BUFFER_BYTES, Storage
+from service.files.reading import Window
+from service.files.storage import Storage
 
 ROW_GROUP = 1 << 16
 """Rows of a row group of parquet, about."""
@@ -21,7 +22,8 @@ ROW_GROUP = 1 << 16
 Result = Mapping[str, Sequence[Any]]
 """The values of one set of new columns by kind, one for each row of a window."""
 
-_REAL, _WHOLE = pyarrow.float32(), pyarrow.int64()
+_REAL = pyarrow.float32()
+_WHOLE = pyarrow.int64()
 TYPES = {
     "score": _REAL,
     "grade": _WHOLE,

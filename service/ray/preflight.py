@@ -155,5 +155,7 @@ def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
         for entry in config.live.variants
         if entry.checkpoint is not None and not lacks_network(entry, directory)
     }
-    for name, reason in left_out(config.live, of_variants.keys() | elsewhere).items():
-        say(f"variant {name} is left out: {reason}")
+    reasons = left_out(config.live, of_variants.keys() | elsewhere)
+    if reasons:
+        said = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        say(f"variants left out: {said}")

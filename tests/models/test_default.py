@@ -52,7 +52,8 @@ def test_the_smaller_networks_lose_what_the_documentation_says(clf: Classifier) 
     pairs = [(pair.query, pair.title) for pair in sample]
 
     def qwk(model: Classifier) -> float:
-        return Evaluation(sample, model.score(pairs).probabilities).metrics()["qwk"]
+        scores = model.score(pairs)
+        return Evaluation(sample, scores.probabilities, scores.raw_score).metrics()["qwk"]
 
     intact = qwk(clf)
     for name, loss, error in (("fast", -0.012, 0.014), ("rough", -0.070, 0.038)):  # of so few queries
@@ -106,7 +107,7 @@ def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifie
 def test_every_grade_is_predicted_and_ranking_beats_a_random_order(sample: list[LabelledPair]) -> None:
     sample = sample[::2]
     scores = Classifier.load(device="cpu").score([(pair.query, pair.title) for pair in sample])
-    evaluation = Evaluation(sample, scores.probabilities)
+    evaluation = Evaluation(sample, scores.probabilities, scores.raw_score)
 
     assert set(scores.grade) == {0, 1, 2, 3, 4}
     assert evaluation.metrics()["ndcg10"] > evaluation.random_order_ndcg10() + 0.02

@@ -133,7 +133,8 @@ def build(
     for name, folds in FOLDS.items():
         rows = read_judged(data, folds)
         products = [rows[index] for index in source_groups(rows)["products"]]
-        metrics[name] = Evaluation(products, probabilities(products)).metrics()
+        shares_of = probabilities(products)
+        metrics[name] = Evaluation(products, shares_of, shares_of @ np.arange(shares_of.shape[1])).metrics()
     metrics["recipe"] = {"trainings": [asdict(each) for each in trainings], "judged_shares": shares}
     metrics["progress"] = [asdict(phase) for phase in progress]
     metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.classifier import Classifier
-from models.quality.comparison import Side, compare
+from models.quality.comparison import Side, compare_sides
 from models.quality.evaluation import Evaluation
 from models.training.shipped.mixture import FOLDS, Judged, read_judged, source_groups
 from models.training.shipped.typed import nonsense
@@ -104,8 +104,9 @@ def ranking_answers(
     answers = []
     for name, indices in source_groups(judged).items():
         rows = [judged[index] for index in indices]
-        evaluation = Evaluation(rows, probabilities[indices])
-        found = compare([Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples)
+        shares = probabilities[indices]
+        evaluation = Evaluation(rows, shares, shares @ np.arange(shares.shape[1]))
+        found = compare_sides([Side("model", "model", "full", "none", evaluation)], rows, resamples=resamples)
         own = found["sides"][0]["metrics"]
         for baseline, of_baseline in found["baselines"].items():
             for metric in ("query_spearman", "ndcg10"):

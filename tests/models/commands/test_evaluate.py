@@ -39,7 +39,7 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
     for spec in ("none", "0-1.*"):
         mask = HeadMask.parse(spec, layers=3, heads=4)
         scores = clf.score(list(zip(queries, titles, strict=True)), mask)
-        expected[spec] = Evaluation(judged, scores.probabilities).metrics()
+        expected[spec] = Evaluation(judged, scores.probabilities, scores.raw_score).metrics()
         found = sides[spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
@@ -166,5 +166,26 @@ def test_a_smaller_network_beside_the_model_that_it_was_made_of(run: Run, tmp_pa
     pairs = [row[:2] for row in rows]
     for path, value in zip((home, home / "networks" / "fast"), found, strict=True):
         scores = Classifier.load(path, "cpu", "float32").score(pairs)
-        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities)
+        own = Evaluation([LabelledPair(*row) for row in rows], scores.probabilities, scores.raw_score)
         assert value == pytest.approx(own.metrics()["qwk"], abs=1e-6)
+
+
+def test_an_unquoted_comma_never_moves_the_grade(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The last cell was dropped, and the one before it counted as the grade: 0 for what people gave 3."""
+    file = tmp_path / "pairs.csv"
+    file.write_text("query,title,grade\nmouse,wireless,3\nmouse,size 2,0,3\n")
+    for command in ("evaluate", "train"):
+        out = ("--out", str(tmp_path / "out")) if command == "train" else ()
+        refused = run(command, "--data", str(file), "--model", str(tiny_checkpoint), *out, status=1)
+        assert f"{file}, line 3: 4 cells, but the first line names 3 columns" in refused.err
+
+
+def test_few_queries_are_said_once_and_not_in_every_cell(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    rows = [(f"towel {query}", title, grade) for query in range(4) for title, grade in (("a", 0), ("b", 4))]
+    file = write_labelled(tmp_path / "pairs.csv", rows)
+    options = ("--data", str(file), "--model", str(tiny_checkpoint), "--resamples", "100", *DEVICE)
+    shown = run("evaluate", *options, "--mask", "0.*").out
+    assert shown.count("no interval") == 1
+    assert "a value alone has no interval: fewer than 10 queries" in shown

@@ -56,7 +56,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     int8 = Classifier.load(out, "cpu").score(pairs)
     found = report["against_float32"]
     for side, scores in (("before", exact), ("after", int8)):
-        evaluation = Evaluation(labelled, scores.probabilities)
+        evaluation = Evaluation(labelled, scores.probabilities, scores.raw_score)
         for name in ("qwk", "ndcg10", "accuracy"):
             assert found[side][name] == pytest.approx(evaluation.metrics()[name], abs=1e-6)
     assert found["change"]["qwk"]["value"] == pytest.approx(found["after"]["qwk"] - found["before"]["qwk"])

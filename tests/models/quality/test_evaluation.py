@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.special import softmax
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
 from models.classifier import Scores
 from models.quality import metrics
 from models.quality.bootstrap import MIN_QUERIES, Interval, resample
-from models.quality.evaluation import Evaluation, changes_of, intervals
+from models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
 from models.quality.labelled import LabelledPair
 
 
@@ -23,7 +24,12 @@ def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int =
     names = [f"q{i}" for i in rng.integers(0, queries, queries * each)]
     truth = rng.integers(0, grades, len(names))
     logits = rng.normal(size=(len(names), grades)) + 1.5 * np.eye(grades)[truth]
-    return Evaluation(judged(names, truth.tolist()), softmax(logits, axis=1))
+    return evaluation_of(judged(names, truth.tolist()), softmax(logits, axis=1))
+
+
+def evaluation_of(pairs: list[LabelledPair], probabilities: NDArray[np.float64]) -> Evaluation:
+    """Rank by the expected grade, which no rounding has touched."""
+    return Evaluation(pairs, probabilities, probabilities @ np.arange(probabilities.shape[1]))
 
 
 def changes(before: Evaluation, after: Evaluation, resamples: int) -> dict[str, Interval]:
@@ -67,7 +73,7 @@ def test_a_resample_is_the_metric_of_the_resampled_pairs(seed: int) -> None:
     ]
     names, chosen = zip(*rows, strict=True)
     pairs = judged(names, one.truth[list(chosen)].tolist())
-    expected = Evaluation(pairs, one.probabilities[list(chosen)]).metrics()
+    expected = evaluation_of(pairs, one.probabilities[list(chosen)]).metrics()
 
     found = one.resampled(counts)
 
@@ -85,7 +91,7 @@ def test_a_grade_that_never_occurs_gives_numbers_not_nan() -> None:
 
 def test_ndcg_by_hand() -> None:
     probabilities = np.array([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]])
-    evaluation = Evaluation(judged(["a", "a", "a", "alone"], [0, 1, 1, 1]), probabilities)
+    evaluation = evaluation_of(judged(["a", "a", "a", "alone"], [0, 1, 1, 1]), probabilities)
     # Order of "a": grades 0, 1, 1; the ideal is 1, 1, 0. "alone" has nothing to rank.
     expected = (1 / math.log2(3) + 1 / 2) / (1 + 1 / math.log2(3))
     assert evaluation.metrics()["ndcg10"] == pytest.approx(expected)
@@ -99,7 +105,7 @@ def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(
     probabilities = np.random.default_rng(0).random((40, 5))
     probabilities[:] = probabilities[0] if same else probabilities
     probabilities /= probabilities.sum(1, keepdims=True)
-    evaluation = Evaluation(judged([f"q{i // 2}" for i in range(40)], truth), probabilities)
+    evaluation = evaluation_of(judged([f"q{i // 2}" for i in range(40)], truth), probabilities)
     found = intervals(evaluation, resamples=50, seed=0)
     change = changes(evaluation, evaluation, 50)
     assert np.isnan(found["ndcg10"].value) == (len(set(truth)) == 1)
@@ -116,7 +122,7 @@ def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
     names = [f"q{query}" for query in range(queries) for _ in range(4)]
     truth = [grade if query < ranked else 2 for query in range(queries) for grade in (0, 1, 2, 4)]
     one, other = (
-        Evaluation(judged(names, truth), probabilities / probabilities.sum(1, keepdims=True))
+        evaluation_of(judged(names, truth), probabilities / probabilities.sum(1, keepdims=True))
         for probabilities in rng.random((2, len(names), 5))
     )
     for found in (intervals(one, resamples=100, seed=0), changes(one, other, 100)):
@@ -133,7 +139,7 @@ def test_the_interval_of_a_difference_is_paired() -> None:
     # The same predictions, a little less sure of themselves: almost nothing changes, whatever the queries.
     softened = first.probabilities**0.99
     pairs = judged(first.query_of.astype(str).tolist(), first.truth.tolist())
-    second = Evaluation(pairs, softened / softened.sum(1, keepdims=True))
+    second = evaluation_of(pairs, softened / softened.sum(1, keepdims=True))
 
     change = changes(first, second, 300)
 
@@ -156,8 +162,50 @@ def test_a_grade_at_half_of_its_share_is_seen() -> None:
     truth = rng.choice(5, n, p=[0.1, 0.1, 0.2, 0.12, 0.48])
     probabilities = np.tile([0.19, 0.19, 0.2, 0.19, 0.23], (n, 1))
     probabilities[:, 2], probabilities[:, 4] = 0.23, 0.2
-    evaluation = Evaluation(judged([f"q{i}" for i in range(n)], truth.tolist()), probabilities)
+    evaluation = evaluation_of(judged([f"q{i}" for i in range(n)], truth.tolist()), probabilities)
     found = evaluation.calibration
 
     assert evaluation.metrics()["ece"] < 0.05
     assert found["shares"][4] - found["mean_probabilities"][4] > 0.25
+
+
+def one_pair_a_query(right: NDArray[np.bool_]) -> Evaluation:
+    probabilities = np.where(right[:, None], [0.01, 0.99], [0.99, 0.01])
+    return evaluation_of(judged([f"q{i}" for i in range(len(right))], [1] * len(right)), probabilities)
+
+
+def accuracy_of(evaluation: Evaluation) -> Interval:
+    counts = resample(evaluation.clusters, 400, 0)
+    return intervals_of(evaluation.draws(counts, evaluation.of_grades), counts)["accuracy"]
+
+
+@pytest.mark.parametrize("queries", [10, 34, 200])
+def test_a_perfect_model_has_the_exact_interval_of_as_many_trials_without_a_failure(queries: int) -> None:
+    """It had a width of 0, as if no query in the world could be answered wrongly."""
+    found = accuracy_of(one_pair_a_query(np.ones(queries, np.bool_)))
+    exact = binomtest(queries, queries).proportion_ci(method="exact")
+    assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
+
+
+@pytest.mark.parametrize("share", [0.95, 0.98, 0.995])
+def test_an_almost_perfect_model_has_an_interval_that_covers_the_truth(share: float) -> None:
+    """It had none, and the reader was told that there are too few queries."""
+    covered = 0
+    for seed in range(100):
+        right = np.random.default_rng(seed).random(100) < share
+        found = accuracy_of(one_pair_a_query(right))
+        assert 0 <= found.low <= found.value <= found.high <= 1
+        covered += found.low <= share <= found.high
+    assert covered >= 93
+
+
+@pytest.mark.parametrize("share", [0.95, 1.0])
+def test_every_metric_of_an_almost_perfect_ranking_has_an_interval(share: float) -> None:
+    truth = np.tile([0, 1, 2, 3, 4], 40)
+    rng = np.random.default_rng(0)
+    guess = np.where(rng.random(200) < share, truth, rng.integers(0, 5, 200))
+    names = [f"q{i // 5}" for i in range(200)]
+    evaluation = evaluation_of(judged(names, truth.tolist()), 0.002 + 0.99 * np.eye(5)[guess])
+    for name, found in intervals(evaluation, resamples=200, seed=0).items():
+        assert found.low <= found.value <= found.high, name
+        assert found.high - found.low > 0, name

@@ -61,29 +61,15 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.csv", "query,title,grade\na,b,1\na,b,5\n", "line 3: grade '5' is not a whole number from 0 to 4"),
         ("a.csv", "query,title,grade\na,b,-1\n", "line 2: grade '-1'"),
         ("a.csv", "query,title,grade\na,b,1.5\n", "line 2: grade '1.5'"),
-        ("a.csv", "query,title\na,b\n", "line 2: there is no grade; found 'query', 'title'; each row needs"),
-        (
-            "a.csv",
-            "Query;Title;Grade\na;b;1\n",
-            "line 2: there is no query; found 'Query;Title;Grade'; each row",
-        ),
-        (
-            "a.tsv",
-            "query\ttext\tgrade\na\tb\t1\n",
-            "line 2: there is no title; found 'query', 'text', 'grade'",
-        ),
+        ("a.csv", "query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
         ("a.csv", 'query,title,grade\n"a\nb",c,1\nd,"e\n\nf",9\n', "line 4: grade '9'"),
-        ("a.csv", "query,title,grade\n\na,b\n", "line [23]: there is no grade; found 'query', 'title'"),
-        ("a.csv", "query,title,grade\n  ,b,1\n", "not blank"),
+        ("a.csv", "query,title,grade\n\na,b\n", "line 3: 2 cells, but the first line names 3 columns"),
         ("a.csv", "query,title,grade\n", "holds no pairs"),
-        ("a.csv", "", "holds no pairs"),
         ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
-        ("a.jsonl", '{"query": "a", "title": 3, "grade": 1}\n', "must be text"),
-        ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(Expecting ',' delimiter at column 15\)"),
+        ("a.jsonl", '{"query": "a", "title": "b"}\n', "line 1: there is no grade; found 'query', 'title'"),
+        ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(.* at column 1[0-9]\)"),
         ("a.csv", 'query,title,grade\na,b,1\na,"b,1\n', "line 3: a quote that never closes"),
-        ("a.jsonl", "[1]\n", "line 1: not a JSON object"),
-        ("a.xlsx", "", "format .xlsx is not known"),
-        ("a", "", "without an ending"),
+        ("a", "", "ends in no known format"),
         ("a.jsonl.gz", "not zipped", "cannot be read"),
     ],
 )
@@ -122,7 +108,7 @@ def test_grades_by_name_and_esci_s_letters(
 
 def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"query,title,grade\ncaf\xe9,b,1\n")
-    with pytest.raises(ModelError, match=r"a\.csv is not UTF-8 text"):
+    with pytest.raises(ModelError, match=r"a\.csv, line 2: not UTF-8 text"):
         read_labelled(tmp_path / "a.csv", grades=5)
     with pytest.raises(ModelError, match="is a directory"):
         read_labelled(tmp_path, grades=5)

@@ -28,7 +28,8 @@ def graded(data: Judged, seed: int, noise: float = 1.0) -> Evaluation:
     rng = np.random.default_rng(seed)
     logits = 2 * np.eye(5)[data.grade] + noise * rng.gumbel(size=(len(data), 5))
     powers = np.exp(logits)
-    return Evaluation(data.labelled, powers / powers.sum(1, keepdims=True))
+    probabilities = powers / powers.sum(1, keepdims=True)
+    return Evaluation(data.labelled, probabilities, probabilities @ np.arange(5))
 
 
 def test_swapping_queries_finds_the_exact_p_of_few_queries() -> None:
@@ -116,7 +117,7 @@ def test_a_mask_passes_only_where_the_queries_show_it(seed: int, margin: float, 
         rng = np.random.default_rng(seed)
         guess = rng.integers(0, 5, len(data))
         grade = np.where(rng.random(len(data)) < 0.2, guess, data.grade)
-        return Evaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade])
+        return Evaluation(pairs, 0.05 + 0.75 * np.eye(5)[grade], grade)
 
     by_metric = loss_by_metric(Resamples(spoilt(1), 500, 0), spoilt(seed), margin)
 

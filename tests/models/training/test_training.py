@@ -1,6 +1,7 @@
 """The training loop: a kill costs nothing, targets keep their mean, batches keep their budget and never part
 the titles of a query, whose order the ranking loss looks at."""
 
+import itertools
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -160,3 +161,25 @@ def test_a_batch_numbers_the_titles_of_one_query_alike(tiny_checkpoint: Path) ->
     numbers = [set(batch.groups.tolist()) for batch in batches]
     assert len(numbers) == len(batches) > 1
     assert sum(map(len, numbers)) == len(set().union(*numbers)) == len(groups)
+
+
+def test_a_long_training_is_never_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps of six seconds: after step 10 there was nothing to read for four minutes."""
+    clock = itertools.count(0.0, 2.0)  # looked at three times a step
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(clock))
+    model = torch.nn.Linear(2, 1)
+    batch = Batch([], torch.zeros(1), torch.zeros(1), torch.zeros(1))
+    caplog.set_level("INFO")
+    train(
+        model,
+        lambda _: model(torch.ones(1, 2)).sum(),
+        lambda _: [batch],
+        Schedule(60, 0.1),
+        tmp_path / "progress.pt",
+        seed=0,
+    )
+    steps = [int(record.args[0]) for record in caplog.records if record.msg.startswith("step")]  # type: ignore[index, arg-type]
+    assert steps[0] == 2
+    assert max(np.diff(steps)) <= 8

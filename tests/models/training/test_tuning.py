@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
 from models import Classifier, ModelError, UnsupportedCheckpoint, device
 from models.checkpoint.tokenizer import PairTokenizer
+from models.classifier import Scores
 from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.masks.head_mask import HeadMask
@@ -22,7 +24,7 @@ from models.quality.labelled import LabelledPair, read_labelled
 from models.training import loop, tuning
 from models.training.job import Options, prepare, read_split
 from models.training.loop import logits_of, read_saved, targets
-from models.training.tuning import start, tune
+from models.training.tuning import cross_fitted, report, start, tune
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference
@@ -280,4 +282,32 @@ def test_two_hundred_pairs_change_the_model_for_the_better(
     loss = metrics["loss"]
     assert loss["training"]["after"] < 0.8 * loss["training"]["before"]
     assert loss["validation"]["after"] < loss["validation"]["before"]
-    assert metrics["better"]
+
+
+def test_the_figures_are_of_queries_that_chose_neither_epoch_nor_temperature() -> None:
+    """Of 200 epochs that only guess, the best one ranks the queries that chose it well, and no others."""
+    rng = np.random.default_rng(0)
+    pairs = [LabelledPair(f"query {i // 4}", "title", i % 3) for i in range(160)]
+    truth = [pair.grade for pair in pairs]
+    guesses = [rng.normal(size=(160, 3)) for _ in range(200)]
+    best = max(spearmanr(truth, Scores.from_logits(guess).raw_score).statistic for guess in guesses)
+    assert best > 0.15
+    logits = cross_fitted(guesses, pairs)
+    assert abs(spearmanr(truth, Scores.from_logits(logits).raw_score).statistic) < best / 2
+
+    right = 3.0 * np.eye(3)[truth]
+    assert cross_fitted([guesses[0], right], pairs).argmax(1).tolist() == truth
+    one_query = [LabelledPair("one", "title", 1)]
+    assert cross_fitted([right[:1], right[1:2]], one_query).tolist() == [right[1].tolist()]
+
+
+def test_an_improvement_is_claimed_only_if_the_interval_shows_it(options: Options) -> None:
+    """It used to be the point estimate: half of all trainings that change nothing were better."""
+    guess = np.random.default_rng(0).normal(size=(160, 3))
+    pairs = [LabelledPair(f"query {i // 4}", "title", i % 3) for i in range(160)]
+    right = 3.0 * np.eye(3)[[pair.grade for pair in pairs]]
+    a_little = report(guess, guess + 0.02 * right, pairs, seed=0)
+    assert a_little["validation"]["ndcg10"] > a_little["validation_before"]["ndcg10"]
+    assert not a_little["better"]
+    assert report(guess, guess + right, pairs, seed=0)["better"]
+    assert tune(replace(options, epochs=1))["validation_change"]["ndcg10"]["low"] is None  # 6 queries

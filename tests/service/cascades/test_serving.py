@@ -83,9 +83,8 @@ async def test_the_start_says_which_cascade_is_left_out_and_refuses_one_that_is_
 
     check(full, tuned, small, cascade | {"optional": True})
     assert said == [
-        "variant tuned is left out: the model has no mask @tuned",
-        "variant small is left out: the model has no network @small",
-        "variant c is left out: a stage of it is left out",
+        "variants left out: tuned (the model has no mask @tuned), small (the model has no network @small), "
+        "c (a stage of it is left out)"
     ]
     with pytest.raises(
         ConfigFileError, match=r"user_config.variants\[2\].cascade\[0\].variant is tuned, but"

@@ -130,7 +130,6 @@ def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path)
         b"latin,caf\xe9\n",
         b" ,blank query\n",
         b'an open "quote,is fine\n',
-        b'never closed,"red lamp\n',
         b'two,"lines\nof title"\n',
         b'wrong,"quote" here\n',
         f"long,{cell}\n".encode(),
@@ -138,19 +137,30 @@ def test_bad_rows_are_set_aside_with_line_and_reason(score: Run, tmp_path: Path)
     ]
     file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
     summary = orjson.loads(score(file, output, "--json").out)
-    assert (summary["rows"], summary["rejects"]) == (5, 5)
+    assert (summary["rows"], summary["rejects"]) == (5, 4)
 
     csv.field_size_limit(1 << 26)
     with output.open(newline="") as stream:
         kept = [row["query"] for row in csv.DictReader(stream)]
     assert kept == ["usb cable", 'an open "quote', "two", "long", "last"]
     rejects = [orjson.loads(line) for line in Path(summary["rejects_file"]).read_text().splitlines()]
-    assert [reject["line"] for reject in rejects] == [3, 4, 5, 7, 10]
-    for reject, reason in zip(
-        rejects, ("3 cells", "not UTF-8", "blank", "closing quote", "closing quote"), strict=True
-    ):
+    assert [reject["line"] for reject in rejects] == [3, 4, 5, 9]
+    reasons = ("3 cells", "not UTF-8", "blank", "closing quote")
+    for reject, reason in zip(rejects, reasons, strict=True):
         assert reason in reject["reason"]
     assert rejects[1]["text"] == "latin,caf\\xe9"
+
+
+def test_an_open_quote_stops_the_job_and_is_named(score: Run, tmp_path: Path) -> None:
+    """The rows after it are part of its text, and a job that ended well would have lost them."""
+    file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
+    file.write_text('query,title\nusb cable,red cable\nnever closed,"red lamp\nlast,one\nangle,wood\n')
+    assert (
+        "rows.csv, lines 3 to 5: a quote that never closes; mend line 3" in score(file, output, status=1).err
+    )
+    assert not output.exists()
+    file.write_text(file.read_text().replace('"', ""))
+    assert "4 pairs scored" in score(file, output).out
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> No
     summary = score(source, output, model, masks=("0-1.*",))
 
     assert (summary.rows, summary.rejects) == (4, 1)
-    reject = orjson.loads(Path(summary.rejects_file).read_text())
+    reject = orjson.loads(Path(str(summary.rejects_file)).read_text())
     assert reject["reason"] == "the model gives no finite score"
     assert orjson.loads(reject["text"]) == rows[1]
     check(output, [rows[0], *rows[2:]], model, "0-1.*")
