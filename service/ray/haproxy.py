@@ -18,7 +18,6 @@ This module uses private names of Ray 2.60; if one of them is gone, the start an
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from ray.serve._private import controller, haproxy, proxy_state
 from ray.serve._private.constants import RAY_SERVE_HAPROXY_BINARY_PATH, SERVE_LOGGER_NAME
 from ray.serve._private.haproxy import BackendConfig, HAProxyConfig, HAProxyManager, ServerConfig
 
+from service.ray.haproxy_files import WAITING_PAGE
 from service.ray.notices import tell
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
@@ -51,18 +51,22 @@ def use_our_template(pages: Path) -> None:
     """Let Serve's manager in this process render our template. pages: the directory of our error pages."""
     assert haproxy.HAPROXY_CONFIG_TEMPLATE.startswith("global")
     haproxy.HAPROXY_CONFIG_TEMPLATE = TEMPLATE.read_text()
-    HAProxyConfig.headroom = Listed(sorted(pages.glob("*.http")))
+    HAProxyConfig.headroom = Listed(pages)
 
 
 class Listed:
-    """Values that our template needs beyond Serve's own values. pages: files with HAProxy's error answers.
+    """Values that our template needs beyond Serve's own values. pages: the directory of HAProxy's answers.
 
     It keeps the servers that each backend had before. Serve does not list a replica while it takes a new live
     config, so the death of the only listed one would be an outage. HAProxy itself finds out which are down.
     """
 
-    def __init__(self, pages: Sequence[Path]) -> None:
-        self.pages = pages
+    patience_s = 10
+    """A replica is down for good once it has let two checks wait for so long. A busy one is back earlier."""
+
+    def __init__(self, pages: Path) -> None:
+        self.pages = sorted(pages.glob("*.http"))
+        self.waiting_page = pages / WAITING_PAGE
         self._lists: dict[str, tuple[list[ServerConfig], list[ServerConfig]]] = {}  # the last two, by backend
 
     def servers(self, backend: BackendConfig) -> tuple[list[ServerConfig], list[ServerConfig]]:
