@@ -183,7 +183,7 @@ class Replica:
         """Why this replica cannot go on; None while it can, and once it drains."""
         if self._draining:
             return None
-        if self.engine.failure:
+        if self.engine.failed_kind is not None:
             return "the device failed"
         if self.engine.hangs:
             return "a forward pass hangs"
