@@ -24,7 +24,7 @@ from models.cores import cores
 from service.config.file import DEPLOYMENT, first_problem
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.ray.autoscaling import METRIC
-from service.ray.notices import show_to_operator, tell
+from service.ray.notices import notify_operator, show_to_operator
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -160,11 +160,11 @@ class Relevance:
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
-        self._metrics.tell = partial(tell, once=True)
+        self._metrics.tell = partial(notify_operator, once=True)
         try:
             replica = await start(self._settings, config, self._metrics, threads=_threads())
         except InvalidConfig as error:
-            tell(f"a replica cannot start: {error}", once=True)
+            notify_operator(f"a replica cannot start: {error}", once=True)
             raise
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
@@ -187,7 +187,7 @@ class Relevance:
             # the forward threads use.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             if (notice := choice().notice) is not None:
-                tell(notice, once=True)
+                notify_operator(notice, once=True)
         return Replica.start
 
 

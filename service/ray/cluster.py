@@ -24,8 +24,9 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from models.cores import cores
 from service.config.file import ConfigFile
 from service.ray import autoscaling, environment
-from service.ray.notices import notices_file
+from service.ray.notices import Notices
 from service.ray.processes import deaf_children, kill_family, named, start
+from service.ray.run_directory import memory
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
@@ -80,9 +81,7 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self.deployed: ConfigFile | None = None
-        self._notices = notices_file(run)
-        self._notices.touch()
-        self._told = 0
+        self.notices = Notices(run).read
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
@@ -165,14 +164,6 @@ class Cluster:
         with contextlib.suppress(Exception):  # none answers
             self.ask_all("show_refused", is_refused, limit_s=SHOW_S)
 
-    def notices(self) -> list[str]:
-        """Return the lines for the operator that this run's processes wrote since the last call."""
-        with self._notices.open("rb") as file:
-            file.seek(self._told)
-            new = file.read()
-        self._told += len(new)
-        return new.decode(errors="replace").splitlines()
-
     def drain(self, drain_timeout_s: float) -> None:
         """Let the replicas answer what they have accepted and refuse the rest, then let HAProxy close.
 
@@ -207,7 +198,7 @@ class Cluster:
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
         variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
-        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._run / "metrics")
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(memory(self._run) / "metrics")
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)

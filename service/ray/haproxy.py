@@ -27,7 +27,7 @@ from ray.serve._private.constants import RAY_SERVE_HAPROXY_BINARY_PATH, SERVE_LO
 from ray.serve._private.haproxy import BackendConfig, HAProxyConfig, HAProxyManager, ServerConfig
 
 from service.ray.haproxy_files import WAITING_PAGE
-from service.ray.notices import tell
+from service.ray.notices import notify_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2
@@ -135,23 +135,23 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
                 silences = 0
             if silences > 1:
                 silences = 0
-                _tell("HAProxy does not answer; killing it")
+                _report("HAProxy does not answer; killing it")
                 process.kill()
 
     async def _start_again(self) -> None:
-        _tell("HAProxy ended; starting it again")
+        _report("HAProxy ended; starting it again")
         has_failed = False
         while self._is_restarting():
             try:
                 self._haproxy._proc = await self._haproxy._start_and_wait_for_haproxy()
             except Exception as error:
                 if not has_failed:
-                    _tell(f"HAProxy did not start; trying again every second: {error}")
+                    _report(f"HAProxy did not start; trying again every second: {error}")
                 has_failed = True
                 await asyncio.sleep(RETRY_S)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     """Write a line to Serve's log and to the operator of `headroom serve`."""
     logger.warning(line)
-    tell(line)
+    notify_operator(line)

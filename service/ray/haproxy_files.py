@@ -45,7 +45,7 @@ _PAGES: Mapping[int, ServiceError] = {
 
 WAITING_PAGE = "waiting.html"
 _WAITING = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">\
-<title>headroom starts</title><p>The service is starting. This page reloads itself every two seconds.</p></html>
+<title>headroom starts</title><p>The service is starting. This page reloads itself every 2 seconds.</p>
 """
 """What a browser gets while no replica is up."""
 

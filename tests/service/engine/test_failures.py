@@ -25,7 +25,9 @@ async def test_a_failed_device_is_reported_to_all_and_asked_no_second_time(error
         s.device.fail(error)
         results = await ticket.result()
         assert [type(result) for result in results] == [DeviceFailed] * 3
-        assert len({id(result) for result in results}) == 3, "its traceback would grow with each that raises it"
+        assert len({id(result) for result in results}) == 3, (
+            "its traceback would grow with each that raises it"
+        )
         assert len(s.device.batches) == 1
         after = s.submit(rows("after"))
         await s.finish_all()
