@@ -22,7 +22,7 @@ from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.config.file import DEPLOYMENT, first_problem
-from service.config.settings import InvalidConfig, LiveConfig, Settings
+from service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
 from service.ray.autoscaling import METRIC
 from service.ray.notices import notify_operator, show_to_operator
 
@@ -74,6 +74,7 @@ class Relevance:
         self._metrics = Metrics()
         self._replica: Replica | None = None
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
+        self._may_start = False  # whether the experiments of the config in force may
         self._config_lock = asyncio.Lock()
         self._drained: asyncio.Task[None] | None = None
 
@@ -90,16 +91,22 @@ class Relevance:
         Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
         be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and `verdict`
         afterwards.)
+
+        user_config: with EXPERIMENTS_WAIT, its new experiments start when it comes again without that.
         """
         async with self._config_lock:
+            fields = dict(user_config)
+            may_start = not fields.pop(EXPERIMENTS_WAIT, False)
             if self._replica is None:
-                await self._start(LiveConfig.model_validate(dict(user_config)))
+                await self._start(LiveConfig.model_validate(fields), may_start)
+                self._may_start = may_start
                 return
             version = ""
             try:
-                config = LiveConfig.model_validate(dict(user_config))
+                config = LiveConfig.model_validate(fields)
                 version = config.version
-                await asyncio.to_thread(self._replica.apply, config)
+                await asyncio.to_thread(self._replica.apply, config, may_start=may_start)
+                self._may_start = may_start
             except Exception as error:
                 self._refused = (version, _reason(error))
                 self._metrics.show("config_refused", True)
@@ -120,12 +127,15 @@ class Relevance:
                 return _reason(error)
             return None
 
-    async def verdict(self, version: str) -> tuple[Verdict, str]:
-        """Return what became of the config of this version here, and the reason if it was refused."""
+    async def verdict(self, version: str, may_start: bool) -> tuple[Verdict, str]:
+        """Return what became of the config of this version here, and the reason if it was refused.
+
+        may_start: whether it is applied only once its experiments may start.
+        """
         if self._refused is not None and self._refused[0] in (version, ""):
             return "refused", self._refused[1]
         is_in_force = self._replica is not None and self._replica.config_version == version
-        return ("applied" if is_in_force else "pending"), ""
+        return ("applied" if is_in_force and (self._may_start or not may_start) else "pending"), ""
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
@@ -158,11 +168,13 @@ class Relevance:
         if self._replica is not None:
             await self._replica.drain()
 
-    async def _start(self, config: LiveConfig) -> None:
+    async def _start(self, config: LiveConfig, may_start: bool) -> None:
         start = await asyncio.to_thread(self._import)
         self._metrics.tell = partial(notify_operator, once=True)
         try:
-            replica = await start(self._settings, config, self._metrics, threads=_threads())
+            replica = await start(
+                self._settings, config, self._metrics, threads=_threads(), may_start=may_start
+            )
         except InvalidConfig as error:
             notify_operator(f"a replica cannot start: {error}", once=True)
             raise

@@ -23,6 +23,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
 from service.config.file import ConfigFile
+from service.config.settings import EXPERIMENTS_WAIT
 from service.ray import autoscaling, environment
 from service.ray.notices import Notices
 from service.ray.processes import deaf_children, kill_family, named, start
@@ -98,13 +99,19 @@ class Cluster:
             )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
-    def deploy(self, config: ConfigFile) -> None:
+    def deploy(self, config: ConfigFile, *, may_start: bool = True) -> None:
         """Start Serve if it does not run yet, and give it the config.
 
         If only `user_config` differs from the running config, Serve reconfigures the replicas one by one and
         restarts none.
+
+        may_start: whether its new experiments start; if not, they do when it is deployed again with True.
+        Raises NoAnswer if Serve is silent, which may do it later all the same.
         """
-        schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
+        document = self._on_this_machine(config)
+        if not may_start:
+            document["applications"][0]["deployments"][0]["user_config"][EXPERIMENTS_WAIT] = True
+        schema = ServeDeploySchema.model_validate(document)
         self._application = schema.applications[0].name
         if self._client is None:
             self._client = _call(
@@ -113,8 +120,8 @@ class Cluster:
                 proxy_location=schema.proxy_location,
                 global_logging_config=schema.logging_config,
             )
-        _call(self._client.deploy_apps, schema)
         self.deployed = config
+        _call(self._client.deploy_apps, schema)
 
     def wait_until_running(self, say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
