@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 from pydantic import ValidationError
 from ray import serve
-from ray._common.network_utils import build_address
-from ray._common.tls_utils import add_port_to_grpc_server
-from ray.serve._private import replica as serve_replica
-from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.config.file import DEPLOYMENT, first_problem
 from service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
+from service.ray import patches
 from service.ray.autoscaling import METRIC
 from service.ray.notices import notify_operator, show_to_operator
 
@@ -69,7 +65,7 @@ class Relevance:
         from service.observe.metrics import Metrics
 
         show_to_operator()
-        _listen_on_loopback_only()
+        patches.listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._replica: Replica | None = None
@@ -218,24 +214,3 @@ def _threads() -> int:
     number of cores."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
-
-
-def _listen_on_loopback_only() -> None:
-    """Open this replica's ports on the loopback interface if Ray runs on one machine: nobody else uses them.
-
-    Private names of Ray 2.60. It binds its gRPC port to every interface, and the HTTP port behind HAProxy to
-    the address of HAProxy itself, without a setting for either. Call this in `__init__`, before it does.
-    """
-    host = ray.util.get_node_ip_address()
-    if not ipaddress.ip_address(host).is_loopback:
-        return
-
-    async def start_http(app: Any, options: Any, **more: Any) -> Any:
-        return await start_asgi_http_server(app, options.model_copy(update={"host": host}), **more)
-
-    def add_grpc_port(server: Any, _: str) -> Any:
-        return add_port_to_grpc_server(server, build_address(host, 0))
-
-    for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
-        getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
-        setattr(serve_replica, name, ours)

@@ -17,14 +17,12 @@ from typing import Any, TypeVar
 import psutil
 import ray
 from ray import serve
-from ray._private.node import Node
-from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
 from service.config.file import ConfigFile
 from service.config.settings import EXPERIMENTS_WAIT
-from service.ray import autoscaling, environment
+from service.ray import autoscaling, environment, patches
 from service.ray.notices import Notices
 from service.ray.processes import deaf_children, kill_family, named, start
 from service.ray.run_directory import memory
@@ -86,7 +84,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
-        _leave_out_idle_programs()
+        patches.leave_out_idle_programs()
         with deaf_children():
             ray.init(
                 address="local",
@@ -114,12 +112,7 @@ class Cluster:
         schema = ServeDeploySchema.model_validate(document)
         self._application = schema.applications[0].name
         if self._client is None:
-            self._client = _call(
-                serve_start,
-                http_options=schema.http_options.model_dump(),
-                proxy_location=schema.proxy_location,
-                global_logging_config=schema.logging_config,
-            )
+            self._client = _call(patches.start_serve, schema)
         self.deployed = config
         _call(self._client.deploy_apps, schema)
 
@@ -234,16 +227,6 @@ def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Resul
     if not wait([done], CALL_S).done:
         raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
     return done.result()
-
-
-def _leave_out_idle_programs() -> None:
-    """Let Ray start no programs for autoscaling, a driver's output and usage statistics, which are all off.
-
-    Private names of Ray 2.60. `ray.init` waits for the last of them before it starts anything else.
-    """
-    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
-        getattr(Node, name)  # raises if another release of Ray has renamed it
-        setattr(Node, name, lambda *_, **__: None)
 
 
 def _waits_for(application: Any) -> str:

@@ -43,7 +43,6 @@ _PAGES: Mapping[int, ServiceError] = {
 }
 """The error that we send instead of each status that HAProxy would send."""
 
-WAITING_PAGE = "waiting.html"
 _WAITING = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">\
 <title>headroom starts</title><p>The service is starting. This page reloads itself every 2 seconds.</p>
 """
@@ -64,7 +63,7 @@ def write(directory: Path) -> Path:
     errors.mkdir(parents=True)
     for name, content in error_pages():
         (errors / name).write_bytes(content)
-    (errors / WAITING_PAGE).write_bytes(_WAITING)
+    (errors / "waiting.html").write_bytes(_WAITING)
     launcher = directory / "launch-haproxy"
     command = shlex.join([sys.executable, "-I", launch.__file__, get_haproxy_binary()])
     launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
