@@ -1,4 +1,4 @@
-"""`make next-ray VERSION=` runs the tests of our use of Ray against another release, in a scratch environment.
+"""`make next-ray VERSION=` runs the tests of how we use Ray against another release.
 
 The environment holds that release and what it needs; the rest comes from the environment of this process.
 What fails is named by its test; service/ray/patches.py says which patch that is about, and what to look at.
