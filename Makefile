@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images release model audit sbom clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images release model audit sbom next-ray clean
 
 help:
 	@awk -F '  +' 'sub(/^## /, "") { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,10 @@ test: referees dev clients page-checks
 	@status=0; \
 	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder --durations 25 || status=$$?; \
 	$(BIN)/python -m pytest -m alone --durations 5 tests/loadtest || status=$$?; exit $$status
+
+## make next-ray  run the tests of what we use of Ray against another release (VERSION=2.61.0; unset: the newest), in .venv-next-ray
+next-ray: dev
+	$(BIN)/python -m tests.next_ray $(VERSION)
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev
@@ -107,9 +111,9 @@ sbom: install .venv-audit/installed.txt
 	@.venv-audit/bin/pip install --disable-pip-version-check --progress-bar off --quiet --requirement $<
 	@cp $< $@
 
-## make clean     remove .venv, .venv-audit, .venv-clients, the kernels and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-audit, .venv-clients, .venv-next-ray, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-audit .venv-clients models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-clients .venv-next-ray models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev .venv/kernels
 

@@ -92,18 +92,24 @@ class Replica:
 
     @classmethod
     async def start(
-        cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int
+        cls,
+        settings: Settings,
+        config: LiveConfig,
+        metrics: Metrics,
+        *,
+        threads: int,
+        may_start: bool = True,
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
-        It takes seconds, on a thread. threads: as `Engine` takes them.
+        It takes seconds, on a thread. threads: as `Engine` takes them. may_start: as `apply` takes it.
         Raises ModelError or InvalidConfig.
         """
         on_failure = partial(metrics.count, "device_failures_total")
         engine, catalog = await asyncio.to_thread(load, settings, config, threads, on_failure)
         store = await asyncio.to_thread(Store, settings.database_url)
         live = LiveExperiments(store, metrics)
-        await asyncio.to_thread(_apply_experiments, live, config)
+        await asyncio.to_thread(_apply_experiments, live, config, may_start)
         return cls(settings, metrics, engine, catalog, live)
 
     def check(self, config: LiveConfig) -> None:
@@ -115,14 +121,17 @@ class Replica:
             raise InvalidConfig(str(error)) from None
         self._build(config)
 
-    def apply(self, config: LiveConfig) -> None:
+    def apply(self, config: LiveConfig, *, may_start: bool = True) -> None:
         """Put another live config in force; requests under way finish under the old one.
 
         It may load checkpoints: call it off the event loop. If it raises InvalidConfig, or an error of the
         device, nothing has changed.
+
+        may_start: whether new experiments start; if not, they do when this is called again with True.
         """
         if config.version == self._catalog.config.version:
             self._checked = None
+            _apply_experiments(self.live, config, may_start)
             return
         before = self.engine.classifiers
         try:
@@ -131,7 +140,7 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            _apply_experiments(self.live, config)
+            _apply_experiments(self.live, config, may_start)
         except BaseException:
             self.engine.classifiers = before
             make_room(self.engine.classifiers.values(), self._catalog)
@@ -183,7 +192,7 @@ class Replica:
         """Why this replica cannot go on; None while it can, and once it drains."""
         if self._draining:
             return None
-        if self.engine.failure:
+        if self.engine.failed_kind is not None:
             return "the device failed"
         if self.engine.hangs:
             return "a forward pass hangs"
@@ -269,9 +278,9 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
+def _apply_experiments(live: LiveExperiments, config: LiveConfig, may_start: bool) -> None:
     try:
-        live.apply(config.assigner, config.version)
+        live.apply(config.assigner, config.version, may_start=may_start)
     except Exception as error:
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"

@@ -23,13 +23,17 @@ def glance(path: Path) -> Glance:
         return None
 
 
+class Unsettled(Exception):
+    """An edit failed, and some replicas may have it; the message says why."""
+
+
 class LiveEdits:
     """Watches the file of the served config. Call `look` regularly.
 
     Args:
         config: the config that is served now.
         seen: the result of `glance` when the file was loaded.
-        apply: applies a config; returns why it was refused, or None.
+        apply: applies a config; returns why it was refused, or None; raises Unsettled.
         say: shows one line to the operator.
         refused: is told whether the file's last edit was refused.
     """
@@ -54,6 +58,7 @@ class LiveEdits:
         self._say = say
         self._refused = refused
         self._is_refused = False
+        self._is_settled = True  # whether all replicas have the running config
 
     def look(self) -> None:
         """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
@@ -65,8 +70,13 @@ class LiveEdits:
         if seen == self._judged or seen != before:
             return
         self._judged = seen
+        result = "config refused, the last good one stays"
         try:
             reason = self._judge(seen)
+        except Unsettled as error:
+            self._is_settled = False
+            result = "config refused, but some replicas may have it; save the file again"
+            reason = f"{self._path}: {error}"
         except ConfigFileError as error:
             reason = str(error)
         except Exception as error:
@@ -75,7 +85,7 @@ class LiveEdits:
         self._is_refused = reason is not None
         self._refused(self._is_refused)
         if reason is not None:
-            self._say(f"config refused, the last good one stays: {reason}")
+            self._say(f"{result}: {reason}")
 
     def _judge(self, seen: Glance) -> str | None:
         """Apply the edit and return None, or return why it is refused. Raises if it is no config."""
@@ -90,11 +100,12 @@ class LiveEdits:
         wanted = self._running.with_live(edited.deployment["user_config"], edited.live)
         if wanted.document != edited.document:
             self._say("config: what was changed outside user_config applies at the next start")
-        if wanted.live != self._running.live:
+        if wanted.live != self._running.live or not self._is_settled:
             reason = self._apply(wanted)
             if reason is not None:
                 return f"{self._path}: {reason}"
             self._running = wanted
+            self._is_settled = True
         elif not self._is_refused:
             return None
         self._say(f"config applied: version {wanted.live.version}")

@@ -2,13 +2,14 @@
 
 The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. This module does not need ray.
 
-YAML is read strictly: no key twice, of which parsers keep the last, and no value that JSON lacks, as which
-Serve passes a config on.
+YAML is read strictly: no key twice, of which parsers keep the last, no number that YAML 1.1 and 1.2 read
+differently, and no value that JSON lacks, as which Serve passes a config on.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,7 +182,18 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     return dict(document)
 
 
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*|0x[0-9a-fA-F]+)")
+
+
 class _Loader(yaml.SafeLoader):
+    def construct_number(self, node: yaml.ScalarNode) -> Any:
+        """Return a number, but refuse one such as 017 or 1:30: 15 and 90 to YAML 1.1, 17 and text to 1.2."""
+        is_float = node.tag.endswith("float")
+        if ":" in node.value or "_" in node.value or not (is_float or _INTEGER.fullmatch(node.value)):
+            problem = f"{node.value} is another value to other programs; write a decimal number, or quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a key that stands twice."""
         node = super().compose_mapping_node(anchor)
@@ -192,6 +204,11 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             keys.add(name)
         return node
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?0o[0-7]+$"), list("-+0"))
 
 
 def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:

@@ -176,6 +176,10 @@ class Settings(BaseSettings):
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
+EXPERIMENTS_WAIT = "experiments_wait"
+"""Key of a `user_config` whose new experiments do not start yet, because not every replica has it."""
+
+
 class LiveConfig(Declared):
     """Settings that may change while the service runs; Ray Serve's `user_config`."""
 

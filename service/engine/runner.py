@@ -102,7 +102,7 @@ class BatchRunner:
                 raise RuntimeError(f"{len(results)} results for a batch of {len(rows)} rows")
             has_run = True
         except DeviceFailed as error:
-            results, has_run = [error] * len(rows), False
+            results, has_run = [DeviceFailed(error.kind) for _ in rows], False  # each is raised by itself
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():

@@ -100,7 +100,8 @@ class Engine:
     classifiers: those of the live config, by checkpoint key; may be replaced while it runs. One that is no
         longer among them serves the requests whose lanes refer to it.
     threads: torch threads of the forward pass on a CPU.
-    on_failure: told the kind when the device fails; from then on nothing runs any more.
+    on_failure: called with the kind when the device fails; from then on nothing runs any more.
+    failed_kind: that kind; None while the device works.
     tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
     batch_tokens: the largest batch for which the device had memory in the first warm-up; None before it.
     device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
@@ -113,7 +114,7 @@ class Engine:
         self.classifiers = classifiers
         self._on_failure = on_failure
         self._hangs_at: dict[Future[Sequence[Any]], float] = {}  # of each pass under way
-        self.failure: DeviceFailed | None = None
+        self.failed_kind: str | None = None
         self.tokens_per_second: float | None = None
         self.batch_tokens: int | None = None
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
@@ -204,8 +205,8 @@ class Engine:
 
     def _forward(self, lane: Lane, rows: Sequence[PairRow]) -> Sequence[Any]:
         classifier = lane.classifier
-        if self.failure is not None:
-            raise self.failure
+        if self.failed_kind is not None:
+            raise DeviceFailed(self.failed_kind)
         try:
             if lane.kind == "attention":
                 return [classifier.attention(row.pair, row.heads, row.mask) for row in rows]
@@ -214,9 +215,9 @@ class Engine:
             return row_scores(classifier, logits)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error, classifier.network.device):
-                self.failure = DeviceFailed("cuda")
-                self._on_failure("cuda")
-                raise self.failure from error
+                self.failed_kind = "cuda"
+                self._on_failure(self.failed_kind)
+                raise DeviceFailed(self.failed_kind) from error
             if not is_out_of_memory(error):
                 raise
         # Here the error is gone, and with it its traceback, whose frames hold the batch's tensors.

@@ -56,17 +56,22 @@ class Ledger:
         self._has_unrecorded = asyncio.Event()
         self._unit_counts: Mapping[str, Counter[str]] = {}
         self._refreshes = 0
+        self._may_start = True
         self._database_failed = False
 
-    def apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+    def apply(
+        self, configs: tuple[ExperimentConfig, ...], config_version: str, *, may_start: bool = True
+    ) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
+        may_start: whether new experiments start. If not, they are pending until this is called with True.
         If the database is down, the last known state is used. If it refuses one of the experiments, its
         error is raised and nothing changes.
         """
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
-            self._synchronise((*self.configs, *configs), starting=configs)
+            self._synchronise((*self.configs, *configs), starting=configs if may_start else ())
+            self._may_start = may_start
             with self._lock:
                 self.standings = self._folded(configs)
                 self.configs, self.config_version = configs, config_version
@@ -77,7 +82,7 @@ class Ledger:
         If the database is down, the state stays as it is.
         """
         with self._exchanging:
-            self._synchronise(self.configs, starting=self.configs)
+            self._synchronise(self.configs, starting=self.configs if self._may_start else ())
             self._fold()
 
     async def follow(self) -> None:

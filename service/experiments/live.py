@@ -106,9 +106,9 @@ class LiveExperiments:
                     "they are; give the changed experiment another name and salt"
                 )
 
-    def apply(self, assigner: Assigner, config_version: str) -> None:
+    def apply(self, assigner: Assigner, config_version: str, *, may_start: bool = True) -> None:
         """Put a config in force, as `Ledger.apply` says. Blocks."""
-        self.ledger.apply(assigner.experiments, config_version)
+        self.ledger.apply(assigner.experiments, config_version, may_start=may_start)
         if assigner.experiments and not self._writes:
             self.writer.start()
             self._writes = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,16 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 from pydantic import ValidationError
 from ray import serve
-from ray._common.network_utils import build_address
-from ray._common.tls_utils import add_port_to_grpc_server
-from ray.serve._private import replica as serve_replica
-from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.config.file import DEPLOYMENT, first_problem
-from service.config.settings import InvalidConfig, LiveConfig, Settings
+from service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
+from service.ray import patches
 from service.ray.autoscaling import METRIC
-from service.ray.notices import show_to_operator, tell
+from service.ray.notices import notify_operator, show_to_operator
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -69,11 +65,12 @@ class Relevance:
         from service.observe.metrics import Metrics
 
         show_to_operator()
-        _listen_on_loopback_only()
+        patches.listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._replica: Replica | None = None
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
+        self._may_start = False  # whether the experiments of the config in force may
         self._config_lock = asyncio.Lock()
         self._drained: asyncio.Task[None] | None = None
 
@@ -90,16 +87,22 @@ class Relevance:
         Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
         be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and `verdict`
         afterwards.)
+
+        user_config: with EXPERIMENTS_WAIT, its new experiments start when it comes again without that.
         """
         async with self._config_lock:
+            fields = dict(user_config)
+            may_start = not fields.pop(EXPERIMENTS_WAIT, False)
             if self._replica is None:
-                await self._start(LiveConfig.model_validate(dict(user_config)))
+                await self._start(LiveConfig.model_validate(fields), may_start)
+                self._may_start = may_start
                 return
             version = ""
             try:
-                config = LiveConfig.model_validate(dict(user_config))
+                config = LiveConfig.model_validate(fields)
                 version = config.version
-                await asyncio.to_thread(self._replica.apply, config)
+                await asyncio.to_thread(self._replica.apply, config, may_start=may_start)
+                self._may_start = may_start
             except Exception as error:
                 self._refused = (version, _reason(error))
                 self._metrics.show("config_refused", True)
@@ -120,12 +123,15 @@ class Relevance:
                 return _reason(error)
             return None
 
-    async def verdict(self, version: str) -> tuple[Verdict, str]:
-        """Return what became of the config of this version here, and the reason if it was refused."""
+    async def verdict(self, version: str, may_start: bool) -> tuple[Verdict, str]:
+        """Return what became of the config of this version here, and the reason if it was refused.
+
+        may_start: whether it is applied only once its experiments may start.
+        """
         if self._refused is not None and self._refused[0] in (version, ""):
             return "refused", self._refused[1]
         is_in_force = self._replica is not None and self._replica.config_version == version
-        return ("applied" if is_in_force else "pending"), ""
+        return ("applied" if is_in_force and (self._may_start or not may_start) else "pending"), ""
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
@@ -158,13 +164,15 @@ class Relevance:
         if self._replica is not None:
             await self._replica.drain()
 
-    async def _start(self, config: LiveConfig) -> None:
+    async def _start(self, config: LiveConfig, may_start: bool) -> None:
         start = await asyncio.to_thread(self._import)
-        self._metrics.tell = partial(tell, once=True)
+        self._metrics.tell = partial(notify_operator, once=True)
         try:
-            replica = await start(self._settings, config, self._metrics, threads=_threads())
+            replica = await start(
+                self._settings, config, self._metrics, threads=_threads(), may_start=may_start
+            )
         except InvalidConfig as error:
-            tell(f"a replica cannot start: {error}", once=True)
+            notify_operator(f"a replica cannot start: {error}", once=True)
             raise
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
@@ -187,7 +195,7 @@ class Relevance:
             # the forward threads use.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             if (notice := choice().notice) is not None:
-                tell(notice, once=True)
+                notify_operator(notice, once=True)
         return Replica.start
 
 
@@ -206,24 +214,3 @@ def _threads() -> int:
     number of cores."""
     threads = os.environ.get("OMP_NUM_THREADS", "")
     return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
-
-
-def _listen_on_loopback_only() -> None:
-    """Open this replica's ports on the loopback interface if Ray runs on one machine: nobody else uses them.
-
-    Private names of Ray 2.60. It binds its gRPC port to every interface, and the HTTP port behind HAProxy to
-    the address of HAProxy itself, without a setting for either. Call this in `__init__`, before it does.
-    """
-    host = ray.util.get_node_ip_address()
-    if not ipaddress.ip_address(host).is_loopback:
-        return
-
-    async def start_http(app: Any, options: Any, **more: Any) -> Any:
-        return await start_asgi_http_server(app, options.model_copy(update={"host": host}), **more)
-
-    def add_grpc_port(server: Any, _: str) -> Any:
-        return add_port_to_grpc_server(server, build_address(host, 0))
-
-    for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
-        getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
-        setattr(serve_replica, name, ours)

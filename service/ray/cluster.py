@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 import psutil
 import ray
 from ray import serve
-from ray._private.node import Node
-from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
 from service.config.file import ConfigFile
-from service.ray import autoscaling, environment
-from service.ray.notices import notices_file
+from service.config.settings import EXPERIMENTS_WAIT
+from service.ray import autoscaling, environment, patches
+from service.ray.notices import Notices
 from service.ray.processes import deaf_children, kill_family, named, start
+from service.ray.run_directory import memory
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
@@ -80,13 +80,11 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self.deployed: ConfigFile | None = None
-        self._notices = notices_file(run)
-        self._notices.touch()
-        self._told = 0
+        self.notices = Notices(run).read
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
-        _leave_out_idle_programs()
+        patches.leave_out_idle_programs()
         with deaf_children():
             ray.init(
                 address="local",
@@ -99,23 +97,24 @@ class Cluster:
             )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
-    def deploy(self, config: ConfigFile) -> None:
+    def deploy(self, config: ConfigFile, *, may_start: bool = True) -> None:
         """Start Serve if it does not run yet, and give it the config.
 
         If only `user_config` differs from the running config, Serve reconfigures the replicas one by one and
         restarts none.
+
+        may_start: whether its new experiments start; if not, they do when it is deployed again with True.
+        Raises NoAnswer if Serve is silent, which may do it later all the same.
         """
-        schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
+        document = self._on_this_machine(config)
+        if not may_start:
+            document["applications"][0]["deployments"][0]["user_config"][EXPERIMENTS_WAIT] = True
+        schema = ServeDeploySchema.model_validate(document)
         self._application = schema.applications[0].name
         if self._client is None:
-            self._client = _call(
-                serve_start,
-                http_options=schema.http_options.model_dump(),
-                proxy_location=schema.proxy_location,
-                global_logging_config=schema.logging_config,
-            )
-        _call(self._client.deploy_apps, schema)
+            self._client = _call(patches.start_serve, schema)
         self.deployed = config
+        _call(self._client.deploy_apps, schema)
 
     def wait_until_running(self, say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
@@ -165,14 +164,6 @@ class Cluster:
         with contextlib.suppress(Exception):  # none answers
             self.ask_all("show_refused", is_refused, limit_s=SHOW_S)
 
-    def notices(self) -> list[str]:
-        """Return the lines for the operator that this run's processes wrote since the last call."""
-        with self._notices.open("rb") as file:
-            file.seek(self._told)
-            new = file.read()
-        self._told += len(new)
-        return new.decode(errors="replace").splitlines()
-
     def drain(self, drain_timeout_s: float) -> None:
         """Let the replicas answer what they have accepted and refuse the rest, then let HAProxy close.
 
@@ -207,7 +198,7 @@ class Cluster:
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
         variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
-        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._run / "metrics")
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(memory(self._run) / "metrics")
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
@@ -236,16 +227,6 @@ def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Resul
     if not wait([done], CALL_S).done:
         raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
     return done.result()
-
-
-def _leave_out_idle_programs() -> None:
-    """Let Ray start no programs for autoscaling, a driver's output and usage statistics, which are all off.
-
-    Private names of Ray 2.60. `ray.init` waits for the last of them before it starts anything else.
-    """
-    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
-        getattr(Node, name)  # raises if another release of Ray has renamed it
-        setattr(Node, name, lambda *_, **__: None)
 
 
 def _waits_for(application: Any) -> str:

@@ -18,7 +18,8 @@ from pathlib import Path
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.observe.access_log import PIPE
-from service.ray.notices import NOTICES, notices_file
+from service.ray.notices import NOTICES, notices_pipe
+from service.ray.run_directory import memory
 
 MIN_OPEN_FILES = 1024
 
@@ -109,7 +110,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     os.environ |= SERVE | {
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_port()),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_port() + PORTS),
-        NOTICES: str(notices_file(run)),
+        NOTICES: str(notices_pipe(run)),
         LOCATED: str(run / "located.json"),
     }
     os.environ.pop(PIPE, None)  # `notices.Copier` sets it
@@ -183,11 +184,11 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_files.write(run)),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(memory(run) / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(memory(run)),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(memory(run) / "server-state"),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
         # An idle connection needs one file, a request in flight two.
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),

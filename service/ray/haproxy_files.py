@@ -43,6 +43,11 @@ _PAGES: Mapping[int, ServiceError] = {
 }
 """The error that we send instead of each status that HAProxy would send."""
 
+_WAITING = b"""<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">\
+<title>headroom starts</title><p>The service is starting. This page reloads itself every 2 seconds.</p>
+"""
+"""What a browser gets while no replica is up."""
+
 _SILENT = 408
 """Status of connections that never became a request: they are closed without an answer."""
 
@@ -58,6 +63,7 @@ def write(directory: Path) -> Path:
     errors.mkdir(parents=True)
     for name, content in error_pages():
         (errors / name).write_bytes(content)
+    (errors / "waiting.html").write_bytes(_WAITING)
     launcher = directory / "launch-haproxy"
     command = shlex.join([sys.executable, "-I", launch.__file__, get_haproxy_binary()])
     launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')

@@ -1,15 +1,15 @@
-"""Shows the operator of `headroom serve` what its replicas tell: notices, warnings and the access log.
+"""Shows the operator of `headroom serve` what its replicas report: notices, warnings and the access log.
 
 Ray keeps a replica's log in a file, which is gone with a container. So that a replica in trouble cannot flood
 the operator's log, it shows a limited number of records a minute, and then says how many are missing.
 
-The replicas write the access log to a named pipe in the run's directory, so it takes no disk. If nobody reads
-standard output, the pipe fills up, and the replicas count the lines that they drop.
+Notices and the access log go through named pipes in the run's directory: they take no disk, and a full disk
+does not silence them. If nobody reads standard output, the access log's pipe fills up, and the replicas count
+the lines that they drop.
 """
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import sys
@@ -21,7 +21,7 @@ from pathlib import Path
 from service.observe.access_log import PIPE
 
 NOTICES = "HEADROOM_NOTICES"
-"""Variable that names the file to which a run's processes write lines for the operator."""
+"""Variable that names the pipe into which a run's processes write lines for the operator."""
 
 LOGGERS = ("headroom", "models", "service", "ray.serve")
 
@@ -33,40 +33,76 @@ MAX_LINES = 60
 
 STOP_SECONDS = 2.0
 PIPE_BYTES = 1 << 20  # some 3,000 lines
+MAX_NOTICE_BYTES = 4_000
+"""The system writes up to PIPE_BUF bytes, 4,096 on Linux, in one piece."""
+_ONCE = b"\1"
+"""First byte of a notice that is shown once."""
+
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
 
 
-def notices_file(run: Path) -> Path:
-    """Return the file of a run that NOTICES names."""
+def notices_pipe(run: Path) -> Path:
+    """Return the pipe of a run that NOTICES names."""
     return run / "notices"
 
 
-def tell(line: str, *, once: bool = False) -> None:
+def notify_operator(line: str, *, once: bool = False) -> None:
     """Write a line to the operator of `headroom serve`, if that started this process.
 
-    once: not if a process of the run told the same.
+    Never blocks or raises: a line that the pipe has no room for is dropped.
+
+    once: not if a process of the run wrote the same line with `once` before.
     """
     if NOTICES not in os.environ:
         return
-    file = Path(os.environ[NOTICES])
-    if once:
+    marked = (_ONCE if once else b"") + " ".join(line.splitlines()).encode(errors="replace")
+    with contextlib.suppress(OSError):
+        pipe = os.open(os.environ[NOTICES], os.O_WRONLY | os.O_NONBLOCK)
         try:
-            file.with_name(f"told-{hashlib.sha256(line.encode()).hexdigest()[:16]}").touch(exist_ok=False)
-        except FileExistsError:
-            return
-    with file.open("a") as out:
-        out.write(f"{line}\n")
+            os.write(pipe, marked[:MAX_NOTICE_BYTES] + b"\n")
+        finally:
+            os.close(pipe)
+
+
+class Notices:
+    """Makes the pipe of a run's notices, and reads it."""
+
+    def __init__(self, run: Path) -> None:
+        pipe = notices_pipe(run)
+        os.mkfifo(pipe, 0o600)
+        # Opened for writing too, the pipe has no end while processes come and go.
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        self._unfinished = b""
+        self._shown_once: set[bytes] = set()
+
+    def read(self) -> list[str]:
+        """Return the lines that the run's processes wrote since the last call."""
+        content = self._unfinished
+        with contextlib.suppress(BlockingIOError):  # it is empty
+            while True:
+                content += os.read(self._pipe, 65_536)
+        *lines, self._unfinished = content.split(b"\n")
+        shown = []
+        for line in lines:
+            if line.startswith(_ONCE):
+                if line in self._shown_once:
+                    continue
+                self._shown_once.add(line)
+            shown.append(line.removeprefix(_ONCE).decode(errors="replace"))
+        return shown
 
 
 class OperatorHandler(logging.Handler):
-    """Hands log records from WARNING on to `tell`, Serve's from ERROR on.
+    """Hands log records from WARNING on to `notify_operator`, Serve's from ERROR on.
 
     write: takes one line. clock: seconds that never go backwards.
     """
 
     def __init__(
-        self, write: Callable[[str], None] = tell, clock: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], None] = notify_operator,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(logging.WARNING)
         self.addFilter(lambda record: record.levelno >= logging.ERROR or not record.name.startswith("ray."))

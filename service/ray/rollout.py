@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray.serve.schema import ApplicationStatus
 
-from service.ray.cluster import CHECK_TIMEOUT_S, POLL_S
+from service.config.edits import Unsettled
+from service.ray.cluster import CHECK_TIMEOUT_S, POLL_S, NoAnswer
 
 if TYPE_CHECKING:
     from service.config.file import ConfigFile
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
 APPLY_TIMEOUT_S = 60.0
 """How long a rollout waits for the next replica to apply the config before it gives up."""
 
+SERVING = ("RUNNING", "UPDATING")
+"""The states in which Serve lists a replica."""
+
 
 def apply(cluster: Cluster, config: ConfigFile) -> str | None:
-    """Apply a changed `user_config`. Returns why a replica refuses it, or None."""
+    """Apply a changed `user_config`. Returns why it is refused, or None.
+
+    Raises Unsettled if it is refused and not every replica has returned to the config before.
+    """
     previous = cluster.deployed
     assert previous is not None
     try:
@@ -42,13 +49,18 @@ def apply(cluster: Cluster, config: ConfigFile) -> str | None:
             # So that no replica keeps checkpoints that only the refused config needs.
             _refusal(cluster, previous)
         return reason
-    cluster.deploy(config)
-    reason = _wait_until_applied(cluster, config)
+    # A recorded start cannot be taken back: new experiments start when every replica has the config.
+    starts_experiments = bool(set(config.live.experiments) - set(previous.live.experiments))
+    if starts_experiments:
+        reason = _deploy(cluster, config, may_start=False)
+    if reason is None:
+        reason = _deploy(cluster, config, starts_experiments=starts_experiments)
     if reason is None or cluster.is_stopping():
         return reason
-    cluster.deploy(previous)
-    problem = _wait_until_applied(cluster, previous)
-    return reason if problem is None else f"{reason}; back to the config before: {problem}"
+    problem = _deploy(cluster, previous)
+    if problem is not None:
+        raise Unsettled(f"{reason}; back to the config before: {problem}")
+    return reason
 
 
 def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
@@ -65,28 +77,46 @@ def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
     return _refused_by([answer for answer in answers if answer is not None], len(answers))
 
 
-def _wait_until_applied(cluster: Cluster, config: ConfigFile) -> str | None:
-    """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
-    best, replicas, deadline = -1, 0, 0.0
+def _deploy(
+    cluster: Cluster, config: ConfigFile, *, may_start: bool = True, starts_experiments: bool = False
+) -> str | None:
+    """Deploy a config and wait until each replica has it. Returns why not all have it, or None.
+
+    may_start: as `Cluster.deploy` takes it.
+    starts_experiments: whether every replica has it already, and now its experiments may start. The first
+        replica records the starts for all, so one is enough, and one that cannot does not matter then.
+    """
+    try:
+        cluster.deploy(config, may_start=may_start)
+    except NoAnswer as error:
+        return str(error)
+    applied_most = -1
+    replicas = 0
+    deadline = 0.0
     while not cluster.is_stopping():
-        try:
+        verdicts: list[tuple[str, str]] = []
+        is_settled = False
+        with contextlib.suppress(Exception):  # a replica or Serve's controller died: another one is started
             application = cluster.status()
-            verdicts = cluster.ask_all("verdict", config.live.version)
-            is_settled = application.status == ApplicationStatus.RUNNING
-            running = _running(application)
-        except Exception:  # a replica or Serve's controller died: another one is started
-            is_settled, verdicts, running = False, [], 0
-        replicas = len(verdicts) or replicas
+            verdicts = cluster.ask_all("verdict", config.live.version, may_start)
+            replicas = _count(application, ("STARTING", "RECOVERING", *SERVING))
+            is_running = application.status == ApplicationStatus.RUNNING
+            is_settled = is_running and len(verdicts) == _count(application, SERVING)
         reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
-        if reasons:
-            return _refused_by(reasons, replicas)
         applied = [verdict for verdict, _ in verdicts].count("applied")
-        if is_settled and applied and applied == len(verdicts) == running:
+        if applied and (starts_experiments or (is_settled and applied == len(verdicts))):
             return None
-        if applied > best:
-            best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
-        elif time.monotonic() > deadline:
-            return f"{best} of {replicas} replicas have applied it, the others not in {APPLY_TIMEOUT_S:g} s"
+        is_late = applied <= applied_most and time.monotonic() > deadline
+        if reasons and (is_late or not starts_experiments or len(reasons) == len(verdicts)):
+            return _refused_by(reasons, replicas)
+        if is_late and applied_most < replicas:
+            others = f"and no other has in the last {APPLY_TIMEOUT_S:g} s"
+            return f"{applied_most} of {replicas} replicas have applied it, {others}"
+        if is_late:
+            return f"Ray Serve has not finished the update in {APPLY_TIMEOUT_S:g} s"
+        if applied > applied_most:
+            applied_most = applied
+            deadline = time.monotonic() + APPLY_TIMEOUT_S
         time.sleep(POLL_S)
     return "the service stops before every replica has it"
 
@@ -99,7 +129,7 @@ def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
     return f"{count}{reasons[0]}"
 
 
-def _running(application: Any) -> int:
-    """Return the number of serving replicas."""
-    states = [deployment.replica_states for deployment in application.deployments.values()]
-    return sum(each.get(kind, 0) for each in states for kind in ("RUNNING", "UPDATING"))
+def _count(application: Any, states: Sequence[str]) -> int:
+    """Return the number of replicas in these states."""
+    deployments = application.deployments.values()
+    return sum(deployment.replica_states.get(state, 0) for deployment in deployments for state in states)

@@ -1,5 +1,8 @@
 """The directory of one run under /tmp, which holds Ray's files and logs, sockets and the token.
 
+What is written while requests are served lies in memory instead (`memory`): anybody may fill /tmp, and a
+replica whose mapped file finds no room there is killed by SIGBUS.
+
 Later runs remove the directories of runs that have ended. A run holds a lock (flock) on a file in its
 directory while its process lives. The kernel releases the lock when the process ends for any reason, and
 a later process with the same pid does not hold it.
@@ -16,6 +19,7 @@ from typing import IO
 
 PARENT = Path("/tmp")  # short, because the paths of Unix sockets may have at most 107 characters
 PREFIX = "headroom-"
+MEMORY = Path("/dev/shm")  # absent on other systems than Linux
 LOCK = "run.lock"
 FAILED = "failed"
 
@@ -23,12 +27,18 @@ FAILED = "failed"
 class RunDirectory:
     """A new directory for this process. Creating one first removes those of this user's ended runs.
 
-    path: the directory; only this user may read it.
+    path: the directory; only this user may read it. `memory(path)` is a link to one of the same name under
+        MEMORY, or a plain directory on a system without MEMORY.
     """
 
     def __init__(self, parent: Path = PARENT) -> None:
         sweep(parent)
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        if os.access(MEMORY, os.W_OK):
+            (MEMORY / self.path.name).mkdir(mode=0o700)
+            memory(self.path).symlink_to(MEMORY / self.path.name)
+        else:
+            memory(self.path).mkdir()
         # Lock before the file has its name: a directory without a lock file is never swept.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = unnamed.open("w")
@@ -48,7 +58,13 @@ class RunDirectory:
     def keep_logs(self) -> None:
         """End a failed run and keep its directory until a later run fails as well."""
         (self.path / FAILED).touch()
+        _free_memory(self.path)
         self._lock.close()
+
+
+def memory(run: Path) -> Path:
+    """Return the directory of a run for what is written while requests are served."""
+    return run / "memory"
 
 
 def sweep(parent: Path = PARENT) -> None:
@@ -82,9 +98,16 @@ def _lock_of_ended(directory: Path) -> IO[str] | None:
     return None
 
 
+def _free_memory(run: Path) -> None:
+    if memory(run).is_symlink():
+        shutil.rmtree(MEMORY / run.name, ignore_errors=True)
+        memory(run).unlink()
+
+
 def _remove(directory: Path) -> None:
     """Remove the directory, the lock file last, so that the next sweep can remove what remains now."""
     with contextlib.suppress(OSError):
+        _free_memory(directory)
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)

@@ -70,6 +70,14 @@ def test_a_wrong_plan_is_refused_by_name(values, reason):
         make_plan({"url": URL, **values})
 
 
+@pytest.mark.parametrize("number", ["010", "1:30", "0b11", "1_000"])
+def test_a_number_that_other_programs_read_differently_is_refused(number, tmp_path):
+    scenario = tmp_path / "steady.yaml"
+    scenario.write_text(f"rate: {number}")
+    with pytest.raises(PlanError, match=f"{number} is another value"):
+        read_scenario(str(scenario))
+
+
 @pytest.mark.parametrize("url", ["http://user:s3cret@127.0.0.1:1", "ftp://s3cret@127.0.0.1"])
 def test_a_password_in_the_address_is_refused_and_not_repeated(url):
     """The plan, with its address, goes into the report."""

@@ -183,6 +183,13 @@ async def test_a_failed_device_is_503_counted_and_no_longer_ready(
     assert (await service.http.get("/health/live")).status_code == 200
     await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
     assert service.metric('headroom_device_failures_total{kind="cuda"}') == 1
+    lane = Lane(classifier)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(DeviceFailed) as caught:
+            service.replica.engine._forward(lane, [])
+        raised.append(caught.value)
+    assert raised[0] is not raised[1], "its traceback would grow with each request that raises it"
 
 
 async def test_an_error_of_cuda_that_does_not_stick_fails_its_own_request_only(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config.edits import LiveEdits, glance, pinned
+from service.config.edits import LiveEdits, Unsettled, glance, pinned
 from service.config.file import ConfigFile, Overrides, load, read
 from tests.checkpoints import write_checkpoint
 from tests.service.running import DEPLOY
@@ -178,3 +178,19 @@ def test_an_edit_goes_on_to_apply_while_the_files_of_a_loaded_model_are_others(t
     edited = pinned(config(tmp_path, '{urgent: "0.0"}'), running)
     assert edited.live.digests == running.live.digests
     assert edited.live.version != running.live.version
+
+
+def test_after_an_edit_that_may_be_half_applied_the_next_save_is_applied_whatever_it_says(
+    service: Service,
+) -> None:
+    service.refusal = Unsettled("Ray has not answered")
+    service.edit(EDITED)
+    assert service.said == [
+        "config refused, but some replicas may have it; save the file again: "
+        f"{service.file}: Ray has not answered"
+    ]
+    assert service.is_refused
+    service.refusal = None
+    service.edit(GOOD)
+    assert service.applied == [[]], "the replicas that have the edit would keep it"
+    assert not service.is_refused

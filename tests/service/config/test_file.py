@@ -65,6 +65,12 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
         ("a: 1\nb: 2\na: 3", ", line 3: the key 'a' stands twice"),
         ("a: @pruned20", "put the value in quotes"),
         ("a: !!python/object/apply:os.system [ls]", ", line 1: could not determine a constructor"),
+        ("a: 017", ", line 1: 017 is another value to other programs"),
+        ("a: [0, 1, {b: 0o17}]", "0o17 is another value"),
+        ("a: 0b11", "0b11 is another value"),
+        ("a: 1_000", "1_000 is another value"),
+        ("a: -1:30", "-1:30 is another value"),
+        ("a: 1:30.5", "1:30.5 is another value"),
         ("salt: 2026-11-30", "a value that JSON does not have (put text in quotes)"),
         ("a: " + "7" * 30, "Integer exceeds 64-bit range"),
         ('a: "\\ud800"', "surrogates not allowed"),
@@ -74,6 +80,17 @@ def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
 )
 def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path: Path) -> None:
     assert reason in refusal(tmp_path / "serve.yaml", text)
+
+
+@pytest.mark.parametrize("number", ["0", "-12", "+7", "0x1F", "1.5", "-0.5", "2.", "1.5e+3", "0.07"])
+def test_a_number_that_every_yaml_reads_alike_is_taken(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        f"applications: [{{runtime_env: {{a: {number}, b: '017'}}, deployments: [{{name: Relevance}}]}}]"
+    )
+    (application,) = load(path, Overrides()).document["applications"]
+    value = float(number) if "0x" not in number else int(number, 16)
+    assert application["runtime_env"] == {"a": value, "b": "017"}
 
 
 @pytest.mark.parametrize(

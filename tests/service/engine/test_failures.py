@@ -23,7 +23,11 @@ async def test_a_failed_device_is_reported_to_all_and_asked_no_second_time(error
         ticket = s.submit(rows(1, 2, 3))
         await settle()
         s.device.fail(error)
-        assert [type(result) for result in await ticket.result()] == [DeviceFailed] * 3
+        results = await ticket.result()
+        assert [type(result) for result in results] == [DeviceFailed] * 3
+        assert len({id(result) for result in results}) == 3, (
+            "its traceback would grow with each that raises it"
+        )
         assert len(s.device.batches) == 1
         after = s.submit(rows("after"))
         await s.finish_all()

@@ -95,6 +95,23 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
         await live.close(1)
 
 
+async def test_an_experiment_waits_until_every_replica_has_it(path: Path) -> None:
+    """The start is recorded once and stays: an edit that is undone must not have recorded one."""
+    store = Store(f"sqlite:///{path}")
+    live = live_of(store)
+    assigner = LiveConfig.model_validate(config()).assigner
+    (experiment,) = assigner.experiments
+    try:
+        await asyncio.to_thread(live.apply, assigner, "v", may_start=False)
+        await asyncio.to_thread(live.ledger.refresh)
+        assert live.ledger.standing(experiment.name).status == "pending"
+        assert store.actions([experiment.name]) == []
+        await asyncio.to_thread(live.apply, assigner, "v")
+        assert live.ledger.standing(experiment.name).status == "running"
+    finally:
+        await live.close(1)
+
+
 async def test_a_config_that_the_database_refuses_changes_nothing(
     tiny_checkpoint: Path, path: Path, tmp_path: Path
 ) -> None:

@@ -113,7 +113,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         answers = asyncio.run(traffic(server))
         asyncio.run(crash(server))
         (run,) = server.run_directories()
-        found = [Path(folder, name) for folder, _, names in os.walk(run) for name in names]
+        found = [Path(folder, name) for folder, _, names in os.walk(run, followlinks=True) for name in names]
         files = {path: contents(path) for path in found if path.is_file()}
         assert server.stop() == 0, server.stderr
         assert server.process.stdout is not None

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from service.config import file as config_file
+from service.config.edits import Unsettled
 from service.config.file import ConfigFile, Overrides
 from service.config.settings import InvalidConfig, LiveConfig
 from tests.service.running import DEPLOY
@@ -27,10 +28,14 @@ EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_
 
 
 class Replica:
-    """Holds a config. checks, applies: what these do with another one first."""
+    """Holds a config. checks, applies: what these do with another one first.
+
+    started: the last config whose experiments might start.
+    """
 
     def __init__(self, checks: Callable[[], None] | None, applies: Callable[[], None] | None) -> None:
         self.config = LiveConfig.model_validate(BEFORE)
+        self.started = self.config
         self._checks = checks
         self._applies = applies
 
@@ -42,10 +47,12 @@ class Replica:
         if self._checks is not None:
             self._checks()
 
-    def apply(self, config: LiveConfig) -> None:
+    def apply(self, config: LiveConfig, *, may_start: bool) -> None:
         if self._applies is not None and config.version != self.config.version:
             self._applies()
         self.config = config
+        if may_start:
+            self.started = config
 
 
 def replica(checks: Callable[[], None] | None = None, applies: Callable[[], None] | None = None) -> Any:
@@ -64,6 +71,7 @@ class Serve:
         self._waiting: list[Any] = []
         self._user_config: Any = None
         self.deployed = 0
+        self.starting: list[Any] = []  # replicas that nobody can ask yet
         self.failures = 0  # calls that find the controller dead
         self.unanswered = 0  # waits that end before the replicas answer
         self.asked: list[tuple[str, Any]] = []
@@ -79,23 +87,28 @@ class Serve:
             raise RuntimeError("the controller died")
         if self._waiting:
             asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
-        deployment = SimpleNamespace(replica_states={"RUNNING": len(self.replicas)})
-        status = "DEPLOYING" if self._waiting else "RUNNING"
+        starting = len(self.replicas) - len(self._listed())
+        states = {"RUNNING": len(self.replicas) - starting, "STARTING": starting}
+        deployment = SimpleNamespace(replica_states=states)
+        status = "DEPLOYING" if self._waiting or starting else "RUNNING"
         application = SimpleNamespace(status=status, deployments={"Relevance": deployment})
         return SimpleNamespace(applications={"headroom": application})
+
+    def _listed(self) -> list[Any]:
+        return [replica for replica in self.replicas if replica not in self.starting]
 
     def get_app_handle(self, _name: str) -> Self:
         return self
 
-    def broadcast(self, method: str, argument: Any = None) -> Any:
-        self.asked.append((method, argument))
+    def broadcast(self, method: str, *arguments: Any) -> Any:
+        self.asked.append((method, arguments))
 
         def results(timeout_s: float) -> list[Any]:
             assert timeout_s > 0
             if self.unanswered:
                 self.unanswered -= 1
                 raise TimeoutError
-            return [asyncio.run(getattr(replica, method)(argument)) for replica in self.replicas]
+            return [asyncio.run(getattr(replica, method)(*arguments)) for replica in self._listed()]
 
         return SimpleNamespace(results=results)
 
@@ -164,8 +177,74 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
 
     monkeypatch.setattr(stuck, "reconfigure", hang)
     reason = rollout.apply(found, config(tmp_path, EDITED))
-    assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
+    assert reason == "1 of 2 replicas have applied it, and no other has in the last 0.05 s"
     assert versions(serve) == before
+
+
+EXPERIMENT: dict[str, Any] = {
+    "name": "halves",
+    "salt": "s",
+    "arms": [{"name": "control", "variant": "full"}, {"name": "half", "variant": "half"}],
+}
+
+
+def test_an_edit_that_is_refused_has_not_started_its_experiment(
+    running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start stays in the log: a corrected edit with other arms would be `changed` for good."""
+    found, serve = running(replica(), replica())
+    before = versions(serve)
+    monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
+    edited = config(tmp_path, EDITED | {"experiments": [EXPERIMENT]})
+    first, second = serve.replicas
+    status = serve.status
+
+    def kill_the_second() -> Any:
+        found = status()
+        if first._replica.config_version == edited.live.version:
+            serve.starting = [second]  # its successor
+        return found
+
+    monkeypatch.setattr(serve, "status", kill_the_second)
+    with suppress(Unsettled):
+        assert rollout.apply(found, edited) == (
+            "1 of 2 replicas have applied it, and no other has in the last 0.05 s"
+        )
+    assert {each._replica.started.version for each in serve.replicas} == before
+    monkeypatch.setattr(serve, "status", status)
+    serve.starting = []
+    assert rollout.apply(found, edited) is None
+    assert first._replica.started.version == edited.live.version
+
+
+@pytest.mark.parametrize("silences", [1, 2])
+def test_an_edit_that_serve_may_apply_late_is_not_called_undone(
+    silences: int, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Serve answers to the next call, it has done this one and that, in their order."""
+    found, serve = running(replica())
+    before = versions(serve)
+    monkeypatch.setattr(cluster, "CALL_S", 0.1)
+    go_on = threading.Event()
+    deploy_apps = serve.deploy_apps
+    late: list[Any] = []
+
+    def deploy(schema: Any) -> None:
+        if len(late) < silences:
+            late.append(schema)
+            go_on.wait()
+        deploy_apps(schema)
+
+    monkeypatch.setattr(serve, "deploy_apps", deploy)
+    try:
+        if silences == 1:
+            assert rollout.apply(found, config(tmp_path, EDITED)) == "Ray has not answered in 0.1 s"
+            assert versions(serve) == before
+        else:
+            with pytest.raises(Unsettled, match=r"not answered in 0\.1 s; back to the config before: Ray"):
+                rollout.apply(found, config(tmp_path, EDITED))
+    finally:
+        go_on.set()
 
 
 @pytest.mark.parametrize("trouble", [{"failures": 3}, {"unanswered": 5}], ids=str)
@@ -189,7 +268,7 @@ def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
     serve.unanswered = 1
     edited = config(tmp_path, EDITED)
     assert "save it again to wait longer" in rollout.apply(found, edited)
-    assert serve.asked == [("refusal", edited.live.model_dump(mode="json"))]
+    assert serve.asked == [("refusal", (edited.live.model_dump(mode="json"),))]
     assert rollout.apply(found, edited) is None
 
 
@@ -278,7 +357,7 @@ def test_an_edit_is_refused_if_ray_never_answers(
     monkeypatch.setattr(rollout, "APPLY_TIMEOUT_S", 0.05)
     monkeypatch.setattr(serve, call, lambda *_: ended.wait())
     try:
-        with suppress(cluster.NoAnswer):  # LiveEdits takes what is raised for a refusal, too
+        with suppress(Unsettled):
             assert rollout.apply(found, config(tmp_path, EDITED))
     finally:
         ended.set()
@@ -291,7 +370,7 @@ def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pyte
     monkeypatch.setattr(serve, "shutdown", lambda: None, raising=False)
     serve.unanswered = 1_000_000
     found.drain(0.05)
-    assert serve.asked == [("drain", None)]
+    assert serve.asked == [("drain", ())]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ray._private.services import JEMALLOC_SO
 
 from service.ray import environment
 from service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
-from service.ray.run_directory import RunDirectory, sweep
+from service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
 from tests.service.running import Server
 
 
@@ -109,8 +109,11 @@ def test_the_directory_of_a_killed_run_is_removed_by_the_next_and_that_of_a_live
         assert of_killed.exists()
         killed.kill()
         killed.wait()
+        in_memory = memory(of_killed).resolve()
+        assert in_memory.is_dir()
         mine = RunDirectory(tmp_path)
         assert not of_killed.exists()
+        assert not in_memory.exists()
         assert (of_alive / "ray" / "log").read_text() == "a log"
         mine.remove()
         assert {*tmp_path.iterdir()} == {kept, foreign, tmp_path / "headroom-link", of_alive}
@@ -118,11 +121,14 @@ def test_the_directory_of_a_killed_run_is_removed_by_the_next_and_that_of_a_live
         for process in (killed, alive):
             process.kill()
             process.communicate()
+        sweep(tmp_path)
 
 
 def test_the_logs_of_the_last_start_that_failed_are_kept(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path)
+    in_memory = memory(first.path).resolve()
     first.keep_logs()
+    assert not in_memory.exists(), "it would take memory for nothing"
     os.utime(first.path / "failed", (1, 1))
     second = RunDirectory(tmp_path)
     assert first.path.exists()
@@ -133,5 +139,19 @@ def test_the_logs_of_the_last_start_that_failed_are_kept(tmp_path: Path) -> None
 
 def test_a_run_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    assert directory.path.stat().st_mode & 0o777 == 0o700
+    for each in (directory.path, memory(directory.path)):
+        assert each.stat().st_mode & 0o777 == 0o700
     directory.remove()
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="this system has no directory in memory")
+def test_what_is_written_while_serving_lies_on_no_disk_that_others_fill(server: Server) -> None:
+    """A full /tmp killed replicas by SIGBUS: their metrics are files that they map."""
+    (run,) = server.run_directories()
+    metrics = Path(server.replica().environ()["PROMETHEUS_MULTIPROC_DIR"])
+    haproxy = next(process for process in server.family() if process.name() == "haproxy")
+    (config,) = (Path(word) for word in haproxy.cmdline() if word.endswith("haproxy.cfg"))
+    assert list(metrics.glob("*.db"))
+    for file in (metrics, config):
+        assert file.stat().st_dev == MEMORY.stat().st_dev
+        assert run in file.parents, "it is removed with the run"

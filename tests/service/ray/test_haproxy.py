@@ -1,11 +1,16 @@
 """service.ray.haproxy: what stands between the open and Ray Serve's HAProxy."""
 
 import asyncio
+import csv
 import json
 import re
+import signal
 import subprocess
+import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -63,7 +68,8 @@ def accepts(configuration: str, directory: Path) -> bool:
 
 def servers(configuration: str) -> dict[str, bool]:
     """Replicas of a configuration by name: whether each is a backup."""
-    lines = re.findall(r"^    server (\w+) (.*check.*)$", configuration, flags=re.MULTILINE)
+    checked = configuration.partition("backend http-headroom-patient\n")[0]
+    lines = re.findall(r"^    server (\w+) (.*check.*)$", checked, flags=re.MULTILINE)
     return {name: rest.endswith(" backup") for name, rest in lines}
 
 
@@ -113,7 +119,10 @@ def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(write: Write, tmp_pa
     two = write(here=A, there="10.0.0.7:30000")
     assert accepts(two, tmp_path)
     own = two.partition("backend http-headroom-own-node\n")[2]
-    assert own.splitlines()[0] == f"    server here {A} track http-headroom/here"
+    assert own.splitlines()[:2] == [
+        f"    server here {A} track http-headroom/here",
+        f"    server here-busy {A} track http-headroom-patient/here backup",
+    ]
     assert "there" not in own
     rules = [line.strip() for line in two.splitlines() if line.strip().startswith("use_backend")]
     assert rules == [
@@ -124,6 +133,111 @@ def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(write: Write, tmp_pa
     none = write(there="10.0.0.7:30000", elsewhere="10.0.0.8:30000")
     assert accepts(none, tmp_path)
     assert "no replica on this node" in none.partition("backend http-headroom-own-node\n")[2]
+
+
+@asynccontextmanager
+async def proxy(configuration: str, directory: Path) -> AsyncIterator[int]:
+    """Run HAProxy with the configuration that was written last, and yield its port."""
+    config = directory / "run" / "haproxy.cfg"
+    haproxy = await asyncio.create_subprocess_exec(get_haproxy_binary(), "-db", "-f", config)
+    try:
+        yield int(re.findall(r"bind 127.0.0.1:(\d+)", configuration)[0])
+    finally:
+        haproxy.kill()
+        await haproxy.wait()
+
+
+async def statistics(directory: Path) -> dict[str, dict[str, str]]:
+    """Return what HAProxy says on its socket of each server and backend, by backend/server."""
+    reader, writer = await asyncio.open_unix_connection(directory / "run" / "admin.sock")
+    writer.write(b"show stat\n")
+    rows = csv.DictReader((await reader.read()).decode().removeprefix("# ").splitlines())
+    writer.close()
+    return {f"{row['pxname']}/{row['svname']}": row for row in rows}
+
+
+async def until_down(directory: Path, *servers: str) -> None:
+    """Wait until HAProxy says that these servers are down, which pytest's timeout limits."""
+    down = False
+    while not down:
+        found = await statistics(directory)
+        down = all(found[server]["status"].startswith("DOWN") for server in servers)
+
+
+REPLICA = """
+import http.server
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "7")
+        self.end_headers()
+        self.wfile.write(b"success")
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def replicas() -> Iterator[dict[str, tuple[subprocess.Popen[str], str]]]:
+    """Two processes that answer HTTP, with their addresses."""
+    with ExitStack() as stack:
+        running = {}
+        for name in ("a", "b"):
+            process = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", REPLICA], stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            running[name] = (process, f"127.0.0.1:{process.stdout.readline().strip()}")
+        yield running
+
+
+async def test_replicas_that_all_stall_keep_their_requests_and_a_dead_one_gets_none(
+    write: Write, tmp_path: Path
+) -> None:
+    """Every process is well, and answers when its event loop goes on: "no server" would be an outage."""
+    with replicas() as running:
+        written = write(**{name: address for name, (_, address) in running.items()})
+        async with proxy(written, tmp_path) as port:
+            while (await send_raw(port, request("GET", "/health/ready"))).status != 200:
+                pass  # HAProxy starts
+            for process, _ in running.values():
+                process.send_signal(signal.SIGSTOP)
+            await until_down(tmp_path, "http-headroom/a", "http-headroom/b")
+            asked = [asyncio.create_task(send_raw(port, request("GET", "/"))) for _ in range(20)]
+            held = 0
+            while held < len(asked):
+                assert not any(task.done() for task in asked), "refused"
+                held = int((await statistics(tmp_path))["http-headroom/BACKEND"]["scur"])
+            for process, _ in running.values():
+                process.send_signal(signal.SIGCONT)
+            assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 20
+
+            running["a"][0].kill()
+            began = time.monotonic()
+            answers = []
+            while time.monotonic() < began + 2:
+                answers.append(await send_raw(port, request("GET", "/")))
+            assert {answer.status for answer in answers} == {200}
+            await until_down(tmp_path, "http-headroom/a", "http-headroom-patient/a")
+
+
+async def test_a_browser_sees_a_page_that_reloads_itself_until_a_replica_is_up(
+    write: Write, tmp_path: Path
+) -> None:
+    browser = "accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\n"
+    async with proxy(write(), tmp_path) as port:
+        page = await send_raw(port, request("GET", "/", headers=browser))
+        while not page.status:  # HAProxy starts
+            page = await send_raw(port, request("GET", "/", headers=browser))
+        assert page.status == 503
+        assert page.headers["content-type"].startswith("text/html")
+        assert b'http-equiv="refresh"' in page.body
+        for other in (request("GET", "/", headers="accept: */*\r\n"), request("POST", "/", headers=browser)):
+            assert (await send_raw(port, other)).json["error"]["type"] == "unavailable"
 
 
 @pytest.mark.parametrize(("health", "status"), [(b"DRAINING", 200), (b"UNHEALTHY", 503)])
@@ -152,21 +266,17 @@ async def test_a_replica_that_drains_serves_until_another_is_listed(
 
     server = await asyncio.start_server(replica, "127.0.0.1", 0)
     written = write(a=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    port = int(re.findall(r"bind 127.0.0.1:(\d+)", written)[0])
-    config = tmp_path / "run" / "haproxy.cfg"
-    haproxy = await asyncio.create_subprocess_exec(get_haproxy_binary(), "-db", "-f", config)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(60), proxy(written, tmp_path) as port:
             await checked.wait()
-        answer = await send_raw(port, request("GET", "/health/ready"))
-        assert answer.status == status
-        if status == 503:
-            assert answer.json["error"]["type"] == "unavailable"
-        for path in ("/-/healthz", "/-/routes"):
-            assert (await send_raw(port, request("GET", path))).status in (200, status)
+            answer = await send_raw(port, request("GET", "/health/ready"))
+            while answer.status != status:  # the patient check decides after the quick one
+                answer = await send_raw(port, request("GET", "/health/ready"))
+            if status == 503:
+                assert answer.json["error"]["type"] == "unavailable"
+            for path in ("/-/healthz", "/-/routes"):
+                assert (await send_raw(port, request("GET", path))).status in (200, status)
     finally:
-        haproxy.kill()
-        await haproxy.wait()
         server.close()
         while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
             await asyncio.wait(connections)

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,13 +62,39 @@ def test_a_flood_is_cut_and_counted() -> None:
     assert len(lines) == MAX_RECORDS + 1 + MAX_LINES
 
 
-def test_the_operator_is_told_once_what_every_replica_finds(
+def test_the_operator_reads_once_what_every_replica_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(notices.NOTICES, raising=False)
-    notices.tell("nobody reads this")
-    file = notices.notices_file(tmp_path)
-    monkeypatch.setenv(notices.NOTICES, str(file))
+    notices.notify_operator("nobody reads this")
+    monkeypatch.setenv(notices.NOTICES, str(notices.notices_pipe(tmp_path)))
+    notices.notify_operator("nobody reads this either, as there is no pipe")
+    received = notices.Notices(tmp_path)
     for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
-        notices.tell(line, once=once)
-    assert file.read_text() == "slow\nslower\nagain\nagain\n"
+        notices.notify_operator(line, once=once)
+    assert received.read() == ["slow", "slower", "again", "again"]
+    assert received.read() == []
+    notices.notify_operator("slow", once=True)
+    notices.notify_operator("two\nlines")
+    assert received.read() == ["two lines"]
+
+
+def test_the_operator_reads_notices_when_no_disk_has_room(tmp_path: Path) -> None:
+    """The size of every file is limited to nothing: a full disk without the disk."""
+    received = notices.Notices(tmp_path)
+    code = """
+import resource, signal
+from service.ray.notices import notify_operator
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+notify_operator("the database fails", once=True)
+for _ in range(100_000):
+    notify_operator("flood")
+notify_operator("never blocks")
+"""
+    variables = os.environ | {notices.NOTICES: str(notices.notices_pipe(tmp_path))}
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=60)
+    lines = received.read()
+    assert lines[0] == "the database fails"
+    assert set(lines[1:]) == {"flood"}
+    assert not [file for file in tmp_path.iterdir() if file.is_file()]

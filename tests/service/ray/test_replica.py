@@ -27,7 +27,7 @@ class Replica:
         if "wrong" in config.masks:
             raise InvalidConfig("masks.wrong: no")
 
-    def apply(self, config: LiveConfig) -> None:
+    def apply(self, config: LiveConfig, *, may_start: bool) -> None:  # noqa: ARG002
         self.check(config)
         self.config = config
 
