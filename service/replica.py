@@ -272,6 +272,8 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
 def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
     try:
         live.apply(config.assigner, config.version)
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
     except Exception as error:
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"

@@ -129,8 +129,7 @@ def report(
         from models.files import write_whole
         from service.experiments import report_page
 
-        looks = call(url, key, name, "course")["looks"]
-        write_whole(out, report_page.html(experiment, looks).encode())
+        write_whole(out, report_page.html(experiment).encode())
     show(experiment, as_json, analysed=True)
 
 
@@ -222,12 +221,12 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
 
     analysed: whether the request asked for the analysis.
     """
-    from service.experiments.report_page import begin_of_verdict
+    from service.experiments.report_page import headline
 
     parts = [_heading(experiment)]
     report = experiment["report"]
     if report is not None:
-        parts.append(f"{begin_of_verdict(experiment).upper()}: {report['text']}")
+        parts.append(f"{headline(experiment).upper()}: {report['text']}")
         parts.append(_exposures(report))
         if metrics := _metrics(report):
             parts.append(metrics)
@@ -257,7 +256,7 @@ def _exposures(report: dict[str, Any]) -> str:
 
 
 def _metrics(report: dict[str, Any]) -> str:
-    from service.experiments.report_page import change
+    from service.experiments.report_page import change_text
 
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
@@ -267,7 +266,7 @@ def _metrics(report: dict[str, Any]) -> str:
             metric["arm"],
             _number(metric["control_value"]),
             _number(metric["value"]),
-            *change(metric),
+            *change_text(metric),
             metric["decision"].replace("_", " "),
         ]
         for arm in report["arms"]

@@ -71,11 +71,12 @@ class Question:
     def caution(self) -> float:
         """The standard deviation that the report takes, in units of `tau`.
 
-        It is above 1 if all units together vary more than the two arms do (`sequences.contrast`).
+        It is above 1 if all units together vary more than the two arms do (`estimates.contrast`).
         """
         if self.arm_sd is None:
             return 1.0  # but for the effect itself, which is small beside the standard deviation of a mean
-        share, (of_arm, of_control) = self._share, self._variances
+        share = self._share
+        of_arm, of_control = self._variances
         pooled = share * of_arm + (1 - share) * of_control + share * (1 - share) * self.effect**2
         if pooled / share + pooled / (1 - share) <= of_arm / share + of_control / (1 - share):
             return 1.0

@@ -1,5 +1,6 @@
 /** Calls to the service. Addresses are relative, so that the page works behind a path prefix too. */
 
+import { noteRequest } from "./page_requests.js";
 import { keep, kept } from "./storage.js";
 import { current, update } from "./store.js";
 
@@ -39,27 +40,8 @@ export async function needsKey() {
  */
 export async function call(path, options = {}) {
   const reply = JSON.parse(await text(path, options));
-  if (options.body && reply.timing_ms) noteOwn(options.body, reply);
+  if (options.body && reply.timing_ms) noteRequest(options.body, reply);
   return reply;
-}
-
-/** @typedef {{variant: string, pairs: number, seconds: number}} OwnPairs seconds: from admission to result, as each pair's */
-
-/** @type {{time: number, pairs: OwnPairs[]}[]} What this tab had scored of late, oldest first. */
-export const own = [];
-
-/** @param {any} body @param {any} reply of a request that was scored; masks come before variants */
-function noteOwn(body, reply) {
-  const masks = body.masks?.length ?? (body.head_mask === undefined ? 0 : 1);
-  const columns = reply.columns ?? (reply.results ? [reply] : []);
-  const seconds = (reply.timing_ms.queue + reply.timing_ms.inference) / 1000;
-  const pairs = columns.map((/** @type {any} */ one, /** @type {number} */ i) => ({
-    variant: i < masks ? "custom" : one.variant,
-    pairs: one.results.length,
-    seconds,
-  }));
-  own.push({ time: Date.now() / 1000, pairs });
-  if (own.length > 500) own.shift();
 }
 
 /**

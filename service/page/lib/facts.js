@@ -51,6 +51,13 @@ export function tellingHead(facts) {
   return { layer: Math.floor(index / facts.model.heads), head: index % facts.model.heads };
 }
 
+/** @param {Facts} facts @returns {number} the layer whose heads are worth most, each alone; 0 without a study */
+export function tellingLayer({ model, study }) {
+  const worth = Array.from({ length: model.layers }, () => 0);
+  for (const { layer, delta } of study?.heads ?? []) worth[layer] -= delta.qwk ?? 0;
+  return worth.indexOf(Math.max(...worth));
+}
+
 /** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */
 export function defaultVariant(facts) {
   return facts.variants.find((one) => one.default);
