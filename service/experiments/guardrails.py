@@ -14,8 +14,9 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,31 +86,27 @@ class GuardrailWatcher:
         if failure is not None:
             raise failure
 
-    def roll_back(self, experiment: str, breaches: Sequence[Breach]) -> None:
-        """Take arms back to control: here at once, elsewhere with the next refresh of each replica."""
-        now = self._ledger.clock()
-        actions = []
-        for breach in breaches:
-            logger.error(
-                "experiment %s: arm %s rolled back (%s): %s",
+    def roll_back(self, experiment: str, breach: Breach) -> None:
+        """Take an arm back to control: here at once, elsewhere with the next refresh of each replica."""
+        logger.error(
+            "experiment %s: arm %s rolled back (%s): %s",
+            experiment,
+            breach.arm,
+            breach.guardrail,
+            breach.detail,
+        )
+        self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
+        self._ledger.add(
+            Action(
                 experiment,
-                breach.arm,
-                breach.guardrail,
-                breach.detail,
+                "rollback",
+                self._ledger.clock(),
+                actor="guardrail",
+                arm=breach.arm,
+                reason=breach.guardrail,
+                detail=breach.detail,
             )
-            self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
-            actions.append(
-                Action(
-                    experiment,
-                    "rollback",
-                    now,
-                    actor="guardrail",
-                    arm=breach.arm,
-                    reason=breach.guardrail,
-                    detail=breach.detail,
-                )
-            )
-        self._ledger.add(actions)
+        )
 
     def _watch(self, config: ExperimentConfig) -> None:
         standing = self._ledger.standing(config.name)
@@ -117,15 +114,12 @@ class GuardrailWatcher:
             return
         self._running.add(config.name)
         control = self._windows.counts(config.name, config.control)
-        breaches = []
         for arm in config.treatments:
             if arm not in standing.rolled_back:
                 counts = self._windows.counts(config.name, arm)
                 breach = find_breach(arm, counts, control, config.guardrails)
                 if breach is not None:
-                    breaches.append(breach)
-        if breaches:
-            self.roll_back(config.name, breaches)
+                    self.roll_back(config.name, breach)
         p = running_p(config, self._ledger.standing(config.name), self._ledger.exposures(config.name))
         self._metrics.show("sample_ratio_p", math.nan if p is None else p, config.name)
 
@@ -146,23 +140,27 @@ def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     limit = limits.error_rate
     if limit is None:
         return None
-    control_errors, control_requests = _without_one(control.errors, control.requests, control.errors_by_unit)
-    for errors, requests in _with_and_without_one(counts.errors, counts.requests, counts.errors_by_unit):
-        if not exceeds_other(errors, requests, control_errors, control_requests, limit):
-            return None
+    of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
+
+    def breaks(errors: int, requests: int) -> bool:
+        return exceeds_other(errors, requests, *of_control, limit)
+
+    if not _also_without_one(breaks, counts.errors, counts.requests, counts.errors_by_unit):
+        return None
+    usual = of_control[0] / of_control[1]
     return (
         f"{counts.errors} of {counts.requests} requests failed{_few_units(counts.errors_by_unit)}; "
-        f"the limit is {limit:g} over the control's {control_errors / control_requests:.3g}"
+        f"the limit is {limit:g} over the control's {usual:.3g}"
     )
 
 
 def _slow(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
     """Say how the times break their limit."""
-    if limits.p99_ms is None:
+    breaks = partial(exceeds, limit=0.01)
+    if limits.p99_ms is None or not _also_without_one(
+        breaks, counts.slow, counts.requests, counts.slow_by_unit
+    ):
         return None
-    for slow, requests in _with_and_without_one(counts.slow, counts.requests, counts.slow_by_unit):
-        if not exceeds(slow, requests, 0.01):
-            return None
     return (
         f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
         f"{_few_units(counts.slow_by_unit)}; the limit is 1 in 100"
@@ -232,9 +230,11 @@ def population_stability(scores: NDArray[np.float64], reference: NDArray[np.floa
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list[tuple[int, int]]:
-    """Return a count and its total, and both without the unit that has most of the count."""
-    return [(count, total), _without_one(count, total, by_unit)]
+def _also_without_one(
+    breaks: Callable[[int, int], bool], count: int, total: int, by_unit: Counter[str]
+) -> bool:
+    """Return whether a count of a total breaks a limit, with and without the unit that has most of it."""
+    return breaks(count, total) and breaks(*_without_one(count, total, by_unit))
 
 
 def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:

@@ -101,10 +101,10 @@ class Ledger:
         with self._exchanging:
             self.store.close()
 
-    def add(self, actions: Sequence[Action]) -> None:
-        """Put actions in force on this replica now, and have them recorded soon. On the event loop."""
+    def add(self, action: Action) -> None:
+        """Put an action in force on this replica now, and have it recorded soon. On the event loop."""
         with self._lock:
-            self._unrecorded += actions
+            self._unrecorded.append(action)
         self._has_unrecorded.set()
         self._fold()
 

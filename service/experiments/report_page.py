@@ -20,6 +20,7 @@ METHOD = (
     "interval is on the better side of the margin. The first metric decides.",
 )
 DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8"), autoescape=True)
+"""Draws `panels`, which `_panel` makes, over the time from `begin` to `end`."""
 
 
 def headline(experiment: dict[str, Any]) -> str:
@@ -39,14 +40,14 @@ def html(experiment: dict[str, Any]) -> str:
     now = {"time": report["time"], "effects": metrics}
     looks = [*report["looks"], now]
     panels = [_panel(metric, looks) for metric in metrics]
-    drawing = DRAWING.render(panels=panels, begin=_moment(looks[0]), end=_moment(now))
+    drawing = DRAWING.render(panels=panels, moment=_moment, begin=looks[0]["time"], end=now["time"])
     caption = "Each metric's change against control over time (UTC), with its interval."
     page_text = page.html(
         {"effects": drawing},
         title=f"Experiment {experiment['name']}",
         verdict=f"{headline(experiment)}: {report['text']}",
-        conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(report)} UTC. "
-        + report["sample_ratio"]["text"],
+        conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(now['time'])} UTC. "
+        f"{report['sample_ratio']['text']}",
         picture={"name": "effects", "caption": caption} if metrics else None,
         sections=_sections(experiment, metrics),
     )
@@ -60,7 +61,7 @@ def _sections(experiment: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> 
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     log = [
         (
-            _moment(action),
+            _moment(action["time"]),
             _words(action["kind"], action["arm"]),
             action["actor"],
             _words(action["reason"], action["detail"]),
@@ -98,7 +99,7 @@ def _with_interval(metric: dict[str, Any]) -> str:
 
 
 def _panel(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one metric's panel of the drawing. Positions are from 0, left and top, to 1.
+    """Return one metric's panel of the drawing: its lines as (time, value), and its scale.
 
     looks: the earlier ones, and the present one last. The scale is that of the later looks, because early
     intervals are wide.
@@ -115,28 +116,18 @@ def _panel(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str,
         limit = -metric["margin"] if metric["better"] == "higher" else metric["margin"]
     scaled = [0.0, limit, *(effect[key] for _, effect in effects[len(effects) // 3 :] for key in keys)]
     known = [value for value in scaled if value is not None]
-    span = (max(known) - min(known)) or 1.0
-    begin = looks[0]["time"]
-    seconds = (looks[-1]["time"] - begin) or 1.0
-
-    def height(value: float) -> float:
-        return min(1.0, max(0.0, (max(known) - value) / span))
-
-    def points(key: str) -> list[tuple[float, float]]:
-        return [
-            ((time - begin) / seconds, height(effect[key]))
-            for time, effect in effects
-            if effect[key] is not None
-        ]
-
+    line, low, high = (
+        [(time, effect[key]) for time, effect in effects if effect[key] is not None] for key in keys
+    )
     return {
         "name": f"{metric['arm']} on {metric['metric']}",
         "change": _with_interval(metric),
-        "zero": height(0.0),
-        "limit": None if limit is None else height(limit),
-        "line": points(keys[0]),
-        "low": points(keys[1]),
-        "high": points(keys[2]),
+        "limit": limit,
+        "line": line,
+        "low": low,
+        "high": high,
+        "largest": max(known),
+        "smallest": min(known),
     }
 
 
@@ -144,8 +135,8 @@ def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     return Section(title, tables=(Table(head, tuple(rows)),) if rows else ())
 
 
-def _moment(entry: dict[str, Any]) -> str:
-    return f"{datetime.fromtimestamp(entry['time'], UTC):%Y-%m-%d %H:%M}"
+def _moment(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
 
 
 def _words(*words: str | None) -> str:

@@ -191,7 +191,7 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 ) -> None:
     """Its users would have met the default meanwhile, and be unlike control's."""
     first, second = two
-    first._ledger.add([Action("prune20", "rollback", 1.0, "guardrail", arm="pruned")])
+    first._ledger.add(Action("prune20", "rollback", 1.0, "guardrail", arm="pruned"))
     first._ledger.flush()
     assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
     shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
@@ -211,7 +211,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> 
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(url))
     live.apply(ASSIGNER, "v")
-    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+    live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
         live.ledger.refresh()
     log = live.ledger.store.actions(["prune20"])
