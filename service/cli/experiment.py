@@ -18,7 +18,7 @@ from models.commands.terminal import table
 from models.numbers import number, percent
 
 if TYPE_CHECKING:
-    from service.experiments.plan import Need, Plan, Question
+    from service.experiments.plan import ExperimentPlan, Question, SampleSize
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
@@ -335,14 +335,14 @@ def ask(
         raise typer.BadParameter(str(error)) from None
 
 
-def plan_text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
+def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: float) -> str:
     """Return the plan as text for people."""
 
     def size(value: float) -> str:
         share = percent(value / question.baseline, digits=3)
         return f"{share} of control's {question.baseline:g} ({number(value)})"
 
-    def row(name: str, need: Need) -> list[str]:
+    def row(name: str, need: SampleSize) -> list[str]:
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
 
     if question.margin is None:

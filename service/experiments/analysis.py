@@ -20,7 +20,7 @@ from service.experiments.report import (
 )
 from service.experiments.sample_ratio import check_units
 from service.experiments.shadow_report import shadow_reports
-from service.experiments.state import fold, logged_at, losses
+from service.experiments.state import fold, logged_at, withdrawals
 from service.experiments.store import Store
 from service.experiments.verdicts import BAD, GOOD, verdict
 
@@ -107,7 +107,7 @@ def compare_all(
 
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     """
-    by_arm = comparisons(config, losses(config, actions))
+    by_arm = comparisons(config, withdrawals(config, actions))
     measured = {
         (metric.name, during): measure(store, config.name, metric, now, during, until)
         for metric in config.metrics
@@ -128,7 +128,7 @@ def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) 
     start = standing.started
     if start is None or standing.status == "changed":
         return []
-    ends = [loss.time for loss in losses(config, actions) if not loss.limits]
+    ends = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
     seconds = min([now, *ends]) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:

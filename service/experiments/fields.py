@@ -2,9 +2,7 @@
 
 import ast
 import inspect
-from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
@@ -56,22 +54,11 @@ def documented(answer: type[T]) -> type[T]:
     It stands below `@dataclass`. Pydantic can do the same, but not for the fields of a parent class, and it
     would read the source again for every app.
     """
-    for name, text in _field_docs(inspect.getfile(answer))[answer.__name__].items():
-        answer.__annotations__[name] = Annotated[answer.__annotations__[name], doc(text)]
+    (definition,) = ast.parse(inspect.getsource(answer)).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, text in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            name = ast.unparse(field.target)
+            description = doc(inspect.cleandoc(ast.literal_eval(text.value)))
+            answer.__annotations__[name] = Annotated[answer.__annotations__[name], description]
     return answer
-
-
-@lru_cache
-def _field_docs(file: str) -> dict[str, dict[str, str]]:
-    """Return the strings below the fields of each class of a source file."""
-    classes = (
-        part for part in ast.parse(Path(file).read_text("utf-8")).body if isinstance(part, ast.ClassDef)
-    )
-    return {
-        one.name: {
-            ast.unparse(field.target): inspect.cleandoc(ast.literal_eval(text.value))
-            for field, text in pairwise(one.body)
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-        }
-        for one in classes
-    }

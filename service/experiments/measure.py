@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import Moments
-from service.experiments.state import Loss
+from service.experiments.state import Withdrawal
 from service.experiments.store import Store
 from service.experiments.tables import exposures, outcomes
 
@@ -47,18 +47,22 @@ Condition = ColumnElement[bool]
 class Comparison:
     """Control and the arms with the same end time.
 
-    end: when the arms ended; inf while they run. losses: those of units until then.
+    end: when the arms ended; inf while they run. withdrawals: those of units until then.
     """
 
     arms: tuple[str, ...]
-    losses: tuple[Loss, ...] = ()
+    withdrawals: tuple[Withdrawal, ...] = ()
     end: float = math.inf
 
     def had_arm(self, units: FromClause, time: ColumnElement[Any]) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
         still = (
-            not_(and_(units.c.time < loss.time, time >= loss.time, _is_lost(units, loss)))
-            for loss in self.losses
+            not_(
+                and_(
+                    units.c.time < withdrawal.time, time >= withdrawal.time, _is_withdrawn(units, withdrawal)
+                )
+            )
+            for withdrawal in self.withdrawals
         )
         return and_(true(), *still)
 
@@ -69,15 +73,15 @@ class Comparison:
         return select(exposures).where(of_arms, in_time).subquery()
 
 
-def comparisons(config: ExperimentConfig, losses: Sequence[Loss]) -> dict[str, Comparison]:
+def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> dict[str, Comparison]:
     """Return each arm's comparison with control. Arms with the same end time share one."""
     arms_by_end: dict[float, list[str]] = {}
     for arm in config.treatments:
-        end = next((loss.time for loss in losses if arm not in loss.limits), math.inf)
+        end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
         arms_by_end.setdefault(end, []).append(arm)
     by_arm = {}
     for end, arms in arms_by_end.items():
-        until_end = tuple(loss for loss in losses if loss.time <= end)
+        until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
         comparison = Comparison((config.control, *arms), until_end, end)
         by_arm |= dict.fromkeys(arms, comparison)
     return {arm: by_arm[arm] for arm in config.treatments}
@@ -190,5 +194,8 @@ def _total(name: str | None, when: Condition) -> ColumnElement[Any]:
     return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
 
 
-def _is_lost(units: FromClause, loss: Loss) -> Condition:
-    return units.c.bucket >= case(dict(loss.limits), value=units.c.arm, else_=0) if loss.limits else true()
+def _is_withdrawn(units: FromClause, withdrawal: Withdrawal) -> Condition:
+    """Return the condition that a unit's bucket is no longer exposed."""
+    if not withdrawal.limits:
+        return true()
+    return units.c.bucket >= case(dict(withdrawal.limits), value=units.c.arm, else_=0)

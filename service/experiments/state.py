@@ -96,7 +96,7 @@ def check_one_shipped(standings: Mapping[str, Standing]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Withdrawal:
     """A time at which units lost their arm: units whose bucket is no longer exposed.
 
     time: Unix seconds. limits: the bucket after the last exposed one, by arm; empty after the end.
@@ -106,8 +106,8 @@ class Loss:
     limits: Mapping[str, int]
 
 
-def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
-    """Return the losses in order: rollbacks, less traffic, and the end."""
+def withdrawals(config: ExperimentConfig, actions: Sequence[Action]) -> list[Withdrawal]:
+    """Return the withdrawals in order: rollbacks, less traffic, and the end."""
 
     def limits(log: Sequence[Action]) -> dict[str, int]:
         standing = fold(config, log)
@@ -121,7 +121,7 @@ def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
     for number, time in enumerate(logged_at(actions), start=1):
         current = limits(actions[:number])
         if any(current.get(arm, 0) < limit for arm, limit in previous.items()):
-            found.append(Loss(time, current))
+            found.append(Withdrawal(time, current))
         previous = current
     return found
 

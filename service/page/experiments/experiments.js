@@ -27,10 +27,10 @@ const STATUS = /** @type {Record<string, string>} */ ({
 
 /** @param {{state: import("../lib/types.js").State}} props */
 export function Experiments({ state }) {
-  const { value, problem, now } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
+  const { value, problem, refresh } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
   if (!value) {
     return problem && problem.status !== 401
-      ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />`
+      ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
@@ -46,7 +46,7 @@ export function Experiments({ state }) {
             <b>${one.name}</b> <${Status} status=${one.status} />
           </button>`)}
       </nav>
-      <${One} key=${chosen.name} listed=${chosen} relist=${now} />
+      <${One} key=${chosen.name} listed=${chosen} relist=${refresh} />
     </div>`;
 }
 
@@ -58,11 +58,11 @@ function Status({ status }) {
 /** @param {{listed: Experiment, relist: () => void}} props */
 function One({ listed, relist }) {
   const path = `v1/experiments/${encodeURIComponent(listed.name)}`;
-  const { value, problem, now } = usePolling((signal) => call(path, { signal }), EVERY_MS, [listed.name]);
+  const { value, problem, refresh } = usePolling((signal) => call(path, { signal }), EVERY_MS, [listed.name]);
   const detail = /** @type {Detail | null} */ (value);
   const one = detail ?? listed; // all that is shown is of one moment
   const changed = () => {
-    now();
+    refresh();
     relist();
   };
   return html`
@@ -71,7 +71,7 @@ function One({ listed, relist }) {
         <h1>${one.name} <${Status} status=${one.status} /> <${Share} path=${path} name=${listed.name} /></h1>
         <${Standing} one=${one} />
       </header>
-      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
+      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
       ${detail ? html`<${Verdict} detail=${detail} />` : null}
       <${Arms} one=${one} report=${detail?.report ?? null} />
       ${detail?.report ? html`<${Findings} report=${detail.report} />` : null}

@@ -1,7 +1,7 @@
 /** Calls to the service. Addresses are relative, so that the page works behind a path prefix too. */
 
 import { noteRequest } from "./page_requests.js";
-import { keep, kept } from "./storage.js";
+import { load, save } from "./storage.js";
 import { current, update } from "./store.js";
 
 /** @typedef {import("./types.js").Problem} Problem */
@@ -18,12 +18,12 @@ export class ApiError extends Error {
 
 /** @returns {string | null} the API key, which the browser keeps until the tab is closed */
 export function storedKey() {
-  return kept("sessionStorage", KEY);
+  return load("sessionStorage", KEY);
 }
 
 /** @param {string | null} key */
 export function storeKey(key) {
-  keep("sessionStorage", KEY, key);
+  save("sessionStorage", KEY, key);
 }
 
 /** @returns {Promise<boolean>} whether the service refuses requests without a key; false if it cannot be reached */
