@@ -281,6 +281,8 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
 def _apply_experiments(live: LiveExperiments, config: LiveConfig, may_start: bool) -> None:
     try:
         live.apply(config.assigner, config.version, may_start=may_start)
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from None
     except Exception as error:
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"

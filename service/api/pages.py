@@ -11,6 +11,7 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from service.api import bundle
 from service.api.errors import json_response
 from service.api.post import backend_of
 from service.errors import NotFound
+from service.schemas.responses import to_json
 
 _PLAYGROUND = Path(__file__).parents[1] / "page"
 _DOCS = Path(__file__).parent / "page"
@@ -30,6 +32,7 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
     ".png": "image/png",
+    ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
 
@@ -122,9 +125,14 @@ def add_pages(app: FastAPI) -> None:
 async def _facts(request: Request) -> Response:
     """Answer with four of the listings of /v1 at once, so that the page waits for one."""
     backend = backend_of(request)
-    return json_response(
-        {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
-    )
+    listings = {name: getattr(backend, name)() for name in ("models", "variants", "masks", "heads")}
+    return _send(_packed_facts(to_json(listings)), request)
+
+
+@lru_cache(maxsize=1)
+def _packed_facts(content: bytes) -> _File:
+    """Return the listings, which change with the config only, as a file."""
+    return _file(content, ".json", _COMMON)
 
 
 async def _history(request: Request) -> Response:
@@ -136,6 +144,11 @@ async def _serve(request: Request) -> Response:
     file = _FILES.get(request.scope["path"])
     if file is None:
         raise NotFound
+    return _send(file, request)
+
+
+def _send(file: _File, request: Request) -> Response:
+    """Answer with a file, compressed if the browser can read that; 304 if it has the file already."""
     if request.headers.get("if-none-match") == file.headers["etag"]:
         return Response(status_code=304, headers=file.headers)
     # While versions change, a page may get the other version's script: it works, and is not kept.

@@ -15,7 +15,7 @@ from service.api.post import Post, PostRoute, backend_of, check_ready
 from service.errors import Unavailable
 from service.experiments import admin, report_page
 from service.experiments.events import OutcomeReceipt
-from service.experiments.report import Course, ExperimentDetail, ExperimentsView
+from service.experiments.report import ExperimentDetail, ExperimentsView
 from service.observe.metrics import CONTENT_TYPE, Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
@@ -112,19 +112,12 @@ async def experiment(request: Request, name: _Name) -> Response:
     return json_response(await backend_of(request).experiments.show(name))
 
 
-async def course(request: Request, name: _Name) -> Response:
-    """The intervals of an experiment's metrics at past times, evenly spaced from its start."""
-    return json_response(await backend_of(request).experiments.course(name))
-
-
 async def report_html(request: Request, name: _Name) -> Response:
     """One experiment's report to share: one HTML file that needs no other."""
-    experiments = backend_of(request).experiments
-    detail = await experiments.show(name)
+    detail = await backend_of(request).experiments.show(name)
     if detail.report is None:
         raise Unavailable
-    looks = dataclasses.asdict(await experiments.course(name))["looks"]
-    page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail), looks)
+    page = await asyncio.to_thread(report_page.html, dataclasses.asdict(detail))
     return HTMLResponse(page, headers={"content-disposition": "attachment"})
 
 
@@ -162,7 +155,6 @@ def add_routes(app: FastAPI) -> None:
         ("/v1/experiments/{name}/ship", ship, ExperimentDetail, verb, "experiments", post),
         ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, "experiments", get),
         ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, "experiments", get),
-        ("/v1/experiments/{name}/course", course, Course, by_name, "experiments", get),
         ("/v1/models", models, ModelsResponse, GET_ERRORS, "what is loaded", get),
         ("/v1/variants", variants, VariantsResponse, GET_ERRORS, "what is loaded", get),
         ("/v1/masks", masks, MasksResponse, GET_ERRORS, "what is loaded", get),

@@ -17,7 +17,7 @@ from models.commands.terminal import table
 from models.numbers import number, percent
 
 if TYPE_CHECKING:
-    from service.experiments.plan import Need, Plan, Question
+    from service.experiments.plan import ExperimentPlan, Question, SampleSize
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
@@ -128,8 +128,7 @@ def report(
         from models.files import write_whole
         from service.experiments import report_page
 
-        looks = call(url, key, name, "course")["looks"]
-        write_whole(out, report_page.html(experiment, looks).encode())
+        write_whole(out, report_page.html(experiment).encode())
     show(experiment, as_json, analysed=True)
 
 
@@ -225,12 +224,12 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
 
     analysed: whether the request asked for the analysis.
     """
-    from service.experiments.report_page import begin_of_verdict
+    from service.experiments.report_page import headline
 
     parts = [_heading(experiment)]
     report = experiment["report"]
     if report is not None:
-        parts.append(f"{begin_of_verdict(experiment).upper()}: {report['text']}")
+        parts.append(f"{headline(experiment).upper()}: {report['text']}")
         parts.append(_exposures(report))
         parts.append(_metrics(report))
         shadows = [arm["shadow"]["text"] for arm in report["arms"] if arm["shadow"]]
@@ -265,7 +264,7 @@ def _exposures(report: dict[str, Any]) -> str:
 
 
 def _metrics(report: dict[str, Any]) -> str:
-    from service.experiments.report_page import change
+    from service.experiments.report_page import change_text
 
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
@@ -273,7 +272,7 @@ def _metrics(report: dict[str, Any]) -> str:
         for metric in arm["metrics"]:
             values = (_number(metric[name]) for name in ("control_value", "value"))
             verdict = metric["decision"].replace("_", " ")
-            rows.append([metric["metric"], metric["arm"], *values, *change(metric), verdict])
+            rows.append([metric["metric"], metric["arm"], *values, *change_text(metric), verdict])
     return table(rows) if len(rows) > 1 else ""
 
 
@@ -337,14 +336,14 @@ def question_of(
         raise typer.BadParameter(str(error)) from None
 
 
-def plan_text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
+def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: float) -> str:
     """Return the plan as text for people."""
 
     def size(value: float) -> str:
         share = percent(value / question.baseline, digits=3)
         return f"{share} of control's {question.baseline:g} ({number(value)})"
 
-    def row(name: str, need: Need) -> list[str]:
+    def row(name: str, need: SampleSize) -> list[str]:
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
 
     if question.margin is None:

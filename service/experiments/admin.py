@@ -5,21 +5,21 @@ a guardrail, cannot act on a state that is no longer there.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
-from service.experiments.analysis import analyse, look_times, past_look
+from service.experiments.analysis import analyse
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
 from service.experiments.live import LiveExperiments
 from service.experiments.report import (
     ArmView,
-    Course,
     ExperimentDetail,
     ExperimentsView,
     ExperimentView,
@@ -27,48 +27,60 @@ from service.experiments.report import (
     Look,
     Report,
 )
+from service.experiments.sample_ratio import running_p
 from service.experiments.state import Standing, fold
 
 REPORT_SECONDS = 5.0
 """An analysis that is younger than this is shown again."""
 
-COURSE_SECONDS = 5.0
-"""How long one request computes past looks; the next one goes on."""
+ANALYSES = 3
+"""Experiments that are analysed at once; the database has connections for these and for the other calls."""
 
 MAX_RECORDING_CALLS = 32
-"""Calls with outcomes that may wait for the database at once; further ones are told to come again."""
+"""Calls with outcomes that may wait for the database at once; further ones are refused."""
 
 T = TypeVar("T")
 
-Decide = Callable[[ExperimentConfig, Standing], dict[str, Any]]
-"""Returns the fields of the action to record. Raises Conflict or InvalidRequest if the state forbids it."""
+Decide = Callable[[ExperimentConfig, Mapping[str, Standing]], dict[str, Any]]
+"""Returns the fields of the action to record, from an experiment and the standings of all of them. Raises
+Conflict or InvalidRequest if these forbid it."""
 
 
-def ramp(config: ExperimentConfig, standing: Standing, *, traffic: float) -> dict[str, Any]:
+def ramp(config: ExperimentConfig, standings: Mapping[str, Standing], *, traffic: float) -> dict[str, Any]:
     """Set the traffic."""
-    if standing.status != "running":
+    standing = standings[config.name]
+    if not standing.is_running:
         raise _over(config, standing)
     if (reason := config.uneven(traffic, standing.rolled_back)) is not None:
         raise InvalidRequest(reason, param="traffic")
     return {"kind": "ramp", "traffic": traffic}
 
 
-def stop(config: ExperimentConfig, standing: Standing) -> dict[str, Any]:
+def stop(config: ExperimentConfig, standings: Mapping[str, Standing]) -> dict[str, Any]:
     """End the experiment. This also undoes a `ship`."""
+    standing = standings[config.name]
     if standing.status == "stopped":
         raise _over(config, standing)
     return {"kind": "stop"}
 
 
-def ship(config: ExperimentConfig, standing: Standing, *, arm: str) -> dict[str, Any]:
+def ship(config: ExperimentConfig, standings: Mapping[str, Standing], *, arm: str) -> dict[str, Any]:
     """End the experiment and give everybody an arm's variant."""
+    standing = standings[config.name]
     names = [candidate.name for candidate in config.arms]
     if arm not in names:
         raise InvalidRequest(f"there is no arm {arm!r}; there are {', '.join(names)}", param="arm")
     if arm in standing.rolled_back:
         raise Conflict(f"A guardrail rolled back the arm {arm!r}; its variant can only become the `default`.")
-    if standing.status in ("shipped", "changed"):
+    if not standing.is_running:
         raise _over(config, standing)
+    for name, other in standings.items():
+        if other.shipped is not None:
+            raise Conflict(
+                f"The experiment {name!r} has shipped arm {other.shipped!r}, and everybody can get only one "
+                f"variant: stop {name!r}, or make that variant the `default` and take {name!r} out of the "
+                "config, before you ship another."
+            )
     return {"kind": "ship", "arm": arm}
 
 
@@ -85,6 +97,21 @@ def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
     return Conflict(f"The experiment {config.name!r} {why}")
 
 
+@dataclass(slots=True)
+class _Analysis:
+    """What is kept of one experiment's analyses.
+
+    report: the last one, made at `made` on the ledger's monotonic clock. basis: the config's version and the
+    length of the log that it and the looks were computed from. lock: held while they are computed.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    report: Report | None = None
+    made: float = -math.inf
+    basis: tuple[str, int] = ("", 0)
+    looks: dict[float, Look] = field(default_factory=dict)
+
+
 class ExperimentAdmin:
     """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable."""
 
@@ -92,14 +119,15 @@ class ExperimentAdmin:
         self._ledger = live.ledger
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
-        self._reports: dict[str, tuple[float, Report]] = {}
-        self._looks: dict[str, tuple[tuple[str, int], dict[float, Look]]] = {}
-        self._analysing = asyncio.Lock()
+        # Threads of their own, so that no action or outcome waits for a slow analysis.
+        self._analysts = ThreadPoolExecutor(ANALYSES, thread_name_prefix="experiment-analysis")
+        self._analyses: defaultdict[str, _Analysis] = defaultdict(_Analysis)
         self._recording = 0
 
     def close(self) -> None:
         """End the threads once they have finished their current calls."""
         self._threads.shutdown(wait=False)
+        self._analysts.shutdown(wait=False)
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         """Store outcomes. One whose id is stored already is counted as a duplicate."""
@@ -108,59 +136,55 @@ class ExperimentAdmin:
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
                 "send these again later."
             )
-        store, configs = self._ledger.store, self._ledger.configs
+        ledger = self._ledger
         self._recording += 1
         try:
-            return await self._in_thread(lambda: store.record_outcomes(outcomes, configs))
+            return await _in_thread(
+                self._threads, lambda: ledger.store.record_outcomes(outcomes, ledger.configs)
+            )
         finally:
             self._recording -= 1
 
     def listing(self) -> ExperimentsView:
         """Return the experiments of the live config as this replica knows them, without the database."""
         ledger = self._ledger
-        views = [self._view(config) for config in ledger.configs]
+        views = [
+            self._view(config, ledger.standing(config.name), ledger.exposures(config.name))
+            for config in ledger.configs
+        ]
         return ExperimentsView(ledger.config_version, views)
 
-    async def show(self, name: str, *, report: bool = True) -> ExperimentDetail:
+    async def show(self, name: str) -> ExperimentDetail:
         """Return one experiment with its log and its analysis, which is None while the database is down."""
         config = self._config(name)
         try:
-            analysis = await self._report(config) if report else None
+            report = await self._report(config)
         except DatabaseUnavailable:
-            analysis = None
-        history = self._ledger.history(name)
-        return ExperimentDetail(**values_of(self._view(config)), history=history, report=analysis)
-
-    async def course(self, name: str) -> Course:
-        """Return the experiment's intervals at past times, evenly spaced.
-
-        Past looks are kept as long as the config and the log stay, so outcomes that come late are in later
-        looks only.
-        """
-        config, history = self._config(name), self._ledger.history(name)
-        basis = (self._ledger.config_version, len(history))
-        async with self._analysing:
-            if self._looks.get(name, (None,))[0] != basis:
-                self._looks[name] = basis, {}
-            looks, until = self._looks[name][1], time.monotonic() + COURSE_SECONDS
-            times = look_times(config, history, self._ledger.clock())
-            for moment in times:
-                if moment not in looks and time.monotonic() < until:
-                    call = partial(past_look, self._ledger.store, config, history, moment)
-                    looks[moment] = await self._in_thread(call)
-        found = [looks[moment] for moment in times if moment in looks]
-        return Course(name, found, len(found) == len(times))
+            report = None
+        ledger = self._ledger
+        # The units of the analysis, so that all numbers of the answer are of one moment.
+        exposures = ledger.exposures(name) if report is None else report.exposures
+        view = self._view(config, ledger.standing(name), exposures)
+        return ExperimentDetail(**values_of(view), history=ledger.history(name), report=report)
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
-        """Do what an operator asks for: `ramp`, `stop` or `ship`."""
-        ledger, config = self._ledger, self._config(name)
+        """Do what an operator asks for (`ramp`, `stop` or `ship`), and return the state that this leads to.
+
+        Somebody's next action is not in it, even if it is recorded before the answer goes out.
+        """
+        ledger = self._ledger
+        config = self._config(name)
+        configs = ledger.configs
 
         def action(log: Sequence[Action]) -> Action:
-            fields = decide(config, fold(config, log))
+            standings = {each.name: fold(each, _log_of(each.name, log)) for each in configs}
+            fields = decide(config, standings)
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
 
-        await self._in_thread(lambda: ledger.act(name, action))
-        return await self.show(name, report=False)
+        names = [each.name for each in configs]
+        log = _log_of(name, await _in_thread(self._threads, lambda: ledger.act(names, action)))
+        view = self._view(config, fold(config, log), ledger.exposures(name))
+        return ExperimentDetail(**values_of(view), history=log, report=None)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
@@ -169,20 +193,27 @@ class ExperimentAdmin:
             raise NotFound(f"There is no experiment {name!r} in the live config, which has {names}.")
         return config
 
-    async def _report(self, config: ExperimentConfig) -> Report | None:
-        async with self._analysing:
-            now = self._ledger.clock()
-            made, report = self._reports.get(config.name, (0.0, None))
-            if report is None or now - made >= REPORT_SECONDS:
-                history = self._ledger.history(config.name)
-                report = await self._in_thread(lambda: analyse(self._ledger.store, config, history, now))
-                self._reports[config.name] = (now, report)
-            return report
-
-    def _view(self, config: ExperimentConfig) -> ExperimentView:
+    async def _report(self, config: ExperimentConfig) -> Report:
         ledger = self._ledger
-        standing = ledger.standing(config.name)
-        exposures = ledger.exposures(config.name)
+        kept = self._analyses[config.name]
+        async with kept.lock:
+            history = ledger.history(config.name)
+            basis = (ledger.config_version, len(history))
+            if kept.basis != basis:
+                kept.basis = basis
+                kept.report = None
+                kept.looks = {}
+            if kept.report is None or ledger.monotonic() - kept.made >= REPORT_SECONDS:
+                kept.made = ledger.monotonic()
+                now = ledger.clock()
+                kept.report = await _in_thread(
+                    self._analysts, lambda: analyse(ledger.store, config, history, now, kept.looks)
+                )
+            return kept.report
+
+    def _view(
+        self, config: ExperimentConfig, standing: Standing, exposures: Mapping[str, int]
+    ) -> ExperimentView:
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -191,26 +222,35 @@ class ExperimentAdmin:
             slots=config.slots,
             shadow=config.shadow,
             arms=[
-                ArmView(arm.name, arm.variant, arm.weight, arm.name == config.control, exposures[arm.name])
+                ArmView(
+                    arm.name, arm.variant, arm.weight, arm.name == config.control, exposures.get(arm.name, 0)
+                )
                 for arm in config.arms
             ],
             rolled_back=sorted(standing.rolled_back),
             shipped=standing.shipped,
-            sample_ratio_p=ledger.sample_ratio_p(config),
+            sample_ratio_p=running_p(config, standing, exposures),
             guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
         )
 
     def _guardrail_view(self, config: ExperimentConfig, arm: str) -> GuardrailView:
         counts = self._windows.counts(config.name, arm)
         control = self._windows.counts(config.name, config.control)
-        shift = None
-        if config.guardrails.score_shift is not None and arm != config.control:
-            shift = population_stability(counts.scores, control.scores)
-        errors, slow = (
-            part / counts.requests if counts.requests else None for part in (counts.errors, counts.slow)
+        requests = counts.requests
+        limits = config.guardrails
+        has_shift = limits.score_shift is not None and arm != config.control
+        return GuardrailView(
+            arm=arm,
+            requests=requests,
+            error_rate=counts.errors / requests if requests else None,
+            slow_rate=counts.slow / requests if requests and limits.p99_ms is not None else None,
+            score_shift=population_stability(counts.scores, control.scores) if has_shift else None,
         )
-        has_limit = config.guardrails.p99_ms is not None
-        return GuardrailView(arm, counts.requests, errors, slow if has_limit else None, shift)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+def _log_of(experiment: str, log: Sequence[Action]) -> list[Action]:
+    return [action for action in log if action.experiment == experiment]
+
+
+async def _in_thread(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)

@@ -1,24 +1,26 @@
 """Analyses an experiment. The report is valid at any time, however often it is made."""
 
+import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, Boundary, contrast, estimate, finite
+from service.experiments.estimates import NOBODY, Boundary, Estimate, Moments, contrast, estimate, finite
 from service.experiments.events import Action, values_of
 from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
     ArmReport,
+    Effect,
     Look,
     MetricReport,
     Recommendation,
     Report,
     SampleRatio,
 )
-from service.experiments.sample_ratio import check
+from service.experiments.sample_ratio import check_units
 from service.experiments.shadow_report import shadow_reports
-from service.experiments.state import fold, logged_at, losses
+from service.experiments.state import fold, logged_at, withdrawals
 from service.experiments.store import Store
 from service.experiments.verdicts import BAD, GOOD, verdict
 
@@ -26,13 +28,24 @@ ALPHA = 0.05
 """The chance that any interval of a metric is ever wrong, over all looks and arms."""
 
 MAX_LOOKS = 30
-"""Past times at which an experiment's intervals are computed, at most."""
+"""Past times at which an experiment's effects are computed, at most."""
+
+LOOKS_SECONDS = 5.0
+"""How long one report computes past looks; the next one goes on."""
 
 
-def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], now: float) -> Report:
+def analyse(
+    store: Store,
+    config: ExperimentConfig,
+    actions: Sequence[Action],
+    now: float,
+    looks: dict[float, Look] | None = None,
+) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
 
-    actions: the experiment's log. now: seconds since the epoch. Raises DatabaseUnavailable.
+    actions: the experiment's log. now: seconds since the epoch.
+    looks: by time, those that earlier reports of the same config and log computed; new ones are added.
+    Raises DatabaseUnavailable.
     """
     exposures = {arm.name: 0 for arm in config.arms} | store.unit_counts([config.name])[config.name]
     arms: list[ArmReport] = []
@@ -46,7 +59,7 @@ def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], n
         )
     else:
         rolled_back = standing.rolled_back
-        ratio = check(config, exposures, rolled_back)
+        ratio = check_units(config, exposures, rolled_back)
         compared = compare_all(store, config, actions, now)
         shadow = shadow_reports(store, config.name, config.treatments, _alpha(config))
         arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
@@ -63,7 +76,23 @@ def analyse(store: Store, config: ExperimentConfig, actions: Sequence[Action], n
         arms=arms,
         recommendation=recommendation,
         text=text,
+        looks=past_looks(store, config, actions, now, {} if looks is None else looks),
     )
+
+
+def past_looks(
+    store: Store, config: ExperimentConfig, actions: Sequence[Action], now: float, known: dict[float, Look]
+) -> list[Look]:
+    """Return the looks before now, as far as there is time to compute them, and add the new ones to `known`.
+
+    A known look stays as it is, so outcomes that come late are in later looks only.
+    """
+    times = look_times(config, actions, now)
+    deadline = time.monotonic() + LOOKS_SECONDS
+    for moment in times:
+        if moment not in known and time.monotonic() < deadline:
+            known[moment] = past_look(store, config, actions, moment)
+    return [known[moment] for moment in times if moment in known]
 
 
 def compare_all(
@@ -78,14 +107,14 @@ def compare_all(
 
     until: leaves out what happened later, in seconds since the epoch; None: nothing.
     """
-    by_arm = comparisons(config, losses(config, actions))
+    by_arm = comparisons(config, withdrawals(config, actions))
     measured = {
         (metric.name, during): measure(store, config.name, metric, now, during, until)
         for metric in config.metrics
         for during in set(by_arm.values())
     }
     return {
-        arm: [compare(config, metric, measured[metric.name, during], arm) for metric in config.metrics]
+        arm: [compare_arm(config, metric, measured[metric.name, during], arm) for metric in config.metrics]
         for arm, during in by_arm.items()
     }
 
@@ -99,8 +128,9 @@ def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) 
     start = standing.started
     if start is None or standing.status == "changed":
         return []
-    ends = [loss.time for loss in losses(config, actions) if not loss.limits]
-    seconds, step = min([now, *ends]) - start, 60.0
+    ends = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
+    seconds = min([now, *ends]) - start
+    step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25
     return [start + step * number for number in range(1, int(seconds / step) + 1)]
@@ -110,35 +140,34 @@ def past_look(store: Store, config: ExperimentConfig, actions: Sequence[Action],
     """Return what a report at a past time said of the metrics. Raises DatabaseUnavailable."""
     so_far = actions[: bisect_right(logged_at(actions), moment)]
     reports = compare_all(store, config, so_far, moment, until=moment)
-    return Look(moment, [report for of_arm in reports.values() for report in of_arm])
+    effects = [
+        Effect(**{name: getattr(report, name) for name in Effect.__slots__})
+        for metrics in reports.values()
+        for report in metrics
+    ]
+    return Look(moment, effects)
 
 
-def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: str) -> MetricReport:
+def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, arm: str) -> MetricReport:
     """Compare one metric of one arm with control."""
-    ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
-    of_control, of_arm = (measured.moments.get(name, NOBODY) for name in (config.control, arm))
-    everybody = sum((measured.moments.get(each.name, NOBODY) for each in config.arms), NOBODY)
-    control, treated, pooled = (
-        estimate(part, everybody, ratio=ratio, adjusted=adjusted) for part in (of_control, of_arm, everybody)
-    )
-    found = contrast(control, treated, pooled, _boundary(config, arm))
-    gap = None
+    adjusted = metric.covariate is not None
+    estimates, pooled = _estimates(config, metric, measured, adjusted=adjusted)
+    control = estimates[config.control]
+    treated = estimates[arm]
+    boundary = _boundary(config, arm)
+    effect = contrast(control, treated, pooled, boundary)
+    to_margin = None
     if metric.relative and metric.margin is not None:
         share = 1 - metric.sign * metric.margin
-        gap = contrast(control, treated, pooled, _boundary(config, arm), ratio=share)
-    decision, text = verdict(metric, arm, found, gap)
-    early, control_early = measured.early.get(arm, 0), measured.early.get(config.control, 0)
-    if early + control_early:
-        text += (
-            f" Outcomes from the minute before their unit's exposure do not count: {early:,} of {arm}, "
-            f"{control_early:,} of control. If they came after it, the sender's clock is behind ours."
-        )
+        to_margin = contrast(control, treated, pooled, boundary, ratio=share)
+    decision, text = verdict(metric, arm, effect, to_margin)
     explained = None
     if adjusted:
-        plain = float(estimate(of_control, everybody, ratio=ratio).variance)
-        explained = finite(1 - float(control.variance) / plain) if plain > 0 else None
-    numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(found).items()}
-    numbers["p_value"] = min(1.0, len(config.treatments) * float(found.p_value))
+        plain = _estimates(config, metric, measured, adjusted=False)[0][config.control]
+        if plain.variance > 0:
+            explained = finite(1 - control.variance / plain.variance)
+    numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(effect).items()}
+    numbers["p_value"] = min(1.0, len(config.treatments) * float(effect.p_value))
     return MetricReport(
         **numbers,
         arm=arm,
@@ -153,7 +182,32 @@ def compare(config: ExperimentConfig, metric: Metric, measured: Measured, arm: s
         better=metric.better,
         variance_explained=explained,
         decision=decision,
-        text=text,
+        text=text + _early_outcomes(config, measured.early, arm),
+    )
+
+
+def _estimates(
+    config: ExperimentConfig, metric: Metric, measured: Measured, *, adjusted: bool
+) -> tuple[dict[str, Estimate], Estimate]:
+    """Return the metric's estimates by arm, and that of all arms together."""
+    moments = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
+    pooled = sum(moments.values(), NOBODY)
+
+    def of(part: Moments) -> Estimate:
+        return estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
+
+    return {arm: of(part) for arm, part in moments.items()}, of(pooled)
+
+
+def _early_outcomes(config: ExperimentConfig, early: Mapping[str, int], arm: str) -> str:
+    """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
+    of_arm = early.get(arm, 0)
+    of_control = early.get(config.control, 0)
+    if not of_arm and not of_control:
+        return ""
+    return (
+        f" Outcomes from the minute before their unit's exposure do not count: {of_arm:,} of {arm}, "
+        f"{of_control:,} of control. If they came after it, the sender's clock is behind ours."
     )
 
 
@@ -171,27 +225,27 @@ def recommend(
     if not running:
         return "stop", "Every arm was rolled back to control."
     primary = config.metrics[0]
-    harm = {  # by more than a metric's margin
-        arm.arm: " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")
-        for arm in running
-    }
+    harm = {arm.arm: _harm(arm) for arm in running}
     good = [arm for arm in running if arm.metrics[0].decision in GOOD and not harm[arm.arm]]
     if good:
-        arm = max(good, key=lambda candidate: primary.sign * (candidate.metrics[0].difference or 0.0))
-        worse = [metric.text for metric in arm.metrics[1:] if metric.decision in BAD]
-        return "ship", " ".join([arm.metrics[0].text, *(["But:"] if worse else []), *worse])
+        best = max(good, key=lambda arm: primary.sign * (arm.metrics[0].difference or 0.0))
+        losses = [metric.text for metric in best.metrics[1:] if metric.decision in BAD]
+        but = ["But:", *losses] if losses else []
+        return "ship", " ".join([best.metrics[0].text, *but])
+    reasons = " ".join(harm[arm.arm] or arm.metrics[0].text for arm in running)
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
-    ends = {"too_bad"} if primary.margin is not None else BAD
-    reasons = [harm[arm.arm] or arm.metrics[0].text for arm in running]
-    if all(harm[arm.arm] or arm.metrics[0].decision in ends for arm in running):
-        return "stop", " ".join(reasons)
-    progress = f"{seen:,} of {config.planned_units:,} planned units are exposed"
-    then = (
-        ": wait for more, which narrow the interval further, or stop."
-        if seen >= config.planned_units
-        else "."
-    )
-    return "wait", " ".join([*reasons, progress + then])
+    final = BAD if primary.margin is None else {"too_bad"}
+    if all(harm[arm.arm] or arm.metrics[0].decision in final for arm in running):
+        return "stop", reasons
+    progress = f"{reasons} {seen:,} of {config.planned_units:,} planned units are exposed"
+    if seen < config.planned_units:
+        return "wait", f"{progress}."
+    return "wait", f"{progress}: wait for more, which narrow the interval further, or stop."
+
+
+def _harm(arm: ArmReport) -> str:
+    """Return what is said of the metrics after the first that are worse by more than their margin."""
+    return " ".join(metric.text for metric in arm.metrics[1:] if metric.decision == "too_bad")
 
 
 def _alpha(config: ExperimentConfig) -> float:

@@ -46,7 +46,8 @@ class Assigner:
         config = next((each for each in self.experiments if each.slots[0] <= slot < each.slots[1]), None)
         if config is None:
             return None
-        standing, spans = standings.get(config.name, IDLE), self._spans[config.name]
+        standing = standings.get(config.name, IDLE)
+        spans = self._spans[config.name]
         position = bucket(config.salt, unit)
         index = bisect_right(spans, position, key=itemgetter(1))
         arm = config.arms[index]
@@ -60,7 +61,7 @@ class Assigner:
         return Assigned(config.name, arm.name, arm.variant, position, fallback)
 
     def shipped(self, standings: Mapping[str, Standing]) -> str | None:
-        """Return the variant of the first shipped experiment, if any."""
+        """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
         for config in self.experiments:
             if (arm := standings.get(config.name, IDLE).shipped) is not None:
                 return config.variant_of(arm)

@@ -21,9 +21,11 @@ PREPARATION_S = 60
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
-_PREPARATION_LOCK = (
-    0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
-)
+ROW_ERRORS = (exc.DataError, exc.IntegrityError, ValueError, OverflowError)
+"""What a row that the database cannot hold raises; drivers raise the last two themselves."""
+
+_PREPARATION_LOCK = 0x68656164726F6F6D
+"""PostgreSQL's advisory locks have numbers: "headroom" in ASCII."""
 
 
 def state_directory() -> Path:
@@ -102,7 +104,7 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
             if seconds != STATEMENT_S and is_postgresql(connection):
                 connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
             yield connection
-    except (exc.DataError, exc.IntegrityError):
+    except ROW_ERRORS:
         raise
     except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
         raise DatabaseUnavailable from error
@@ -117,12 +119,13 @@ def prepare(engine: Engine) -> None:
         if is_postgresql(connection):  # SQLite: writing transactions exclude each other
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PREPARATION_S}s'")
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PREPARATION_LOCK})")
-        there = metadata.tables.keys() & set(inspect(connection).get_table_names())
-        if not there:
+        existing = metadata.tables.keys() & set(inspect(connection).get_table_names())
+        if not existing:
             metadata.create_all(connection)
             connection.execute(schema_version.insert().values(version=VERSION))
         elif (
-            schema_version.name not in there or connection.scalar(select(schema_version.c.version)) != VERSION
+            schema_version.name not in existing
+            or connection.scalar(select(schema_version.c.version)) != VERSION
         ):
             raise DatabaseUnavailable(
                 message="The experiments' database was made by another release of headroom, whose tables "
@@ -163,12 +166,12 @@ def _make_private(file: Path) -> None:
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     """Switch to WAL mode. The statement does not wait for its lock, so retry: replicas may start together."""
-    latest = time.monotonic() + LOCK_S
+    deadline = time.monotonic() + LOCK_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError:
-            if time.monotonic() > latest:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -57,6 +57,11 @@ class Metric(Declared, use_attribute_docstrings=True):
         return {name for name in (self.name, self.denominator, self.covariate) if name is not None}
 
     @property
+    def window_s(self) -> float | None:
+        """The window in seconds; None without one."""
+        return None if self.window_hours is None else self.window_hours * 3600
+
+    @property
     def sign(self) -> int:
         """Return 1 if more is better, -1 if less is better."""
         return 1 if self.better == "higher" else -1
@@ -142,14 +147,15 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         In other shares, one arm would have more early units than another once the traffic rises, and early
         units differ from late ones.
         """
-        exposed, widths = self.exposed(traffic, rolled_back), self.exposed(1.0, rolled_back)
+        exposed = self.exposed(traffic, rolled_back)
+        widths = self.exposed(1.0, rolled_back)
         if traffic == 0 or _is_even(exposed, widths):
             return None  # a traffic of 0 does shadow scoring only
-        steps = (step / BUCKETS for step in range(math.ceil(traffic * BUCKETS), BUCKETS + 1))
-        least = next(step for step in steps if _is_even(self.exposed(step, rolled_back), widths))
+        larger = (step / BUCKETS for step in range(math.ceil(traffic * BUCKETS), BUCKETS + 1))
+        next_even = next(share for share in larger if _is_even(self.exposed(share, rolled_back), widths))
         return (
             f"a traffic of {traffic:g} exposes {_ratio(exposed)} of the {_ratio(widths)} buckets of the arms "
-            f"{', '.join(exposed)}; {least:g} is the next that exposes the same share of each"
+            f"{', '.join(exposed)}; {next_even:g} is the next that exposes the same share of each"
         )
 
     def variant_of(self, arm: str) -> str:

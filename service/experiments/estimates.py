@@ -13,7 +13,7 @@ Here t counts the units of both arms: a difference of two means is itself a mean
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,11 +49,12 @@ class Moments:
 
         units: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.
         """
-        n, first = np.asarray(units, np.float64), np.asarray(sums, np.float64)
+        count = np.asarray(units, np.float64)
+        total = np.asarray(sums, np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shift = np.where(n[..., None] > 0, first / n[..., None], 0.0)
-        scatter = np.asarray(products, np.float64) - first[..., :, None] * shift[..., None, :]
-        return cls(n, shift + np.asarray(centre, np.float64), scatter)
+            shift = np.where(count[..., None] > 0, total / count[..., None], 0.0)
+        scatter = np.asarray(products, np.float64) - total[..., :, None] * shift[..., None, :]
+        return cls(count, shift + np.asarray(centre, np.float64), scatter)
 
     def __add__(self, other: Moments) -> Moments:
         """Return the moments of both sets of units (Chan, Golub & LeVeque 1983)."""
@@ -185,41 +186,62 @@ def contrast(
 ) -> Contrast:
     """Return the sequence's interval of arm − ratio · control at this look. All arrays have one shape.
 
-    pooled: the same estimate from the units of all arms. If these vary more than the two arms do, their
-    variance is used: a small arm that has none of the rare events by chance would look too certain.
+    pooled: the same estimate from the units of all arms.
     ratio: 1 plus or minus a margin that is a share of control's value. The margin is in Fieller's interval
         exactly if 0 is in the one of this contrast, which also exists if control's value is near 0. It is NaN
         if control's value is clearly below 0, because a share of it means nothing.
     """
-    spread = pooled.variance * pooled.units
     with np.errstate(invalid="ignore", divide="ignore"):
-        variances = np.array([control.variance, arm.variance])
-        of_all = np.array([spread / control.units, spread / arm.units])
-        of_control, of_arm = np.where(of_all.sum(0) > variances.sum(0), of_all, variances)
-        enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (of_control + of_arm > 0)
+        control, arm = _cautious(control, arm, pooled)
+        has_interval = np.minimum(control.units, arm.units) >= MIN_UNITS
+        has_interval &= control.variance + arm.variance > 0
         units = np.maximum(control.units + arm.units, 1)
-        width = np.where(enough, boundary.multiplier(units), np.nan)
+        width = np.where(has_interval, boundary.multiplier(units), np.nan)
         difference = arm.value - ratio * control.value
-        error = np.sqrt(of_arm + ratio**2 * of_control)
+        error = np.sqrt(arm.variance + ratio**2 * control.variance)
         radius = width * error
         if ratio != 1:
-            is_below = control.value + width * np.sqrt(of_control) < 0
+            is_below = control.value + width * np.sqrt(control.variance) < 0
             radius = np.where(is_below, np.nan, radius)
-        # Fieller: all r − 1 for which arm − r · control is within `width` standard errors of 0. There is no
-        # bounded interval unless control's value is clearly above 0.
-        a = control.value**2 - width**2 * of_control
-        b = arm.value * control.value
-        root = np.sqrt(np.maximum(b**2 - a * (arm.value**2 - width**2 * of_arm), 0.0))
-        is_bounded = (a > 0) & (control.value > 0)
+        relative_low, relative_high = _fieller(control, arm, width)
         return Contrast(
             difference=difference,
             low=difference - radius,
             high=difference + radius,
             relative=np.where(control.value > 0, (arm.value - control.value) / control.value, np.nan),
-            relative_low=np.where(is_bounded, (b - root) / a - 1, np.nan),
-            relative_high=np.where(is_bounded, (b + root) / a - 1, np.nan),
-            p_value=np.where(enough, boundary.p_value(difference / error, units), 1.0),
+            relative_low=relative_low,
+            relative_high=relative_high,
+            p_value=np.where(has_interval, boundary.p_value(difference / error, units), 1.0),
         )
+
+
+def _cautious(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Estimate, Estimate]:
+    """Return both estimates with the variance of all units together if that is the larger one.
+
+    A small arm that has none of the rare events by chance would look too certain.
+    """
+    spread = pooled.variance * pooled.units
+    control_variance = spread / control.units
+    arm_variance = spread / arm.units
+    is_larger = control_variance + arm_variance > control.variance + arm.variance
+    return (
+        replace(control, variance=np.where(is_larger, control_variance, control.variance)),
+        replace(arm, variance=np.where(is_larger, arm_variance, arm.variance)),
+    )
+
+
+def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of arm / control − 1; NaN unless control's value is clearly above 0.
+
+    It holds all r − 1 for which arm − r · control is within `width` standard errors of 0.
+    """
+    a = control.value**2 - width**2 * control.variance
+    b = arm.value * control.value
+    root = np.sqrt(np.maximum(b**2 - a * (arm.value**2 - width**2 * arm.variance), 0.0))
+    is_bounded = (a > 0) & (control.value > 0)
+    low = np.where(is_bounded, (b - root) / a - 1, np.nan)
+    high = np.where(is_bounded, (b + root) / a - 1, np.nan)
+    return low, high
 
 
 def one_sample(mean: Estimate, boundary: Boundary, largest: float) -> tuple[Floats, Floats]:

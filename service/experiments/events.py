@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from service.experiments.fields import says
+from service.experiments.fields import documented
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -22,7 +22,7 @@ def values_of(record: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit met its arm."""
+    """A unit was given its arm for the first time."""
 
     experiment: str
     unit: str
@@ -45,33 +45,36 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+@documented
 class UnknownOutcome:
     """An outcome that is not stored."""
 
-    index: Annotated[int, says("Position in the request.")]
-    id: Annotated[str, says("The outcome's id.")]
-    reason: Annotated[
-        Literal["experiment", "metric"],
-        says(
-            "`experiment`: there is none of this name. `metric`: the experiment declares others. "
-            "Send it again once the config is right."
-        ),
-    ]
-    message: Annotated[str, says("One sentence; for people.")]
+    index: int
+    """Position in the request."""
+    id: str
+    """The outcome's id."""
+    reason: Literal["experiment", "metric"]
+    """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it
+    again once the config is right."""
+    message: str
+    """One sentence; for people."""
 
 
 @dataclass(frozen=True, slots=True)
+@documented
 class OutcomeReceipt:
     """The result of a batch of outcomes. The three numbers add up to the batch's length."""
 
-    accepted: Annotated[
-        int, says("Outcomes that were stored. They count once their unit's exposure is, too.")
-    ]
-    duplicates: Annotated[int, says("Outcomes that were ignored, because their id is stored already.")]
-    unknown: Annotated[int, says("Outcomes that are not stored; `unknown_outcomes` says which and why.")]
-    unknown_outcomes: Annotated[
-        Sequence[UnknownOutcome], says("One entry each, in the request's order.")
-    ] = ()
+    accepted: int
+    """Outcomes that were stored. They count once their unit's exposure is, too."""
+    duplicates: int
+    """Outcomes that were ignored, because their id is stored already."""
+    unknown: int
+    """Outcomes that are not stored; `unknown_outcomes` says which and why."""
+    unknown_outcomes: Sequence[UnknownOutcome] = ()
+    """One entry each, in the request's order."""
+    duplicate_ids: Sequence[str] = ()
+    """The ids of the duplicates, in the request's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class ShadowResult:
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
     ndcg_delta: the arm's NDCG@10 minus control's, if the request brought grades.
     seconds_delta: the same of the time from admission to result, if measured.
-    unit: whose request it was, if it named one.
+    unit: the unit of the request, if it named one.
     """
 
     experiment: str
@@ -100,14 +103,23 @@ class ShadowResult:
 
 
 @dataclass(frozen=True, slots=True)
+@documented
 class Action:
     """A change to an experiment, made by a person, a guardrail or the config."""
 
-    experiment: Annotated[str, says("The experiment's name.")]
-    kind: Annotated[ActionKind, says("What was done.")]
-    time: Annotated[float, says("Seconds since the epoch, UTC.")]
-    actor: Annotated[str, says("The key's name, `guardrail` or `config`.")]
-    arm: Annotated[str | None, says("The arm that was shipped or rolled back.")] = None
-    traffic: Annotated[float | None, says("The traffic after a ramp.")] = None
-    reason: Annotated[str, says("The guardrail's name, or the person's words.")] = ""
-    detail: Annotated[str, says("The guardrail's figures, or the arms and salt at the start.")] = ""
+    experiment: str
+    """The experiment's name."""
+    kind: ActionKind
+    """What was done."""
+    time: float
+    """Seconds since the epoch, UTC."""
+    actor: str
+    """The key's name, `guardrail` or `config`."""
+    arm: str | None = None
+    """The arm that was shipped or rolled back."""
+    traffic: float | None = None
+    """The traffic after a ramp."""
+    reason: str = ""
+    """The guardrail's name, or the person's words."""
+    detail: str = ""
+    """The guardrail's figures, or the arms and salt at the start."""

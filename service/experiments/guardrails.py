@@ -14,8 +14,9 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +24,20 @@ from numpy.typing import NDArray
 from service.experiments.definition import ExperimentConfig, Guardrails
 from service.experiments.events import Action
 from service.experiments.ledger import Ledger
+from service.experiments.sample_ratio import running_p
 from service.experiments.windows import ArmWindows, Counts
 
 logger = logging.getLogger("headroom.experiments")
 
-GUARDRAILS = ("error_rate", "p99", "score_shift")
 WATCH_SECONDS = 1.0
 
 CHANCE = 1e-4
+"""The probability with which an arm exactly at a limit may break it, at most."""
+
 # The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
 _BOTH_BY_CHANCE = 11.757
 FEW_UNITS = 10
-"""A breach says so if it rests on the requests of fewer units: chance may have put them all into one arm."""
+"""Fewer failing units than this are named in the breach: chance may have put them all into one arm."""
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
@@ -50,14 +53,14 @@ class Breach:
     detail: str
 
 
-class Guard:
-    """Looks at the windows, rolls back, and shows the sample ratio. On the event loop, as the windows are."""
+class GuardrailWatcher:
+    """Checks the windows, rolls arms back, and exports the sample ratio. Runs on the event loop."""
 
     def __init__(self, ledger: Ledger, windows: ArmWindows) -> None:
         self._ledger = ledger
         self._windows = windows
         self._metrics = ledger.metrics
-        self._running: set[str] = set()  # the experiments that the last look found running
+        self._running: set[str] = set()  # the experiments that ran at the last check
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -66,34 +69,43 @@ class Guard:
             self.watch()
 
     def watch(self) -> None:
-        """Look at every experiment once, also if one raises an error; raise the last one at the end."""
-        before, self._running = self._running, set()
+        """Check every experiment once, also if one raises an error; raise the last one at the end."""
+        previous = self._running
+        self._running = set()
         failure = None
         for config in self._ledger.configs:
             try:
                 self._watch(config)
             except Exception as error:
                 failure = error
-        for started in self._running - before:
-            for guardrail in GUARDRAILS:  # Prometheus sees no increase if the first value is already 1
+        for started in self._running - previous:
+            for guardrail in _GUARDRAILS:  # Prometheus sees no increase if the first value is already 1
                 self._metrics.of("experiment_rollbacks_total", started, guardrail)
-        for stopped in before - self._running:
+        for stopped in previous - self._running:
             self._metrics.show("sample_ratio_p", math.nan, stopped)
         if failure is not None:
             raise failure
 
-    def roll_back(self, experiment: str, breaches: Sequence[Breach]) -> None:
-        """Take arms back to control: here at once, elsewhere with the next refresh of each replica."""
-        for breach in breaches:
-            what = (experiment, breach.arm, breach.guardrail, breach.detail)
-            logger.error("experiment %s: arm %s rolled back (%s): %s", *what)
-            self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
-        now = self._ledger.clock()
+    def roll_back(self, experiment: str, breach: Breach) -> None:
+        """Take an arm back to control: here at once, elsewhere with the next refresh of each replica."""
+        logger.error(
+            "experiment %s: arm %s rolled back (%s): %s",
+            experiment,
+            breach.arm,
+            breach.guardrail,
+            breach.detail,
+        )
+        self._metrics.count("experiment_rollbacks_total", experiment, breach.guardrail)
         self._ledger.add(
-            [
-                Action(experiment, "rollback", now, "guardrail", each.arm, None, each.guardrail, each.detail)
-                for each in breaches
-            ]
+            Action(
+                experiment,
+                "rollback",
+                self._ledger.clock(),
+                actor="guardrail",
+                arm=breach.arm,
+                reason=breach.guardrail,
+                detail=breach.detail,
+            )
         )
 
     def _watch(self, config: ExperimentConfig) -> None:
@@ -102,14 +114,13 @@ class Guard:
             return
         self._running.add(config.name)
         control = self._windows.counts(config.name, config.control)
-        arms = [arm for arm in config.treatments if arm not in standing.rolled_back]
-        by_arm = [
-            find_breach(arm, self._windows.counts(config.name, arm), control, config.guardrails)
-            for arm in arms
-        ]
-        if breaches := [breach for breach in by_arm if breach is not None]:
-            self.roll_back(config.name, breaches)
-        p = self._ledger.sample_ratio_p(config)
+        for arm in config.treatments:
+            if arm not in standing.rolled_back:
+                counts = self._windows.counts(config.name, arm)
+                breach = find_breach(arm, counts, control, config.guardrails)
+                if breach is not None:
+                    self.roll_back(config.name, breach)
+        p = running_p(config, self._ledger.standing(config.name), self._ledger.exposures(config.name))
         self._metrics.show("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
@@ -117,42 +128,63 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
     """Return the first guardrail that an arm's window breaks, if any."""
     if counts.requests < limits.min_requests:
         return None
-    if limits.error_rate is not None:
-        # The arm does not cause the control's own errors.
-        of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
-        if all(
-            exceeds_other(*of_arm, *of_control, limits.error_rate)
-            for of_arm in _with_and_without_one(counts.errors, counts.requests, counts.errors_by_unit)
-        ):
-            usual = of_control[0] / of_control[1]
-            return Breach(
-                arm,
-                "error_rate",
-                f"{counts.errors} of {counts.requests} requests failed{_of_few(counts.errors_by_unit)}; "
-                f"the limit is {limits.error_rate:g} over the control's {usual:.3g}",
-            )
-    if limits.p99_ms is not None and all(
-        exceeds(*of_arm, 0.01)
-        for of_arm in _with_and_without_one(counts.slow, counts.requests, counts.slow_by_unit)
-    ):
-        return Breach(
-            arm,
-            "p99",
-            f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
-            f"{_of_few(counts.slow_by_unit)}; the limit is 1 in 100",
-        )
-    units, of_control_units = round(counts.scores.sum()), round(control.scores.sum())
-    if limits.score_shift is not None and min(units, of_control_units) >= limits.min_requests:
-        shift = population_stability(counts.scores, control.scores)
-        by_chance = _SHIFT_BY_CHANCE * (1 / units + 1 / of_control_units)
-        if shift > limits.score_shift + by_chance:
-            return Breach(
-                arm,
-                "score_shift",
-                f"the scores' stability index against the control's is {shift:.2f}; the limit is "
-                f"{limits.score_shift:g} and {by_chance:.2f} for chance",
-            )
+    for guardrail, detail_of in _GUARDRAILS.items():
+        detail = detail_of(counts, control, limits)
+        if detail is not None:
+            return Breach(arm, guardrail, detail)
     return None
+
+
+def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
+    """Say how the errors break their limit. An arm does not cause the errors that control has, too."""
+    limit = limits.error_rate
+    if limit is None:
+        return None
+    of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
+
+    def breaks(errors: int, requests: int) -> bool:
+        return exceeds_other(errors, requests, *of_control, limit)
+
+    if not _also_without_one(breaks, counts.errors, counts.requests, counts.errors_by_unit):
+        return None
+    usual = of_control[0] / of_control[1]
+    return (
+        f"{counts.errors} of {counts.requests} requests failed{_few_units(counts.errors_by_unit)}; "
+        f"the limit is {limit:g} over the control's {usual:.3g}"
+    )
+
+
+def _slow(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
+    """Say how the times break their limit."""
+    breaks = partial(exceeds, limit=0.01)
+    if limits.p99_ms is None or not _also_without_one(
+        breaks, counts.slow, counts.requests, counts.slow_by_unit
+    ):
+        return None
+    return (
+        f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
+        f"{_few_units(counts.slow_by_unit)}; the limit is 1 in 100"
+    )
+
+
+def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
+    """Say how the scores break their limit."""
+    units = round(counts.scores.sum())
+    control_units = round(control.scores.sum())
+    if limits.score_shift is None or min(units, control_units) < limits.min_requests:
+        return None
+    shift = population_stability(counts.scores, control.scores)
+    by_chance = _SHIFT_BY_CHANCE * (1 / units + 1 / control_units)
+    if shift <= limits.score_shift + by_chance:
+        return None
+    return (
+        f"the scores' stability index against the control's is {shift:.2f}; the limit is "
+        f"{limits.score_shift:g} and {by_chance:.2f} for chance"
+    )
+
+
+_GUARDRAILS = {"error_rate": _errors, "p99": _slow, "score_shift": _shifted}
+"""What says how an arm's window breaks a guardrail, or None, by guardrail."""
 
 
 def exceeds(count: int, total: int, limit: float) -> bool:
@@ -198,9 +230,11 @@ def population_stability(scores: NDArray[np.float64], reference: NDArray[np.floa
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list[tuple[int, int]]:
-    """Return a count and its total, and both without the unit that has most of the count."""
-    return [(count, total), _without_one(count, total, by_unit)]
+def _also_without_one(
+    breaks: Callable[[int, int], bool], count: int, total: int, by_unit: Counter[str]
+) -> bool:
+    """Return whether a count of a total breaks a limit, with and without the unit that has most of it."""
+    return breaks(count, total) and breaks(*_without_one(count, total, by_unit))
 
 
 def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:
@@ -209,8 +243,8 @@ def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, in
     return count - largest, total - largest
 
 
-def _of_few(by_unit: Counter[str]) -> str:
-    """Return how many units a count is of if they are few: the bound takes requests for independent."""
+def _few_units(by_unit: Counter[str]) -> str:
+    """Return how many units failed if they are few: the bound takes requests for independent."""
     return f" (those of {len(by_unit)} units)" if 0 < len(by_unit) < FEW_UNITS else ""
 
 

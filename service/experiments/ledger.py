@@ -15,8 +15,7 @@ from contextlib import suppress
 from service.errors import DatabaseUnavailable
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
-from service.experiments.sample_ratio import check
-from service.experiments.state import IDLE, Standing, fold, identity
+from service.experiments.state import IDLE, Standing, check_one_shipped, fold, identity
 from service.experiments.store import Store
 from service.observe.metrics import Metrics
 
@@ -66,15 +65,18 @@ class Ledger:
 
         may_start: whether new experiments start. If not, they are pending until this is called with True.
         If the database is down, the last known state is used. If it refuses one of the experiments, its
-        error is raised and nothing changes.
+        error is raised and nothing changes. Raises ValueError if two of the experiments have shipped.
         """
         with self._exchanging:
             # The experiments of the last config stay in force until all is known about the new ones.
             self._synchronise((*self.configs, *configs), starting=configs if may_start else ())
             self._may_start = may_start
             with self._lock:
-                self.standings = self._folded(configs)
-                self.configs, self.config_version = configs, config_version
+                standings = self._folded(configs)
+                check_one_shipped(standings)
+                self.standings = standings
+                self.configs = configs
+                self.config_version = config_version
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
@@ -104,21 +106,22 @@ class Ledger:
         with self._exchanging:
             self.store.close()
 
-    def add(self, actions: Sequence[Action]) -> None:
-        """Put actions in force on this replica now, and have them recorded soon. On the event loop."""
+    def add(self, action: Action) -> None:
+        """Put an action in force on this replica now, and have it recorded soon. On the event loop."""
         with self._lock:
-            self._unrecorded += actions
+            self._unrecorded.append(action)
         self._has_unrecorded.set()
         self._fold()
 
-    def act(self, name: str, decide: Callable[[Sequence[Action]], Action]) -> None:
-        """Record what `decide` makes of an experiment's log, and put it in force. Blocks.
+    def act(self, names: Sequence[str], decide: Callable[[Sequence[Action]], Action]) -> list[Action]:
+        """Record what `decide` makes of the experiments' log, put it in force, and return the log. Blocks.
 
         Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
         """
         self.flush()  # so that `decide` knows of a roll-back of the last second
-        self.store.act(name, decide)
+        log = self.store.act(names, decide)
         self.refresh()
+        return log
 
     def config(self, name: str) -> ExperimentConfig | None:
         """Return the experiment of this name in the live config."""
@@ -136,12 +139,6 @@ class Ledger:
     def exposures(self, name: str) -> Counter[str]:
         """Return the units exposed so far, by arm."""
         return self._unit_counts.get(name, Counter())
-
-    def sample_ratio_p(self, config: ExperimentConfig) -> float | None:
-        """Return the p-value of a running experiment's sample ratio; None without units to compare."""
-        standing = self.standing(config.name)
-        ratio = check(config, self.exposures(config.name), standing.rolled_back)
-        return ratio.sequential_p if standing.is_running and ratio.units else None
 
     def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
         """Exchange what is new with the database. starting: those of the configs that start now if new."""

@@ -1,4 +1,4 @@
-"""The experiments of a running replica: who gets which arm, what became of it, and the loops beside.
+"""The experiments of a running replica: who gets which arm, what became of it, and the background tasks.
 
 A unit is exposed by a request that its arm's variant answered or failed. A request that was refused for a
 reason that no arm causes (a full queue, a wrong field, draining) exposes nobody. So an arm that fails keeps
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
-from service.experiments.guardrails import Guard
+from service.experiments.guardrails import GuardrailWatcher
 from service.experiments.ledger import Ledger
 from service.experiments.state import identity
 from service.experiments.store import Store
@@ -89,7 +89,7 @@ class LiveExperiments:
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)
-        self.guard = Guard(self.ledger, self.windows)
+        self.guard = GuardrailWatcher(self.ledger, self.windows)
         self._seen = RecentlySeen()
         self._writes = False
 
@@ -97,10 +97,10 @@ class LiveExperiments:
         """Raise ValueError if a config would move the units of an experiment that has begun."""
         current = {config.name: config for config in self.ledger.configs}
         for number, config in enumerate(assigner.experiments):
-            before = current.get(config.name)
-            if before is None or self.ledger.standing(config.name).started is None:
+            running = current.get(config.name)
+            if running is None or self.ledger.standing(config.name).started is None:
                 continue
-            if identity(before) != identity(config):
+            if identity(running) != identity(config):
                 raise ValueError(
                     f"experiments[{number}]: {config.name!r} has begun, so its salt and arms must stay as "
                     "they are; give the changed experiment another name and salt"

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import Moments
-from service.experiments.state import Loss
+from service.experiments.state import Withdrawal
 from service.experiments.store import Store
 from service.experiments.tables import exposures, outcomes
 
@@ -45,42 +45,46 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Control and the arms that ran as long as each other: until `end`, with `losses` of units until then."""
+    """Control and the arms with the same end time.
+
+    end: when the arms ended; inf while they run. withdrawals: those of units until then.
+    """
 
     arms: tuple[str, ...]
-    losses: tuple[Loss, ...] = ()
+    withdrawals: tuple[Withdrawal, ...] = ()
     end: float = math.inf
 
     def had_arm(self, units: FromClause, time: ColumnElement[Any]) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
-        kept = (
-            not_(and_(units.c.time < loss.time, time >= loss.time, _is_lost(units, loss)))
-            for loss in self.losses
+        still = (
+            not_(
+                and_(
+                    units.c.time < withdrawal.time, time >= withdrawal.time, _is_withdrawn(units, withdrawal)
+                )
+            )
+            for withdrawal in self.withdrawals
         )
-        return and_(true(), *kept)
+        return and_(true(), *still)
 
     def units(self, experiment: str) -> Subquery:
         """Return the exposures of the arms while all of them ran."""
-        theirs = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
-        during = exposures.c.time < self.end if self.end < math.inf else true()
-        return select(exposures).where(theirs, during).subquery()
+        of_arms = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
+        in_time = exposures.c.time < self.end if self.end < math.inf else true()
+        return select(exposures).where(of_arms, in_time).subquery()
 
 
-def comparisons(config: ExperimentConfig, losses: Sequence[Loss]) -> dict[str, Comparison]:
-    """Return each arm's comparison with control. Arms that ran as long as each other share one."""
-    ends = {
-        arm: next((loss.time for loss in losses if arm not in loss.limits), math.inf)
-        for arm in config.treatments
-    }
-    by_end = {
-        end: Comparison(
-            (config.control, *(arm for arm in ends if ends[arm] == end)),
-            tuple(loss for loss in losses if loss.time <= end),
-            end,
-        )
-        for end in ends.values()
-    }
-    return {arm: by_end[end] for arm, end in ends.items()}
+def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> dict[str, Comparison]:
+    """Return each arm's comparison with control. Arms with the same end time share one."""
+    arms_by_end: dict[float, list[str]] = {}
+    for arm in config.treatments:
+        end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
+        arms_by_end.setdefault(end, []).append(arm)
+    by_arm = {}
+    for end, arms in arms_by_end.items():
+        until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
+        comparison = Comparison((config.control, *arms), until_end, end)
+        by_arm |= dict.fromkeys(arms, comparison)
+    return {arm: by_arm[arm] for arm in config.treatments}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,75 +126,76 @@ def moments_by_arm(
 
     The second pass sums around the mean, because sums of squares of large values would lose digits.
     """
-    means = db.execute(select(*(func.avg(column) for column in columns)).select_from(rows)).one()
+    means = db.execute(select(*map(func.avg, columns)).select_from(rows)).one()
     centre = [float(mean or 0.0) for mean in means]
     shifted = [column - literal(middle) for column, middle in zip(columns, centre, strict=True)]
-    pairs = [(i, j) for i in range(3) for j in range(i, 3)]
-    query = select(
-        rows.c.arm,
-        func.count(),
-        *(func.sum(column) for column in shifted),
-        *(func.sum(shifted[i] * shifted[j]) for i, j in pairs),
-    ).group_by(rows.c.arm)
+    products = [func.sum(left * right) for left in shifted for right in shifted]
+    query = select(rows.c.arm, func.count(), *map(func.sum, shifted), *products).group_by(rows.c.arm)
     moments = {}
-    for arm, units, *sums in db.execute(query):
-        products = np.zeros((3, 3))
-        for (i, j), total in zip(pairs, sums[3:], strict=True):
-            products[i, j] = products[j, i] = total
-        moments[arm] = Moments.from_sums(float(units), np.array(sums[:3], np.float64), products, centre)
+    for arm, units, *numbers in db.execute(query):
+        totals = np.array(numbers, np.float64)
+        moments[arm] = Moments.from_sums(float(units), totals[:3], totals[3:].reshape(3, 3), centre)
     return moments
 
 
 def _units(experiment: str, metric: Metric, now: float, during: Comparison, until: float | None) -> Subquery:
     """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
-    window_s = None if metric.window_hours is None else metric.window_hours * 3600
-    exposed = during.units(experiment)
-    since = exposed.c.time - WHOLE_SECOND
-    counts = outcomes.c.time > since
-    if window_s is None:
-        counts = and_(counts, during.had_arm(exposed, outcomes.c.time))
-    else:  # a unit whose treatment ended within its window is left out below
-        counts = and_(counts, outcomes.c.time < exposed.c.time + window_s)
-    if until is not None:
-        counts = and_(counts, outcomes.c.time <= until)
-
-    def total(name: str | None, when: Condition) -> ColumnElement[Any]:
-        if name is None:
-            return literal(0.0)
-        return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
-
-    value = total(metric.name, counts)
+    units = during.units(experiment)
+    exposed_at = units.c.time - WHOLE_SECOND
+    after = _after_exposure(metric, during, units, until)
+    before = outcomes.c.time <= exposed_at
+    value = _total(metric.name, after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
     is_early = and_(
         outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
-        outcomes.c.time <= since,
-        outcomes.c.time > since - SKEW_SECONDS,
+        before,
+        outcomes.c.time > exposed_at - SKEW_SECONDS,
     )
-    theirs = and_(
-        outcomes.c.experiment == exposed.c.experiment,
-        outcomes.c.unit == exposed.c.unit,
+    of_unit = and_(
+        outcomes.c.experiment == units.c.experiment,
+        outcomes.c.unit == units.c.unit,
         outcomes.c.metric.in_(sorted(metric.sources)),
     )
     query = (
         select(
-            exposed.c.arm,
+            units.c.arm,
             value.label("value"),
-            total(metric.denominator, counts).label("denominator"),
-            total(metric.covariate, outcomes.c.time <= since).label("covariate"),
+            _total(metric.denominator, after).label("denominator"),
+            _total(metric.covariate, before).label("covariate"),
             func.sum(case((is_early, 1), else_=0)).label("early"),
         )
-        .select_from(exposed.outerjoin(outcomes, theirs))
-        .group_by(exposed.c.unit, exposed.c.arm)
+        .select_from(units.outerjoin(outcomes, of_unit))
+        .group_by(units.c.unit, units.c.arm)
     )
     if until is not None:
-        query = query.where(exposed.c.time <= until)
-    if window_s is not None:
-        query = query.where(
-            exposed.c.time <= now - window_s, during.had_arm(exposed, exposed.c.time + window_s)
-        )
+        query = query.where(units.c.time <= until)
+    window_s = metric.window_s
+    if window_s is not None:  # the window is over, and the unit had its arm until then
+        query = query.where(units.c.time <= now - window_s, during.had_arm(units, units.c.time + window_s))
     return query.subquery()
 
 
-def _is_lost(units: FromClause, loss: Loss) -> Condition:
-    return units.c.bucket >= case(dict(loss.limits), value=units.c.arm, else_=0) if loss.limits else true()
+def _after_exposure(metric: Metric, during: Comparison, units: Subquery, until: float | None) -> Condition:
+    """Return the condition that an outcome counts: it came after its unit's exposure, and in time."""
+    if metric.window_s is None:
+        in_time = during.had_arm(units, outcomes.c.time)
+    else:  # a unit that lost its arm within its window is left out as a whole
+        in_time = outcomes.c.time < units.c.time + metric.window_s
+    if until is not None:
+        in_time = and_(in_time, outcomes.c.time <= until)
+    return and_(outcomes.c.time > units.c.time - WHOLE_SECOND, in_time)
+
+
+def _total(name: str | None, when: Condition) -> ColumnElement[Any]:
+    """Return the sum of the outcomes of a metric under a condition; 0 without a metric."""
+    if name is None:
+        return literal(0.0)
+    return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
+
+
+def _is_withdrawn(units: FromClause, withdrawal: Withdrawal) -> Condition:
+    """Return the condition that a unit's bucket is no longer exposed."""
+    if not withdrawal.limits:
+        return true()
+    return units.c.bucket >= case(dict(withdrawal.limits), value=units.c.arm, else_=0)

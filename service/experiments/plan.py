@@ -71,11 +71,12 @@ class Question:
     def caution(self) -> float:
         """The standard deviation that the report takes, in units of `tau`.
 
-        It is above 1 if all units together vary more than the two arms do (`sequences.contrast`).
+        It is above 1 if all units together vary more than the two arms do (`estimates.contrast`).
         """
         if self.arm_sd is None:
             return 1.0  # but for the effect itself, which is small beside the standard deviation of a mean
-        share, (of_arm, of_control) = self._share, self._variances
+        share = self._share
+        of_arm, of_control = self._variances
         pooled = share * of_arm + (1 - share) * of_control + share * (1 - share) * self.effect**2
         if pooled / share + pooled / (1 - share) <= of_arm / share + of_control / (1 - share):
             return 1.0
@@ -100,7 +101,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class SampleSize:
     """Units of all arms together, and days if the traffic is known."""
 
     units: int
@@ -108,17 +109,19 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExperimentPlan:
     """The needs of an experiment.
 
     one_look: with one look at the end. any_time: with the confidence sequence, tuned to these units.
     """
 
-    one_look: Need
-    any_time: Need
+    one_look: SampleSize
+    any_time: SampleSize
 
 
-def make_plan(question: Question, *, alpha: float, power: float, units_per_day: float | None = None) -> Plan:
+def make_plan(
+    question: Question, *, alpha: float, power: float, units_per_day: float | None = None
+) -> ExperimentPlan:
     """Return the plan for a question.
 
     alpha: the chance that any arm's interval is ever wrong. power: the chance of a conclusion if the effect
@@ -136,14 +139,14 @@ def make_plan(question: Question, *, alpha: float, power: float, units_per_day: 
     def pair_units(of_shift: float) -> int:
         return math.ceil((of_shift * question.tau / question.shift) ** 2)
 
-    def need(pair: int) -> Need:
+    def need(pair: int) -> SampleSize:
         units = math.ceil(pair / question.pair_share)
-        return Need(units, None if units_per_day is None else math.ceil(units / units_per_day))
+        return SampleSize(units, None if units_per_day is None else math.ceil(units / units_per_day))
 
     sequential = 100 * LOOK_EVERY
     for _ in range(3):  # the number of looks matters little, so this settles at once
         sequential = pair_units(any_time(sequential))
-    return Plan(need(pair_units(once)), need(sequential))
+    return ExperimentPlan(need(pair_units(once)), need(sequential))
 
 
 @lru_cache(maxsize=32)

@@ -19,63 +19,62 @@ METHOD = (
     "The margin is how much worse than control is still good enough. An arm is good enough once its whole "
     "interval is on the better side of the margin. The first metric decides.",
 )
-DRAWING = Template(Path(__file__).with_name("course.svg.j2").read_text("utf-8"), autoescape=True)
+DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8"), autoescape=True)
+"""Draws `panels`, which `_panel` makes, over the time from `begin` to `end`."""
 
 
-def begin_of_verdict(experiment: dict[str, Any]) -> str:
+def headline(experiment: dict[str, Any]) -> str:
     """Return "Ship", "Wait", …, or "At the end" if the experiment is over."""
     if experiment["status"] in ("stopped", "shipped"):
         return "At the end"
     return VERDICTS[experiment["report"]["recommendation"]]
 
 
-def html(experiment: dict[str, Any], looks: Sequence[dict[str, Any]]) -> str:
-    """Return the report.
-
-    experiment: an answer of /v1/experiments/{name}. looks: those of its /course. Raises RuntimeError if there
-    is no analysis.
-    """
+def html(experiment: dict[str, Any]) -> str:
+    """Return the report of an answer of /v1/experiments/{name}. Raises RuntimeError without an analysis."""
     report = experiment.get("report")
     if report is None:
         raise RuntimeError("there is no analysis at present: the service cannot reach its database")
     units = sum(report["exposures"].values())
-    caption = "Each metric's change against control over time (UTC), with its interval."
     metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
-    shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
-    looks = [*(look for look in looks if look["time"] < report["time"]), report | {"metrics": metrics}]
-    courses = [_course(metric, looks) for metric in metrics]
-    shown = page.html(
-        {"course": DRAWING.render(courses=courses, begin=_moment(looks[0]), end=_moment(report))},
+    now = {"time": report["time"], "effects": metrics}
+    looks = [*report["looks"], now]
+    panels = [_panel(metric, looks) for metric in metrics]
+    drawing = DRAWING.render(panels=panels, moment=_moment, begin=looks[0]["time"], end=now["time"])
+    caption = "Each metric's change against control over time (UTC), with its interval."
+    page_text = page.html(
+        {"effects": drawing},
         title=f"Experiment {experiment['name']}",
-        verdict=f"{begin_of_verdict(experiment)}: {report['text']}",
-        conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(report)} UTC. "
-        + report["sample_ratio"]["text"],
-        picture={"name": "course", "caption": caption} if metrics else None,
-        sections=(
-            _section("Arms", ("arm", "units"), [(arm, f"{n:,}") for arm, n in report["exposures"].items()]),
-            _section(
-                "Effects against control",
-                ("arm", "metric", "change", "result"),
-                [(one["arm"], one["metric"], _change(one), one["text"]) for one in metrics],
-            ),
-            _section("Shadow", ("arm", "scored under both arms"), shadows),
-            _section(
-                "Log",
-                ("time, UTC", "action", "by", "reason"),
-                [
-                    (
-                        _moment(entry),
-                        " ".join(filter(None, (entry["kind"], entry["arm"]))),
-                        entry["actor"],
-                        " ".join(filter(None, (entry["reason"], entry["detail"]))),
-                    )
-                    for entry in experiment["history"]
-                ],
-            ),
-            Section("Method", METHOD),
-        ),
+        verdict=f"{headline(experiment)}: {report['text']}",
+        conclusion=f"{units:,} of {report['planned_units']:,} planned units, on {_moment(now['time'])} UTC. "
+        f"{report['sample_ratio']['text']}",
+        picture={"name": "effects", "caption": caption} if metrics else None,
+        sections=_sections(experiment, metrics),
     )
-    return re.sub(r"(?<=\d) %", "\u00a0%", shown)  # a line must not end between number and sign
+    return re.sub(r"(?<=\d) %", "\u00a0%", page_text)  # a line must not end between number and sign
+
+
+def _sections(experiment: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
+    report = experiment["report"]
+    units = [(arm, f"{count:,}") for arm, count in report["exposures"].items()]
+    effects = [(one["arm"], one["metric"], _with_interval(one), one["text"]) for one in metrics]
+    shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
+    log = [
+        (
+            _moment(action["time"]),
+            _words(action["kind"], action["arm"]),
+            action["actor"],
+            _words(action["reason"], action["detail"]),
+        )
+        for action in experiment["history"]
+    ]
+    return (
+        _section("Arms", ("arm", "units"), units),
+        _section("Effects against control", ("arm", "metric", "change", "result"), effects),
+        _section("Shadow", ("arm", "scored under both arms"), shadows),
+        _section("Log", ("time, UTC", "action", "by", "reason"), log),
+        Section("Method", METHOD),
+    )
 
 
 def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:
@@ -86,7 +85,7 @@ def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:
     return "difference", "low", "high"
 
 
-def change(metric: dict[str, Any]) -> tuple[str, str]:
+def change_text(metric: dict[str, Any]) -> tuple[str, str]:
     """Return a change and its interval, in percent of control's value if that has one."""
     keys = _keys(metric)
     text = percent if keys[0] == "relative" else number
@@ -94,42 +93,41 @@ def change(metric: dict[str, Any]) -> tuple[str, str]:
     return value or "–", "–" if None in ends else " to ".join(map(str, ends))
 
 
-def _change(metric: dict[str, Any]) -> str:
-    value, interval = change(metric)
+def _with_interval(metric: dict[str, Any]) -> str:
+    value, interval = change_text(metric)
     return value if interval == "–" else f"{value} ({interval})"
 
 
-def _course(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one metric's part of the drawing: places and heights from 0, left and top, to 1.
+def _panel(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return one metric's panel of the drawing: its lines as (time, value), and its scale.
 
-    looks: those of /v1/experiments/{name}/course, and the present one last. The scale is that of the later
-    looks, because early intervals are wide.
+    looks: the earlier ones, and the present one last. The scale is that of the later looks, because early
+    intervals are wide.
     """
     keys = _keys(metric)
-    points = [
-        (look["time"], *(one[key] for key in keys))
+    effects = [
+        (look["time"], effect)
         for look in looks
-        for one in look["metrics"]
-        if (one["arm"], one["metric"]) == (metric["arm"], metric["metric"])
+        for effect in look["effects"]
+        if (effect["arm"], effect["metric"]) == (metric["arm"], metric["metric"])
     ]
-    has_limit = metric["margin"] is not None and metric["margin_relative"] == (keys[0] == "relative")
-    limit = metric["margin"] * (-1 if metric["better"] == "higher" else 1) if has_limit else 0.0
-    known = [0.0, limit]
-    known += [value for point in points[len(points) // 3 :] for value in point[1:] if value is not None]
-    begin, seconds = looks[0]["time"], (looks[-1]["time"] - looks[0]["time"]) or 1.0
-
-    def at(moment: float, value: float) -> tuple[float, float]:
-        height = (max(known) - value) / ((max(known) - min(known)) or 1.0)
-        return (moment - begin) / seconds, min(1.0, max(0.0, height))
-
+    limit = None
+    if metric["margin"] is not None and metric["margin_relative"] == (keys[0] == "relative"):
+        limit = -metric["margin"] if metric["better"] == "higher" else metric["margin"]
+    scaled = [0.0, limit, *(effect[key] for _, effect in effects[len(effects) // 3 :] for key in keys)]
+    known = [value for value in scaled if value is not None]
+    line, low, high = (
+        [(time, effect[key]) for time, effect in effects if effect[key] is not None] for key in keys
+    )
     return {
         "name": f"{metric['arm']} on {metric['metric']}",
-        "change": _change(metric),
-        "zero": at(begin, 0.0)[1],
-        "limit": at(begin, limit)[1] if has_limit else None,
-        "line": [at(moment, value) for moment, value, *_ in points if value is not None],
-        "low": [at(moment, low) for moment, _, low, _ in points if low is not None],
-        "high": [at(moment, high) for moment, *_, high in points if high is not None],
+        "change": _with_interval(metric),
+        "limit": limit,
+        "line": line,
+        "low": low,
+        "high": high,
+        "largest": max(known),
+        "smallest": min(known),
     }
 
 
@@ -137,5 +135,9 @@ def _section(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]])
     return Section(title, tables=(Table(head, tuple(rows)),) if rows else ())
 
 
-def _moment(what: dict[str, Any]) -> str:
-    return f"{datetime.fromtimestamp(what['time'], UTC):%Y-%m-%d %H:%M}"
+def _moment(time: float) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"
+
+
+def _words(*words: str | None) -> str:
+    return " ".join(filter(None, words))

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from service.experiments.definition import ExperimentConfig
 from service.experiments.report import SampleRatio
+from service.experiments.state import Standing
 
 ALARM = 0.001
 """Below this p-value a mismatch is reported. It is the conventional limit: a mismatch voids all results."""
@@ -31,7 +32,7 @@ def sequential_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> floa
     return math.exp(min(0.0, -log_factor))
 
 
-def check(
+def check_units(
     config: ExperimentConfig, exposures: Mapping[str, int], rolled_back: Collection[str]
 ) -> SampleRatio:
     """Compare the units of the arms that are not rolled back with their shares of the buckets.
@@ -51,3 +52,9 @@ def check(
         return SampleRatio(p, False, f"The arms have the units they should ({seen}).", units)
     text = f"The arms do not have the units they should ({seen}): find out why before trusting any result."
     return SampleRatio(p, True, text, units)
+
+
+def running_p(config: ExperimentConfig, standing: Standing, exposures: Mapping[str, int]) -> float | None:
+    """Return the p-value of a running experiment's units; None without units to compare."""
+    ratio = check_units(config, exposures, standing.rolled_back)
+    return ratio.sequential_p if standing.is_running and ratio.units else None

@@ -24,13 +24,13 @@ RANGES = {
     "mean_abs_delta": (0.0, 1.0),
     "rank_correlation": (-1.0, 1.0),
     "top10_overlap": (0.0, 1.0),
-    "ndcg_delta": (-1.0, 1.0),
+    "ndcg_loss": (-1.0, 1.0),
     "seconds_delta": (-math.inf, math.inf),
 }
 """The values that a measure can have. Without bounds it gets no interval: a rare large one may be missing."""
 
 
-def paired(
+def paired_differences(
     control: NDArray[np.floating],
     arm: NDArray[np.floating],
     grades: Sequence[int] | None = None,
@@ -43,16 +43,14 @@ def paired(
     The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
     if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
     """
-    before, after = np.asarray(control, np.float64), np.asarray(arm, np.float64)
-    deltas = after - before
-    if raw_scores is not None:
-        before, after = (np.asarray(values, np.float64) for values in raw_scores)
+    deltas = np.asarray(arm, np.float64) - np.asarray(control, np.float64)
+    of_control, of_arm = (np.asarray(values, np.float64) for values in raw_scores or (control, arm))
     return {
         "mean_delta": float(deltas.mean()),
         "mean_abs_delta": float(np.abs(deltas).mean()),
-        "rank_correlation": _spearman(before, after),
-        "top10_overlap": _overlap(before, after),
-        "ndcg_delta": None if grades is None else _ndcg_delta(before, after, grades),
+        "rank_correlation": _spearman(of_control, of_arm),
+        "top10_overlap": _overlap(of_control, of_arm),
+        "ndcg_delta": None if grades is None else _ndcg_delta(of_control, of_arm, grades),
     }
 
 
@@ -82,7 +80,7 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     moments = {}
     with store.read(seconds=SECONDS) as db:
         for name in RANGES:
-            column = table.c[name]
+            column = -table.c.ndcg_delta if name == "ndcg_loss" else table.c[name]
             units = (
                 select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
                 .where(table.c.experiment == experiment, column.is_not(None))
@@ -95,28 +93,15 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
 
 def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowReport:
     boundary = Boundary(alpha, PLANNED_UNITS)
-    measures = {}
-    for name, of_units in moments.items():
-        sign = -1 if name == "ndcg_delta" else 1
-        mean = estimate(of_units, of_units)
-        least, largest = RANGES[name]
-        ends = one_sample(mean, boundary, largest)
-        low, high = sorted(sign * min(max(float(end), least), largest) for end in ends)
-        measures["ndcg_loss" if name == "ndcg_delta" else name] = ShadowMeasure(
-            requests=round(float(of_units.units * of_units.mean[DENOMINATOR])),
-            units=int(of_units.units),
-            mean=sign * float(mean.value) + 0.0,  # never -0
-            low=finite(low),
-            high=finite(high),
-        )
+    measures = {name: _measure(of_units, boundary, *RANGES[name]) for name, of_units in moments.items()}
     delta = measures["mean_delta"]
     text = (
         f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both; scores move by "
         f"{number(delta.mean, digits=2, sign=True)} on average"
     )
     if delta.low is not None and delta.high is not None:
-        low_text, high_text = (number(end, digits=2, sign=True) for end in (delta.low, delta.high))
-        text += f" ({low_text} to {high_text})"
+        low = number(delta.low, digits=2, sign=True)
+        text += f" ({low} to {number(delta.high, digits=2, sign=True)})"
     text += f", by {number(measures['mean_abs_delta'].mean, digits=2)} up or down"
     if (ranks := measures.get("rank_correlation")) is not None:
         text += f"; rank correlation {number(ranks.mean)}"
@@ -125,8 +110,21 @@ def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowRep
     return ShadowReport(measures, text + ".")
 
 
-def _spearman(before: Floats, after: Floats) -> float | None:
-    left, right = (ranks - ranks.mean() for ranks in (_ranks(before), _ranks(after)))
+def _measure(of_units: Moments, boundary: Boundary, smallest: float, largest: float) -> ShadowMeasure:
+    """Return a measure whose values are between two bounds."""
+    mean = estimate(of_units, of_units)
+    low, high = (np.clip(end, smallest, largest) for end in one_sample(mean, boundary, largest))
+    return ShadowMeasure(
+        requests=round(float(of_units.units * of_units.mean[DENOMINATOR])),
+        units=int(of_units.units),
+        mean=float(mean.value) + 0.0,  # never -0
+        low=finite(low),
+        high=finite(high),
+    )
+
+
+def _spearman(control: Floats, arm: Floats) -> float | None:
+    left, right = (ranks - ranks.mean() for ranks in (_ranks(control), _ranks(arm)))
     scale = float(np.sqrt((left @ left) * (right @ right)))
     return None if scale == 0 else float(left @ right) / scale
 
@@ -136,14 +134,14 @@ def _ranks(values: Floats) -> Floats:
     return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])
 
 
-def _overlap(before: Floats, after: Floats) -> float | None:
-    if len(before) <= CUTOFF:
+def _overlap(control: Floats, arm: Floats) -> float | None:
+    if len(control) <= CUTOFF:
         return None
     # Ties are in the request's order.
-    best, best_after = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (before, after))
-    return len(np.intersect1d(best, best_after)) / CUTOFF
+    best, best_of_arm = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (control, arm))
+    return len(np.intersect1d(best, best_of_arm)) / CUTOFF
 
 
-def _ndcg_delta(before: Floats, after: Floats, grades: Sequence[int]) -> float | None:
+def _ndcg_delta(control: Floats, arm: Floats, grades: Sequence[int]) -> float | None:
     truth = np.asarray(grades)
-    return None if truth.min() == truth.max() else ndcg10(truth, after) - ndcg10(truth, before)
+    return None if truth.min() == truth.max() else ndcg10(truth, arm) - ndcg10(truth, control)

@@ -49,7 +49,7 @@ def identity(config: ExperimentConfig) -> str:
 
 
 def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
-    """Return the standing that an experiment's actions lead to."""
+    """Return the standing that an experiment's actions, in the order of the log, lead to."""
     arms = {arm.name for arm in config.arms}
     start: Action | None = None
     traffic = config.traffic
@@ -63,7 +63,8 @@ def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
             case "ramp" if action.traffic is not None:
                 traffic = action.traffic
             case "stop":
-                shipped, is_stopped = None, True
+                shipped = None
+                is_stopped = True
             case "ship" if action.arm in arms:
                 shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
@@ -84,9 +85,19 @@ def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
     return replace(ended, status="running", traffic=traffic)
 
 
+def check_one_shipped(standings: Mapping[str, Standing]) -> None:
+    """Raise ValueError if two experiments have shipped: only one variant can be everybody's."""
+    shipped = [name for name, standing in standings.items() if standing.shipped is not None]
+    if len(shipped) > 1:
+        raise ValueError(
+            f"experiments: {' and '.join(map(repr, shipped))} have each shipped an arm, and everybody can "
+            "get only one variant: make the one that is to stay the `default`, and take its experiment out"
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A time at which units lost their arm: those of the buckets that were exposed before and are not after.
+class Withdrawal:
+    """A time at which units lost their arm: units whose bucket is no longer exposed.
 
     time: Unix seconds. limits: the bucket after the last exposed one, by arm; empty after the end.
     """
@@ -95,8 +106,8 @@ class Loss:
     limits: Mapping[str, int]
 
 
-def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
-    """Return the losses in order: rollbacks, less traffic, and the end."""
+def withdrawals(config: ExperimentConfig, actions: Sequence[Action]) -> list[Withdrawal]:
+    """Return the withdrawals in order: rollbacks, less traffic, and the end."""
 
     def limits(log: Sequence[Action]) -> dict[str, int]:
         standing = fold(config, log)
@@ -106,10 +117,12 @@ def losses(config: ExperimentConfig, actions: Sequence[Action]) -> list[Loss]:
         return {arm: config.spans[arm][0] + buckets for arm, buckets in exposed.items()}
 
     found = []
-    for number, time in enumerate(logged_at(actions)):
-        before, after = limits(actions[:number]), limits(actions[: number + 1])
-        if any(after.get(arm, 0) < limit for arm, limit in before.items()):
-            found.append(Loss(time, after))
+    previous: dict[str, int] = {}
+    for number, time in enumerate(logged_at(actions), start=1):
+        current = limits(actions[:number])
+        if any(current.get(arm, 0) < limit for arm, limit in previous.items()):
+            found.append(Withdrawal(time, current))
+        previous = current
     return found
 
 

@@ -5,6 +5,7 @@ reached. The first call that succeeds makes the tables, so that a store made whi
 as soon as it is back.
 """
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,6 +27,8 @@ from service.experiments.events import (
     values_of,
 )
 from service.experiments.tables import actions, exposures, shadow_results, unit_counts
+
+logger = logging.getLogger("headroom.experiments")
 
 CHUNK = 500
 """Rows per statement; both databases limit a statement's parameters."""
@@ -51,7 +54,7 @@ class Store:
         self._is_prepared = False
         self._preparing = threading.Lock()
         self.on_failure: Callable[[str], None] = lambda _: None
-        """Called with the reason each time the database fails."""
+        """Called with the reason each time the database fails. If it raises, that is logged."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
@@ -111,36 +114,53 @@ class Store:
         configs: the experiments of the live config. An outcome of another experiment, or of a metric that its
         experiment does not declare, is unknown and not stored.
         """
-        kept, unknown = _sort_out(rows, configs)
-        stored = 0
-        for chunk in _chunks(kept):
+        known, unknown = _sort_out(rows, configs)
+        duplicates: list[str] = []
+        for chunk in _chunks(known):
             values = {(row.experiment, row.id): values_of(row) for row in reversed(chunk)}  # the first counts
             with self._write() as db:
-                statement = tables.insert_new(db, tables.outcomes).returning(tables.outcomes.c.id)
+                key = (tables.outcomes.c.experiment, tables.outcomes.c.id)
+                statement = tables.insert_new(db, tables.outcomes).returning(*key)
                 # Sorted, so that two calls cannot deadlock.
-                stored += len(db.scalars(statement, [values[key] for key in sorted(values)]).all())
-        return OutcomeReceipt(stored, len(kept) - stored, len(unknown), unknown)
+                new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
+            for row in chunk:
+                if (row.experiment, row.id) in new:
+                    new.remove((row.experiment, row.id))
+                else:
+                    duplicates.append(row.id)
+        return OutcomeReceipt(
+            accepted=len(known) - len(duplicates),
+            duplicates=len(duplicates),
+            unknown=len(unknown),
+            unknown_outcomes=unknown,
+            duplicate_ids=duplicates,
+        )
 
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
         def decide(log: Sequence[Action]) -> Action | None:
-            has_started = any(before.kind == "start" for before in log)
+            has_started = any(earlier.kind == "start" for earlier in log)
             return None if action.kind == "start" and has_started else action
 
-        self.act(action.experiment, decide)
+        self.act([action.experiment], decide)
 
-    def act(self, experiment: str, decide: Callable[[Sequence[Action]], Action | None]) -> None:
-        """Append what `decide` makes of the experiment's log; nothing comes in between.
+    def act(
+        self, experiments: Collection[str], decide: Callable[[Sequence[Action]], Action | None]
+    ) -> list[Action]:
+        """Append what `decide` makes of the experiments' log, in one transaction, and return the new log.
 
         If `decide` raises, nothing is recorded.
         """
         with self._write() as db:
             if database.is_postgresql(db):  # SQLite: writing transactions exclude each other
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOG_LOCK})")
-            action = decide(_read_log(db, [experiment]))
-            if action is not None:
-                db.execute(insert(actions).values(values_of(action)))
+            log = _read_log(db, experiments)
+            action = decide(log)
+            if action is None:
+                return log
+            db.execute(insert(actions).values(values_of(action)))
+            return [*log, action]
 
     def actions(self, experiments: Collection[str]) -> list[Action]:
         """Return all actions on these experiments, in their order."""
@@ -171,7 +191,10 @@ class Store:
             with database.transaction(self._engine, write=write, seconds=seconds) as db:
                 yield db
         except DatabaseUnavailable as error:
-            self.on_failure(database.reason_of(error))
+            try:
+                self.on_failure(database.reason_of(error))
+            except Exception:  # callers must see that the database failed, not this
+                logger.exception("a failure of the experiments' database could not be reported")
             raise
 
 

@@ -11,28 +11,29 @@ from service.experiments.report import Decision
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
-Verdict = tuple[Decision, str]
-"""The answer to an experiment's question about one metric: a code and a sentence."""
 
+def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | None) -> tuple[Decision, str]:
+    """Return the verdict on one metric of one arm: a code and a sentence.
 
-def verdict(metric: Metric, arm: str, found: Contrast, gap: Contrast | None) -> Verdict:
-    """Return the verdict on one metric of one arm.
-
-    gap: the contrast arm − (1 ∓ margin) · control, which judges a margin that is a share of control's value.
+    to_margin: the contrast arm − (1 ∓ margin) · control, which judges a margin that is a share of control's
+        value.
     """
-    subject, margin = f"{arm} on {metric.name}", metric.margin
-    low, high = float(found.low), float(found.high)
+    subject = f"{arm} on {metric.name}"
+    margin = metric.margin
+    low = float(effect.low)
+    high = float(effect.high)
     if not math.isfinite(low):
         return "undecided", f"{subject}: too little data for an interval."
     if margin is None:
         return judge(subject, (low, high), metric.sign)
-    if gap is None:
-        within = low + metric.sign * margin, high + metric.sign * margin
+    if to_margin is None:
+        within = (low + metric.sign * margin, high + metric.sign * margin)
         return judge(subject, (low, high), metric.sign, within, f"; the margin is {number(margin)}")
-    within, allowed = (float(gap.low), float(gap.high)), f"; the margin is {percent(margin)}"
-    if math.isfinite(float(found.relative_low)):
-        share = float(found.relative_low), float(found.relative_high)
-        return judge(subject, share, metric.sign, within, allowed, percent)
+    within = (float(to_margin.low), float(to_margin.high))
+    allowed = f"; the margin is {percent(margin)}"
+    if math.isfinite(float(effect.relative_low)):
+        relative = (float(effect.relative_low), float(effect.relative_high))
+        return judge(subject, relative, metric.sign, within, allowed, percent)
     if not math.isfinite(within[0]):
         return (
             "undecided",
@@ -50,11 +51,11 @@ def judge(
     within: tuple[float, float] = (-math.inf, math.inf),
     allowed: str = "",
     size: Callable[[float], str] = number,
-) -> Verdict:
+) -> tuple[Decision, str]:
     """Return the verdict on an interval of a change, arm against control.
 
     sign: 1 if more is better, else -1. within: the interval of the change and the margin together; above 0
-    (with the sign) the arm is within the margin. allowed: says the margin. size: writes a number.
+    (with the sign) the arm is within the margin. allowed: names the margin. size: formats a number.
     """
     worst, best = _gains(change, sign)
     worst_within, best_within = _gains(within, sign)

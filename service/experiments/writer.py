@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from service.errors import DatabaseUnavailable
-from service.experiments.database import reason_of
+from service.experiments.database import ROW_ERRORS, reason_of
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.store import Store
 from service.observe.metrics import Metrics
@@ -28,15 +27,14 @@ LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, 
 MAX_RETRY_S = 5.0
 
 Record = Exposure | ShadowResult
-Fate = Literal["written", "lost"]
 
 
 class Writer:
     """Takes records from requests and writes them in a background thread.
 
     capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
-    interval_s: time between two emptyings of the buffer.
-    metrics: counts the written and the lost. Once `close` has returned, they add up to all that were put.
+    interval_s: seconds between two writes of the buffer.
+    metrics: counts the records written and lost. Once `close` has returned, they add up to all that were put.
     """
 
     def __init__(
@@ -110,10 +108,10 @@ class Writer:
     def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         while not self._given_up.is_set():
-            self._metrics.show("exposure_buffer_rows", self.depth)
             try:
+                self._metrics.show("exposure_buffer_rows", self.depth)
                 self._empty()
-            except Exception as error:  # the database is down
+            except Exception as error:  # the database is down, most likely; the records stay
                 if self.failure is None:
                     logger.warning("the experiments' database takes no writes: %s", reason_of(error))
                 self.failure = reason_of(error)
@@ -123,21 +121,19 @@ class Writer:
                 continue
             if self.failure is not None:
                 logger.warning("the experiments' database takes writes again")
-            self.failure, retry_s = None, FIRST_RETRY_S
+            self.failure = None
+            retry_s = FIRST_RETRY_S
             self._closing.wait(self._interval_s)
             if self._closing.is_set() and not self._records:
                 return
 
     def _empty(self) -> None:
         """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
-        while self._records and not self._given_up.is_set():
-            batch = [self._records[i] for i in range(min(BATCH, len(self._records)))]
+        while batch := self._next_batch():
             try:
                 self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
-            except DatabaseUnavailable:
-                raise
-            except Exception as error:  # the database refuses a row, which no request can bring about
+            except ROW_ERRORS as error:  # no request can bring such a row about
                 logger.warning(
                     "%d exposures and shadow results are dropped: %s", len(batch), reason_of(error)
                 )
@@ -145,17 +141,22 @@ class Writer:
             else:
                 self._settle(batch, "written")
 
-    def _settle(self, records: list[Record], fate: Fate) -> None:
+    def _next_batch(self) -> list[Record]:
+        """Return the oldest records, which stay in the buffer; none once `close` has given up."""
+        with self._settled:  # `close` clears the buffer under this lock
+            return [self._records[index] for index in range(min(BATCH, len(self._records)))]
+
+    def _settle(self, records: list[Record], result: Literal["written", "lost"]) -> None:
         with self._settled:
             if self._given_up.is_set():
                 return  # close() has counted them as lost
             for _ in records:
                 self._records.popleft()
             self._settled.notify_all()
-        self._count(fate, records)
+        self._count(result, records)
 
-    def _count(self, fate: Fate, records: Sequence[Record]) -> None:
+    def _count(self, result: Literal["written", "lost"], records: Sequence[Record]) -> None:
         exposures = sum(isinstance(record, Exposure) for record in records)
-        self._metrics.count(f"exposures_{fate}_total", by=exposures)
-        if fate == "lost":
+        self._metrics.count(f"exposures_{result}_total", by=exposures)
+        if result == "lost":
             self._metrics.count("shadow_results_lost_total", by=len(records) - exposures)

@@ -4,9 +4,9 @@ import { render } from "./vendor/preact.js";
 import { followAddress, stateOf } from "./lib/address.js";
 import { column } from "./lib/columns.js";
 import { rememberStep } from "./lib/explain.js";
-import { loadFacts, tellingHead } from "./lib/facts.js";
+import { loadFacts, exampleHead, exampleLayer } from "./lib/facts.js";
 import { html } from "./lib/html.js";
-import { allOn } from "./lib/mask.js";
+import { allOn, range, withWeight } from "./lib/mask.js";
 import { followState } from "./lib/scoring.js";
 import { current, subscribe, update } from "./lib/store.js";
 import { EXAMPLES } from "./lib/texts.js";
@@ -28,9 +28,15 @@ function beginColumns() {
   const { facts } = current();
   if (!facts) return;
   const found = stateOf(address, facts);
-  update({ attention: found.attention ?? { ...current().attention, ...tellingHead(facts) } });
-  if (found.columns) update({ columns: found.columns, active: found.active, baseline: found.baseline });
-  else update({ columns: [column(allOn(facts.model)), column(allOn(facts.model))], active: 1, baseline: 0 });
+  update({ attention: found.attention ?? { ...current().attention, ...exampleHead(facts) } });
+  if (found.columns) {
+    update({ columns: found.columns, active: found.active, baseline: found.baseline });
+    return;
+  }
+  const all = allOn(facts.model);
+  const layer = exampleLayer(facts); // off, so that there is something to read from the start
+  const heads = range(facts.model.heads).map((head) => layer * facts.model.heads + head);
+  update({ columns: [column(all), column(withWeight(all, heads, 0, facts.model))], active: 1, baseline: 0 });
 }
 
 const address = location.hash;

@@ -49,7 +49,7 @@ export function Shell() {
     <main>
       ${state.view === "experiments" ? null : html`<h1 class="unseen">${TITLES[state.view]}</h1>`}
       ${state.factsProblem && state.factsProblem.status !== 401
-        ? html`<${Trouble} problem=${state.factsProblem} again=${loadFacts} />`
+        ? html`<${Trouble} problem=${state.factsProblem} retry=${loadFacts} />`
         : state.key.needed ? html`<${KeyNeeded} />` : null}
       ${state.facts && state.columns.length ? html`<${PANELS[state.view]} state=${state} />` : null}
     </main>

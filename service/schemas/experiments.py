@@ -1,7 +1,9 @@
 """The shapes of requests about experiments."""
 
+import contextlib
 import math
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, time
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -17,25 +19,41 @@ MAX_REASON_CHARS = 500
 
 # The year 2286: later than any clock, and earlier than today in milliseconds, the likeliest mistake.
 _LATEST_SECONDS = 10_000_000_000.0
+_LEAP_SECOND = re.compile(r"(\d\d:\d\d):60")
+_LAST_OF_DAY = time(23, 59, 59)
 
 
 def _time(value: Any) -> float:
-    """Return seconds since the epoch, from a number or an ISO 8601 time."""
+    """Return seconds since the epoch, from a number or an ISO 8601 time (RFC 3339 if it names a zone)."""
     seconds = math.nan
     if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            pass
+        with contextlib.suppress(ValueError, OverflowError):
+            seconds = _timestamp(value.upper())
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
     if not 0 <= seconds < _LATEST_SECONDS:
         raise PydanticCustomError(
             "time",
-            "should be seconds since 1970, not milliseconds, or a time such as 2026-11-20T14:00:00Z",
+            "should be seconds since 1970, not milliseconds, or a date and time such as 2026-11-20T14:00:00Z",
         )
     return seconds
+
+
+def _timestamp(text: str) -> float:
+    """Return seconds since the epoch. A leap second is the first second of the next day, as in Unix time.
+
+    Raises ValueError, also for a date alone: it would mean midnight, which is before the day's exposures.
+    """
+    if len(text) <= len("2026-11-20"):
+        raise ValueError(text)
+    moment = datetime.fromisoformat(_LEAP_SECOND.sub(r"\1:59", text))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    if not _LEAP_SECOND.search(text):
+        return moment.timestamp()
+    if moment.astimezone(UTC).time().replace(microsecond=0) != _LAST_OF_DAY:
+        raise ValueError(text)
+    return moment.timestamp() + 1
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]

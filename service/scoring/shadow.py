@@ -22,7 +22,7 @@ from service.errors import Draining
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import ShadowResult
 from service.experiments.live import LiveExperiments
-from service.experiments.shadow_report import paired
+from service.experiments.shadow_report import paired_differences
 from service.experiments.state import IDLE
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog
@@ -136,6 +136,6 @@ class Shadow:
                 time=self._experiments.ledger.clock(),
                 seconds_delta=other.seconds - control.seconds,
                 unit=job.request.unit,
-                **paired(relevance[0], relevance[1], job.request.grades, raw_scores),
+                **paired_differences(relevance[0], relevance[1], job.request.grades, raw_scores),
             )
         )

@@ -15,7 +15,7 @@ from service.engine.request import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.admin import Decide
 from service.experiments.events import Outcome, OutcomeReceipt
-from service.experiments.report import Course, ExperimentDetail, ExperimentsView
+from service.experiments.report import ExperimentDetail, ExperimentsView
 from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
@@ -67,9 +67,6 @@ class FakeExperiments:
         return ExperimentsView("0123456789ab", 0, [])
 
     async def show(self, _name: str) -> ExperimentDetail:
-        raise NotFound
-
-    async def course(self, _name: str) -> Course:
         raise NotFound
 
     async def act(self, _name: str, _decide: Decide, **_: str) -> ExperimentDetail:

@@ -19,7 +19,7 @@ import { blocks, isSpecial, shown } from "./tokens.js";
 export function Attention({ state }) {
   const { attention, titles } = state;
   const title = titles[attention.title] ?? titles[0] ?? "";
-  const { loaded, problem, again } = useAttention(state, title);
+  const { loaded, problem, retry } = useAttention(state, title);
   const heads = state.facts?.model.heads ?? 1;
   const index = attention.layer * heads + attention.head;
   const values = loaded?.heads.get(index);
@@ -28,7 +28,7 @@ export function Attention({ state }) {
     <div class="attention">
       <${Pair} state=${state} />
       <${UnreadableMasks} state=${state} />
-      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} alone=${false} />` : null}
+      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} retry=${retry} automatic=${false} />` : null}
       <section class="all-heads" aria-label="All heads">
         <${SmallHeads} state=${state} loaded=${loaded} />
       </section>

@@ -22,7 +22,7 @@ const MAX_VALUES = 300_000; // some 3 MB of JSON, which take about 20 ms to read
 
 /**
  * @param {State} state @param {string} title
- * @returns {{loaded: Loaded | null, problem: Problem | null, again: () => void}} `again` asks now for what is missing
+ * @returns {{loaded: Loaded | null, problem: Problem | null, retry: () => void}} `retry` asks now for what is missing
  */
 export function useAttention(state, title) {
   const [loaded, setLoaded] = useState(/** @type {Loaded | null} */ (null));
@@ -40,7 +40,7 @@ export function useAttention(state, title) {
     load(body, state, heads, controller.signal, setLoaded, setProblem);
     return () => controller.abort();
   }, [...pair, tries]);
-  return { loaded, problem, again: () => setTries(tries + 1) };
+  return { loaded, problem, retry: () => setTries(tries + 1) };
 }
 
 /** @param {State} state @returns {object} the active mask as a request names it */

@@ -2,7 +2,7 @@
 
 import { useState } from "../vendor/hooks.js";
 import { asProblem, call, text } from "../lib/api.js";
-import { count, exact, unbroken, when } from "../lib/format.js";
+import { exact, unbroken, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
@@ -13,7 +13,6 @@ import { Findings } from "./findings.js";
 
 /** @typedef {import("../lib/types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Detail} Detail */
-/** @typedef {import("../lib/types.js").Look} Look */
 
 const EVERY_MS = 5000;
 const VERDICTS = /** @type {Record<string, string>} */ ({ ship: "Ship it", stop: "Stop it", wait: "Wait", invalid: "Not valid" });
@@ -28,10 +27,10 @@ const STATUS = /** @type {Record<string, string>} */ ({
 
 /** @param {{state: import("../lib/types.js").State}} props */
 export function Experiments({ state }) {
-  const { value, problem, now } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
+  const { value, problem, refresh } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
   if (!value) {
     return problem && problem.status !== 401
-      ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />`
+      ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
@@ -45,10 +44,9 @@ export function Experiments({ state }) {
         ${listed.map((one) => html`
           <button key=${one.name} aria-current=${one === chosen ? "true" : null} onClick=${() => update({ experiment: one.name })}>
             <b>${one.name}</b> <${Status} status=${one.status} />
-            <span class="soft">${count(one.arms.reduce((sum, arm) => sum + arm.exposures, 0))} units</span>
           </button>`)}
       </nav>
-      <${One} key=${chosen.name} listed=${chosen} relist=${now} />
+      <${One} key=${chosen.name} listed=${chosen} relist=${refresh} />
     </div>`;
 }
 
@@ -60,30 +58,27 @@ function Status({ status }) {
 /** @param {{listed: Experiment, relist: () => void}} props */
 function One({ listed, relist }) {
   const path = `v1/experiments/${encodeURIComponent(listed.name)}`;
-  const { value, problem, now } = usePolling(async (signal) => {
-    const detail = await call(path, { signal });
-    const { looks } = await call(`${path}/course`, { signal });
-    return { detail, looks };
-  }, EVERY_MS, [listed.name]);
-  const detail = /** @type {Detail | undefined} */ (value?.detail);
+  const { value, problem, refresh } = usePolling((signal) => call(path, { signal }), EVERY_MS, [listed.name]);
+  const detail = /** @type {Detail | null} */ (value);
+  const one = detail ?? listed; // all that is shown is of one moment
   const changed = () => {
-    now();
+    refresh();
     relist();
   };
   return html`
     <article class="experiment">
       <header>
-        <h1>${listed.name} <${Status} status=${listed.status} /> <${Share} path=${path} name=${listed.name} /></h1>
-        <${Standing} one=${listed} />
+        <h1>${one.name} <${Status} status=${one.status} /> <${Share} path=${path} name=${listed.name} /></h1>
+        <${Standing} one=${one} />
       </header>
-      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
+      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
       ${detail ? html`<${Verdict} detail=${detail} />` : null}
-      <${Arms} one=${listed} report=${detail?.report ?? null} />
-      ${detail?.report ? html`<${Findings} report=${detail.report} looks=${value?.looks ?? []} />` : null}
-      ${detail?.report ? html`<${Shadow} report=${detail.report} share=${listed.shadow} />` : null}
-      <${Guardrails} one=${listed} history=${detail?.history ?? []} />
+      <${Arms} one=${one} report=${detail?.report ?? null} />
+      ${detail?.report ? html`<${Findings} report=${detail.report} />` : null}
+      ${detail?.report ? html`<${Shadow} report=${detail.report} share=${one.shadow} />` : null}
+      <${Guardrails} one=${one} history=${detail?.history ?? []} />
       ${detail ? html`<${Log} history=${detail.history} />` : null}
-      <${Actions} one=${listed} path=${path} done=${changed} />
+      <${Actions} one=${one} path=${path} done=${changed} />
     </article>`;
 }
 

@@ -6,7 +6,6 @@ import { html } from "../lib/html.js";
 
 /** @typedef {import("../lib/types.js").Report} Report */
 /** @typedef {import("../lib/types.js").Metric} Metric */
-/** @typedef {import("../lib/types.js").Look} Look */
 
 const DECISIONS = /** @type {Record<string, string>} */ ({
   better: "better",
@@ -17,30 +16,29 @@ const DECISIONS = /** @type {Record<string, string>} */ ({
   undecided: "undecided",
 });
 
-/** @param {{report: Report, looks: Look[]}} props */
-export function Findings({ report, looks }) {
+/** @param {{report: Report}} props */
+export function Findings({ report }) {
   return html`
     <section>
       <h2>Effects against ${report.control}</h2>
       ${report.arms.map(({ arm, metrics }) =>
         metrics.length
           ? metrics.map((metric, i) => html`
-              <${Finding} key=${`${arm} ${metric.metric}`} arm=${arm} metric=${metric} looks=${looks} report=${report} first=${i === 0} />`)
+              <${Finding} key=${`${arm} ${metric.metric}`} arm=${arm} metric=${metric} report=${report} first=${i === 0} />`)
           : html`<p class="soft">No metric is declared.</p>`)}
       <p class="soft">The bands are confidence sequences: they hold at all times together, so looking is always allowed.</p>
     </section>`;
 }
 
-/** @param {{arm: string, metric: Metric, looks: Look[], report: Report, first: boolean}} props */
-function Finding({ arm, metric, looks, report, first }) {
+/** @param {{arm: string, metric: Metric, report: Report, first: boolean}} props */
+function Finding({ arm, metric, report, first }) {
   const { margin } = metric;
   // Where control has next to nothing there is an interval in the metric's own unit only.
   const inPercent = metric.relative !== null && (metric.relative_low !== null || metric.low === null);
   const relative = inPercent && (margin === null || metric.margin_relative);
   const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
-  const now = { time: report.time, metrics: [{ ...metric, arm }] };
-  const all = [...looks.filter((look) => look.time < report.time), now];
-  const rows = all.map((look) => look.metrics.find((one) => one.arm === arm && one.metric === metric.metric));
+  const all = [...report.looks, { time: report.time, effects: [{ ...metric, arm }] }];
+  const rows = all.map((look) => look.effects.find((one) => one.arm === arm && one.metric === metric.metric));
   const of = (/** @type {"difference" | "low" | "high"} */ name) => {
     const key = relative ? { difference: "relative", low: "relative_low", high: "relative_high" }[name] : name;
     return rows.map((row) => /** @type {any} */ (row)?.[key] ?? null);

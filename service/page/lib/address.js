@@ -9,7 +9,7 @@
 import { allOn, offSpec, tidy } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { column, MAX_COLUMNS } from "./columns.js";
-import { storedMasks, tellingHead } from "./facts.js";
+import { storedMasks, exampleHead } from "./facts.js";
 import { current, subscribe } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
@@ -66,7 +66,7 @@ export function stateOf(hash, facts) {
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
     const last = facts?.model ?? { layers: Infinity, heads: Infinity };
-    const first = tellingHead(facts);
+    const first = exampleHead(facts);
     found.attention = {
       title: indexOf(parameters.get("pair")) ?? 0,
       layer: Math.min(Number(head?.[1] ?? first.layer), last.layers - 1),

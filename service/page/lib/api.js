@@ -1,6 +1,7 @@
 /** Calls to the service. Addresses are relative, so that the page works behind a path prefix too. */
 
-import { keep, kept } from "./storage.js";
+import { noteRequest } from "./page_requests.js";
+import { load, save } from "./storage.js";
 import { current, update } from "./store.js";
 
 /** @typedef {import("./types.js").Problem} Problem */
@@ -17,12 +18,12 @@ export class ApiError extends Error {
 
 /** @returns {string | null} the API key, which the browser keeps until the tab is closed */
 export function storedKey() {
-  return kept("sessionStorage", KEY);
+  return load("sessionStorage", KEY);
 }
 
 /** @param {string | null} key */
 export function storeKey(key) {
-  keep("sessionStorage", KEY, key);
+  save("sessionStorage", KEY, key);
 }
 
 /** @returns {Promise<boolean>} whether the service refuses requests without a key; false if it cannot be reached */
@@ -39,27 +40,8 @@ export async function needsKey() {
  */
 export async function call(path, options = {}) {
   const reply = JSON.parse(await text(path, options));
-  if (options.body && reply.timing_ms) noteOwn(options.body, reply);
+  if (options.body && reply.timing_ms) noteRequest(options.body, reply);
   return reply;
-}
-
-/** @typedef {{variant: string, pairs: number, seconds: number}} OwnPairs seconds: from admission to result, as each pair's */
-
-/** @type {{time: number, pairs: OwnPairs[]}[]} What this tab had scored of late, oldest first. */
-export const own = [];
-
-/** @param {any} body @param {any} reply of a request that was scored; masks come before variants */
-function noteOwn(body, reply) {
-  const masks = body.masks?.length ?? (body.head_mask === undefined ? 0 : 1);
-  const columns = reply.columns ?? (reply.results ? [reply] : []);
-  const seconds = (reply.timing_ms.queue + reply.timing_ms.inference) / 1000;
-  const pairs = columns.map((/** @type {any} */ one, /** @type {number} */ i) => ({
-    variant: i < masks ? "custom" : one.variant,
-    pairs: one.results.length,
-    seconds,
-  }));
-  own.push({ time: Date.now() / 1000, pairs });
-  if (own.length > 500) own.shift();
 }
 
 /**

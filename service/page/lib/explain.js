@@ -2,7 +2,7 @@
 
 import { useId, useState } from "../vendor/hooks.js";
 import { html } from "./html.js";
-import { keep, kept } from "./storage.js";
+import { load, save } from "./storage.js";
 import { update } from "./store.js";
 
 const STEPS = 3;
@@ -34,7 +34,7 @@ export function Explained({ id, text, children }) {
 
 /** Continues the steps of an earlier visit; who went through them or skipped them sees none. */
 export function rememberStep() {
-  const step = Number(kept("localStorage", STEP) ?? 1);
+  const step = Number(load("localStorage", STEP) ?? 1);
   update({ step: step <= STEPS ? step : 0 });
 }
 
@@ -42,7 +42,7 @@ export function rememberStep() {
 export function Step({ state, number, children }) {
   if (state.step !== Number(number)) return null;
   const go = (/** @type {number} */ step) => {
-    keep("localStorage", STEP, `${step}`);
+    save("localStorage", STEP, `${step}`);
     update({ step: step <= STEPS ? step : 0 });
   };
   return html`

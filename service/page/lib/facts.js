@@ -44,11 +44,18 @@ export function isOwn(facts, variant) {
 }
 
 /** @param {Facts | null} facts @returns {{layer: number, head: number}} the head that matches terms most: it shows what a head does; 0.0 without a study */
-export function tellingHead(facts) {
+export function exampleHead(facts) {
   if (!facts?.study) return { layer: 0, head: 0 };
   const matched = facts.study.heads.map(({ roles }) => roles.term_match ?? 0);
   const index = matched.indexOf(Math.max(...matched));
   return { layer: Math.floor(index / facts.model.heads), head: index % facts.model.heads };
+}
+
+/** @param {Facts} facts @returns {number} the layer whose heads are worth most, each alone; 0 without a study */
+export function exampleLayer({ model, study }) {
+  const worth = Array.from({ length: model.layers }, () => 0);
+  for (const { layer, delta } of study?.heads ?? []) worth[layer] -= delta.qwk ?? 0;
+  return worth.indexOf(Math.max(...worth));
 }
 
 /** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */

@@ -1,4 +1,4 @@
-/** Asks again and again while it is shown: the next time after an answer, also one with a 5xx; never two at once. */
+/** Polls while it is shown: the next call comes after an answer, also one with a 5xx, so never two at once. */
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { asProblem } from "./api.js";
@@ -10,7 +10,7 @@ import { useStore } from "./store.js";
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} ask @param {number} milliseconds between an answer and the next call
  * @param {unknown[]} inputs a change of these begins anew
- * @returns {{value: T | null, problem: Problem | null, now: () => void}} the last answer; `now` asks at once
+ * @returns {{value: T | null, problem: Problem | null, refresh: () => void}} the last answer; `refresh` asks at once
  */
 export function usePolling(ask, milliseconds, inputs) {
   const [value, setValue] = useState(/** @type {T | null} */ (null));
@@ -42,5 +42,5 @@ export function usePolling(ask, milliseconds, inputs) {
       clearTimeout(waiting);
     };
   }, [...inputs, turn, facts]);
-  return { value, problem, now: () => setTurn(turn + 1) };
+  return { value, problem, refresh: () => setTurn(turn + 1) };
 }

@@ -32,7 +32,7 @@ export function followState() {
 }
 
 /** Asks again, now. */
-export function askAgain() {
+export function scoreAgain() {
   schedule(0);
 }
 
@@ -62,7 +62,7 @@ async function ask() {
     if (controller.signal.aborted) return;
     const problem = asProblem(error);
     update({ busy: false, problem: fieldOf(problem, state) });
-    if (problem.retryAt) waiting = setTimeout(askAgain, problem.retryAt - Date.now());
+    if (problem.retryAt) waiting = setTimeout(scoreAgain, problem.retryAt - Date.now());
   } finally {
     if (flight === controller) flight = null;
   }

@@ -1,10 +1,10 @@
-/** What the browser keeps. Where it may keep nothing, its storage throws, and values last as long as the page. */
+/** Values that the browser stores. If it may store none, its storage throws, and values last as long as the page. */
 
 /** @type {Map<string, string | null>} */
 const values = new Map();
 
 /** @param {"localStorage" | "sessionStorage"} where @param {string} name @returns {string | null} */
-export function kept(where, name) {
+export function load(where, name) {
   try {
     return window[where].getItem(name);
   } catch {
@@ -13,7 +13,7 @@ export function kept(where, name) {
 }
 
 /** @param {"localStorage" | "sessionStorage"} where @param {string} name @param {string | null} value null: nothing */
-export function keep(where, name, value) {
+export function save(where, name, value) {
   try {
     if (value === null) window[where].removeItem(name);
     else window[where].setItem(name, value);

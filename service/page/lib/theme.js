@@ -1,6 +1,6 @@
 /** Light or dark: the system's choice, or the person's, which the browser keeps. */
 
-import { keep, kept } from "./storage.js";
+import { load, save } from "./storage.js";
 import { subscribe, update } from "./store.js";
 
 const THEME = "headroom-theme";
@@ -11,7 +11,7 @@ export function rememberTheme() {
   subscribe((state, before) => {
     if (state.theme !== before.theme) apply(state.theme);
   });
-  const theme = CHOICES.find((choice) => choice === kept("localStorage", THEME));
+  const theme = CHOICES.find((choice) => choice === load("localStorage", THEME));
   if (theme && theme !== "system") update({ theme });
 }
 
@@ -22,7 +22,7 @@ export function nextTheme(theme) {
 
 /** @param {typeof CHOICES[number]} theme */
 function apply(theme) {
-  keep("localStorage", THEME, theme);
+  save("localStorage", THEME, theme);
   document.documentElement.style.colorScheme = theme === "system" ? "" : theme;
 }
 

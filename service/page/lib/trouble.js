@@ -7,19 +7,19 @@ import { html } from "./html.js";
 /** @typedef {import("./types.js").Problem} Problem */
 
 /**
- * @param {{problem: Problem, again?: () => void, alone?: boolean}} props
- * `again` is called when the service said to come back, and by a button; without `alone` somebody else does it
+ * @param {{problem: Problem, retry?: () => void, automatic?: boolean}} props
+ * `retry` is called by a button, and if `automatic` when the service said to come back
  */
-export function Trouble({ problem, again, alone = true }) {
+export function Trouble({ problem, retry, automatic = true }) {
   const seconds = useSecondsUntil(problem.retryAt);
   useEffect(() => {
-    if (alone && again && problem.retryAt && seconds === 0) again();
+    if (automatic && retry && problem.retryAt && seconds === 0) retry();
   }, [seconds, problem]);
   return html`
     <div class="trouble">
       <span role="alert">${problem.message}</span>
       ${seconds > 0 ? html`<span class="soft">Trying again in ${seconds} s.</span>` : null}
-      ${again ? html`<button onClick=${again}>Try now</button>` : null}
+      ${retry ? html`<button onClick=${retry}>Try now</button>` : null}
     </div>`;
 }
 

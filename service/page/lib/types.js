@@ -157,6 +157,7 @@
  * @property {{arm: string, metrics: Metric[], shadow: Shadow | null}[]} arms
  * @property {string} recommendation
  * @property {string} text
+ * @property {Look[]} looks earlier times
  */
 
 /**
@@ -177,7 +178,7 @@
 /** @typedef {Experiment & {history: Action[], report: Report | null}} Detail */
 
 /**
- * @typedef {{time: number, metrics: {arm: string, metric: string, difference: number | null, low: number | null,
+ * @typedef {{time: number, effects: {arm: string, metric: string, difference: number | null, low: number | null,
  *   high: number | null, relative: number | null, relative_low: number | null, relative_high: number | null}[]}} Look
  */
 

@@ -34,13 +34,13 @@ async function take(signal) {
 }
 
 export function Live() {
-  const { value, problem, now } = usePolling(take, EVERY_MS, []);
+  const { value, problem, refresh } = usePolling(take, EVERY_MS, []);
   const [variant, setVariant] = useState("");
   const seconds = useClock();
   const all = value ?? taken;
   if (!all.length) {
     return problem && problem.status !== 401
-      ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />`
+      ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const history = figures(all, variant);
@@ -50,12 +50,12 @@ export function Live() {
   return html`
     <div class=${`live${isOld ? " old" : ""}`}>
       <p class=${isOld ? "wrong" : "unseen"} role="status">${isOld ? `These values are ${Math.round(age)} s old.` : ""}</p>
-      ${problem ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
+      ${problem ? html`<${Trouble} problem=${problem} retry=${refresh} automatic=${false} />` : null}
       <${Tiles} last=${last} />
       <${Variants} taken=${all} chosen=${variant} choose=${setVariant} />
       <${Charts} history=${history} variant=${variant} />
       <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.
-        The requests and pairs of this tab do not count.</p>
+        What the tabs of this page in this browser have scored does not count.</p>
     </div>`;
 }
 

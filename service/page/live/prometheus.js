@@ -1,6 +1,6 @@
 /** Reads the Prometheus text format, and computes what the live view shows from scrapes that follow each other. */
 
-import { own } from "../lib/api.js";
+import { requestsBetween } from "../lib/page_requests.js";
 
 /** @typedef {{labels: Record<string, string>, value: number}} Sample */
 /** @typedef {Map<string, Sample[]>} Scrape samples by metric name */
@@ -63,7 +63,7 @@ export function valuesOf(scrape, name, label) {
 /**
  * A quantile of what a histogram took up between two scrapes, by linear interpolation in its bucket.
  * @param {Scrape} before @param {Scrape} after @param {string} name without `_bucket` @param {number} quantile
- * @param {Record<string, string>} [wanted] @param {import("../lib/api.js").OwnPairs[]} [without] pairs that do not count
+ * @param {Record<string, string>} [wanted] @param {import("../lib/page_requests.js").ScoredPairs[]} [without] pairs that do not count
  * @returns {number | null} null where it took up nothing
  */
 export function quantileOf(before, after, name, quantile, wanted = {}, without = []) {
@@ -123,7 +123,7 @@ export function figures(taken, variant) {
     const seconds = now.time - before.time;
     const rate = (/** @type {string} */ name, /** @type {Record<string, string>} */ labels = {}) =>
       growth(before.scrape, now.scrape, name, labels) / seconds;
-    const without = ownPairs(before, now, variant);
+    const without = pagePairs(before, now, variant);
     const quantile = (/** @type {number} */ q) => quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, wanted, without);
     const reasons = valuesOf(now.scrape, "headroom_shed_total", "reason");
     const shed = Object.fromEntries(reasons.map((reason) => [reason, rate("headroom_shed_total", { reason })]));
@@ -145,25 +145,20 @@ export function figures(taken, variant) {
   });
 }
 
-/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without this tab's own */
+/** @param {Taken} before @param {Taken} now @returns {number} requests per second that had something scored, without those of this page's tabs */
 function scoringRate(before, now) {
   const routes = valuesOf(now.scrape, "headroom_requests_total", "route").filter((route) => !NOT_SCORING.test(route));
   const grown = routes.map((route) => growth(before.scrape, now.scrape, "headroom_requests_total", { route }));
-  const others = grown.reduce((sum, one) => sum + one, 0) - ownIn(before, now).length;
+  const others = grown.reduce((sum, one) => sum + one, 0) - requestsBetween(before.time, now.time).length;
   return Math.max(0, others) / (now.time - before.time);
 }
 
-/** @param {Taken} before @param {Taken} now */
-function ownIn(before, now) {
-  return own.filter(({ time }) => time > before.time && time <= now.time);
+/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns the pairs of the requests of this page's tabs */
+function pagePairs(before, now, variant) {
+  return requestsBetween(before.time, now.time).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
 }
 
-/** @param {Taken} before @param {Taken} now @param {string} variant empty: all @returns the pairs of this tab's own requests */
-function ownPairs(before, now, variant) {
-  return ownIn(before, now).flatMap((one) => one.pairs).filter((one) => !variant || one.variant === variant);
-}
-
-/** @param {import("../lib/api.js").OwnPairs[]} all @returns {number} how many pairs they are */
+/** @param {import("../lib/page_requests.js").ScoredPairs[]} all @returns {number} how many pairs they are */
 function pairsOf(all) {
   return all.reduce((sum, one) => sum + one.pairs, 0);
 }
@@ -181,12 +176,12 @@ export function variantRows(taken) {
     ...valuesOf(now.scrape, "headroom_heads_on", "variant"),
     ...valuesOf(now.scrape, "headroom_pairs_total", "variant"),
   ]);
-  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - pairsOf(ownPairs(before, now, ""));
+  const all = growth(before.scrape, now.scrape, "headroom_pairs_total") - pairsOf(pagePairs(before, now, ""));
   return [...names].flatMap((name) => {
     const heads = samples(now.scrape, "headroom_heads_on", { variant: name })[0]?.value;
     const pairs = total(now.scrape, "headroom_pairs_total", { variant: name });
     if (Number.isNaN(heads) && !pairs) return []; // it left the config
-    const without = ownPairs(before, now, name);
+    const without = pagePairs(before, now, name);
     const grown = Math.max(0, growth(before.scrape, now.scrape, "headroom_pairs_total", { variant: name }) - pairsOf(without));
     const quantile = (/** @type {number} */ q) =>
       quantileOf(before.scrape, now.scrape, "headroom_pair_seconds", q, { variant: name }, without);

@@ -59,7 +59,7 @@ export function Condense({ state }) {
         </select></label>
         <span class="soft">The words that keep the judgments of these titles, under mask ${LETTERS[state.active]}.</span>
       </div>
-      ${problem ? html`<${Trouble} problem=${problem} again=${ask} />` : null}
+      ${problem ? html`<${Trouble} problem=${problem} retry=${ask} />` : null}
       ${answer ? html`<${Shorter} key=${answer.path.length} answer=${answer} />` : null}
     </section>`;
 }
@@ -103,11 +103,11 @@ function Shorter({ answer }) {
 
 /** @param {{path: Length[], place: number}} props one bar for each length, all words on the right as on the slider */
 function Losses({ path, place }) {
-  const most = Math.max(0.001, ...path.map((length) => length.loss));
+  const largest = Math.max(0.001, ...path.map((length) => length.loss));
   return html`
     <svg class="losses" width=${BAR * path.length} height=${HEIGHT} aria-hidden="true">
       ${path.map((length, i) => {
-        const height = Math.max(1, (HEIGHT * Math.max(0, length.loss)) / most);
+        const height = Math.max(1, (HEIGHT * Math.max(0, length.loss)) / largest);
         const x = BAR * (path.length - 1 - i) + 1;
         return html`<rect class=${`${i === place ? "here" : ""}${length.measured ? "" : " guessed"}`} x=${x}
           y=${HEIGHT - height} width=${BAR - 2} height=${height} />`;

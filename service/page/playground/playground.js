@@ -31,7 +31,7 @@ export function Playground({ state }) {
         <${HeadGrid} state=${state} />
       </section>
       <section class="result" aria-label="Ranking" aria-busy=${state.busy}>
-        <${Step} state=${state} number="3">Read what moved: ▲ and ▼ count places from the base, and the small number is the change of the score.</${Step}>
+        <${Step} state=${state} number="3">Read what moved without the heads that are off: ▲ and ▼ count places from the base, and the small number is the change of the score.</${Step}>
         <${Ranking} state=${state} />
         <${TimeSaved} state=${state} />
       </section>

@@ -4,7 +4,7 @@ import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { labelOf, LETTERS, refusedColumn } from "../lib/columns.js";
 import { gradeShade } from "../lib/format.js";
 import { html } from "../lib/html.js";
-import { askAgain } from "../lib/scoring.js";
+import { scoreAgain } from "../lib/scoring.js";
 import { update } from "../lib/store.js";
 import { prefersStillness } from "../lib/theme.js";
 import { Trouble } from "../lib/trouble.js";
@@ -26,12 +26,12 @@ export function Ranking({ state }) {
   const order = answer ? ranked(answer, shown) : [];
   const body = useGliding(order);
   const banner = problem && problem.status !== 401 && !FIELDS.test(problem.param ?? "");
-  if (!answer) return html`${banner ? html`<${Trouble} problem=${problem} again=${askAgain} alone=${false} />` : null}
+  if (!answer) return html`${banner ? html`<${Trouble} problem=${problem} retry=${scoreAgain} automatic=${false} />` : null}
     <${Empty} state=${state} />`;
   const base = state.baseline === null ? -1 : answer.ids.indexOf(state.columns[state.baseline]?.id);
   const before = base < 0 ? null : places(ranked(answer, base));
   return html`
-    ${banner ? html`<${Trouble} problem=${problem} again=${askAgain} alone=${false} />` : null}
+    ${banner ? html`<${Trouble} problem=${problem} retry=${scoreAgain} automatic=${false} />` : null}
     <div class="pane">
     <table class=${`ranking columns-${answer.ids.length}`} data-stale=${problem ? "" : null}>
       <caption class="unseen">Titles by score under mask ${LETTERS[state.active]}</caption>

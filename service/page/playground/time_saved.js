@@ -12,6 +12,7 @@ import { requestForm } from "../lib/mask.js";
 
 const WARM_UP = 3;
 const TURNS = 11;
+const EDGE = 1; // from the second to the last but one of 11 values, the median's interval has a level of 98.8 %
 const CACHED =
   "The service answered from its score cache, without the model, so there is no time to compare. " +
   "Measure on a service with score_cache_size 0.";
@@ -74,14 +75,21 @@ function bodyOf({ query, titles, facts }, { mask, variant }) {
   return mask ? { query, titles, head_mask: requestForm(mask, shape) } : { query, titles, variant };
 }
 
-/** @param {[number[], number[]]} times milliseconds under both masks, turn by turn @param {number} titles */
-function verdict([before, after], titles) {
-  const [a, b] = [median(before), median(after)];
-  const ratios = before.map((time, turn) => after[turn] / time).sort((x, y) => x - y);
-  const inner = `${(1 - ratios[ratios.length - 3]).toFixed(2)} to ${(1 - ratios[2]).toFixed(2)}`;
-  const change = b < a ? `${percent(1 - b / a)} saved` : `${percent(b / a - 1)} more`;
-  return `${change}: ${b.toFixed(1)} ms instead of ${a.toFixed(1)} ms in the model for ${titles} titles ` +
-    `(medians of ${before.length} turns; share saved, middle turns: ${inner.replaceAll("-", "−")}).`;
+/**
+ * @param {[number[], number[]]} times milliseconds under both masks, turn by turn @param {number} titles
+ * @returns {string} a claim only if the interval of the median share saved leaves out 0
+ */
+export function verdict([base, active], titles) {
+  const shares = base.map((time, turn) => 1 - active[turn] / time).sort((x, y) => x - y);
+  const [low, high] = [shares[EDGE], shares[shares.length - 1 - EDGE]];
+  const about = `for ${titles} titles, in the model; 99 % interval of ${shares.length} turns`;
+  if (low <= 0 && high >= 0) {
+    return `No difference shown: from ${percent(Math.max(0, -low))} more to ${percent(Math.max(0, high))} saved (${about}). ` +
+      "More titles or a quieter machine narrow it.";
+  }
+  const ends = [Math.abs(low), Math.abs(high)].sort((x, y) => x - y);
+  const claim = `${percent(ends[0])} to ${percent(ends[1])} ${low > 0 ? "saved" : "more"}`;
+  return `${claim}: ${median(active).toFixed(1)} ms instead of ${median(base).toFixed(1)} ms (medians, ${about}).`;
 }
 
 /** @param {number[]} values */

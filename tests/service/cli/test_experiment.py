@@ -102,7 +102,6 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
         "shipped": None,
         "history": [asdict(action) for action in store.actions(["prune20"])],
         "report": asdict(report),
-        "looks": [],  # of its course
     }
     store.close()
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,7 +1,9 @@
 """Where an experiment stands follows from its log: what one replica does, another does not undo unseen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Collection
 from functools import partial
 from typing import Any
 
@@ -9,14 +11,14 @@ import pytest
 
 from service.config.settings import LiveConfig
 from service.errors import Conflict, DatabaseUnavailable
-from service.experiments.admin import Decide, ExperimentAdmin, ramp, ship, stop
+from service.experiments.admin import REPORT_SECONDS, Decide, ExperimentAdmin, ramp, ship, stop
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action
 from service.experiments.guardrails import Breach
 from service.experiments.state import fold, identity
 from service.experiments.store import Store
 from tests.service.experimenting import config
-from tests.service.experiments.making import live_of
+from tests.service.experiments.making import exposure, live_of
 
 ASSIGNER = LiveConfig.model_validate(config()).assigner
 BY = {"reason": "", "actor": "boss"}
@@ -68,11 +70,120 @@ async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_chang
     await second.act("prune20", ramp_to(0.5), **BY)
     await first.act("prune20", partial(ship, arm="pruned"), **BY)
     assert "has shipped arm 'pruned'; stop it" in await refused(second.act("prune20", ramp_to(1.0), **BY))
-    assert (await second.show("prune20", report=False)).status == "running"  # as it knows
+    assert second.listing().experiments[0].status == "running"  # as it knows
     await first.act("prune20", stop, **BY)
     for act in (ramp_to(1.0), stop):
         assert "is stopped already; to go on, give a new" in await refused(second.act("prune20", act, **BY))
     assert kinds(second) == ["start", "ramp", "ship", "stop"]
+
+
+async def test_a_stop_is_not_undone_by_a_ship_that_was_under_way(
+    two: tuple[ExperimentAdmin, ExperimentAdmin],
+) -> None:
+    first, second = two
+    await first.act("prune20", stop, **BY)
+    refusal = await refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
+    assert "is stopped already; to go on, give a new" in refusal
+    assert kinds(second) == ["start", "stop"]
+
+
+class IsOvertaken(Store):
+    """Somebody else stops the experiment right after each action, before its answer is made."""
+
+    def act(self, *call: Any) -> list[Action]:
+        log = super().act(*call)
+        if log[-1].kind not in ("start", "stop"):
+            self.record_action(Action("prune20", "stop", log[-1].time, "somebody"))
+        return log
+
+
+async def test_an_action_answers_with_its_own_state(url: str) -> None:
+    live = live_of(IsOvertaken(url))
+    live.apply(ASSIGNER, "v")
+    admin = ExperimentAdmin(live)
+    answer = await admin.act("prune20", ramp_to(0.5), **BY)
+    assert (answer.status, answer.traffic) == ("running", 0.5)
+    assert [action.kind for action in answer.history] == ["start", "ramp"]
+    assert kinds(admin) == ["start", "ramp", "stop"]
+    admin.close()
+    await live.close(1)
+
+
+def two_experiments() -> dict[str, Any]:
+    both = config(slots=[0, 5000])
+    both["experiments"].append(both["experiments"][0] | {"name": "b", "salt": "b", "slots": [5000, 10_000]})
+    return both
+
+
+async def test_only_one_experiment_can_be_shipped(file_url: str) -> None:
+    """Everybody gets one variant: that of the second would be ignored without a word."""
+    both = LiveConfig.model_validate(two_experiments()).assigner
+    live = live_of(Store(file_url))
+    live.apply(both, "v")
+    admin = ExperimentAdmin(live)
+    await admin.act("b", partial(ship, arm="pruned"), **BY)
+    refusal = await refused(admin.act("prune20", partial(ship, arm="control"), **BY))
+    assert "'b' has shipped arm 'pruned', and everybody can get only one variant" in refusal
+    assert kinds(admin) == ["start"]
+
+    # Two that were shipped at different times cannot come together by an edit either.
+    live.apply(ASSIGNER, "without b")
+    await admin.act("prune20", partial(ship, arm="pruned"), **BY)
+    with pytest.raises(ValueError, match=r"^experiments: 'prune20' and 'b' have each shipped an arm"):
+        live.apply(both, "both")
+    assert live.ledger.config_version == "without b"
+    admin.close()
+    await live.close(1)
+
+
+async def test_a_report_is_made_anew_after_the_clock_was_set_back(file_url: str) -> None:
+    seconds = 0.0
+    live = live_of(Store(file_url), clock=lambda: 1e9 - 3600 * (seconds > 0), monotonic=lambda: seconds)
+    live.apply(ASSIGNER, "v")
+    admin = ExperimentAdmin(live)
+    first = (await admin.show("prune20")).report
+    live.ledger.store.add_exposures([exposure("u1", time=1e9 - 5000)])
+    assert (await admin.show("prune20")).report == first
+    seconds = REPORT_SECONDS
+    second = await admin.show("prune20")
+    assert second.report is not None
+    assert second.report.exposures == {"control": 1, "pruned": 0}
+    assert [arm.exposures for arm in second.arms] == [1, 0]  # all numbers are of one moment
+    admin.close()
+    await live.close(1)
+
+
+class SlowFor(Store):
+    """A database in which the analysis of one experiment takes long."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__(url)
+        self._name = name
+        self.asked = threading.Event()
+        self.go_on = threading.Event()
+
+    def unit_counts(self, experiments: Collection[str]) -> dict[str, Counter[str]]:
+        if list(experiments) == [self._name]:
+            self.asked.set()
+            assert self.go_on.wait(60)
+        return super().unit_counts(experiments)
+
+
+async def test_a_slow_report_holds_up_no_other_experiment(file_url: str) -> None:
+    store = SlowFor(file_url, "b")
+    live = live_of(store)
+    live.apply(LiveConfig.model_validate(two_experiments()).assigner, "v")
+    admin = ExperimentAdmin(live)
+    slow = [asyncio.create_task(admin.show("b")) for _ in range(5)]
+    assert await asyncio.to_thread(store.asked.wait, 60)
+    async with asyncio.timeout(60):
+        assert (await admin.show("prune20")).report is not None
+        await admin.act("prune20", ramp_to(0.5), **BY)
+    assert not any(task.done() for task in slow)
+    store.go_on.set()
+    await asyncio.gather(*slow)
+    admin.close()
+    await live.close(1)
 
 
 async def test_an_arm_that_was_rolled_back_does_not_come_back(
@@ -80,7 +191,7 @@ async def test_an_arm_that_was_rolled_back_does_not_come_back(
 ) -> None:
     """Its users would have met the default meanwhile, and be unlike control's."""
     first, second = two
-    first._ledger.add([Action("prune20", "rollback", 1.0, "guardrail", arm="pruned")])
+    first._ledger.add(Action("prune20", "rollback", 1.0, "guardrail", arm="pruned"))
     first._ledger.flush()
     assert "is rolled back; to go on, give" in await refused(second.act("prune20", ramp_to(1.0), **BY))
     shipped = refused(second.act("prune20", partial(ship, arm="pruned"), **BY))
@@ -100,7 +211,7 @@ async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> 
     """It was in the log and in the list of unrecorded ones: a standing that no other replica knows."""
     live = live_of(LosesAnAnswer(url))
     live.apply(ASSIGNER, "v")
-    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+    live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
     for _ in range(3):
         live.ledger.refresh()
     log = live.ledger.store.actions(["prune20"])

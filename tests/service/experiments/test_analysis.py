@@ -7,9 +7,9 @@ import numpy as np
 import orjson
 import pytest
 
-from service.experiments import admin
+from service.experiments import admin, analysis
 from service.experiments.admin import ExperimentAdmin
-from service.experiments.analysis import MAX_LOOKS, analyse, compare, look_times, past_look
+from service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
 from service.experiments.assignment import Assigner
 from service.experiments.definition import Metric
 from service.experiments.estimates import Moments
@@ -240,14 +240,14 @@ def test_every_kind_of_metric_is_judged_near_zero(kind: str, control: float) -> 
     metric = Metric.model_validate(
         {"name": "errors", "better": "lower", "margin": 0.1} | more.get(kind, {"kind": kind})
     )
-    assert compare(experiment(), metric, Measured(found), "pruned").decision == "too_bad"
+    assert compare_arm(experiment(), metric, Measured(found), "pruned").decision == "too_bad"
 
 
 def test_a_margin_relative_to_a_loss_is_refused_with_the_way_out() -> None:
     rng = np.random.default_rng(2)
     found = {arm: moments_of(rng.normal(-3, 1, 500)) for arm in ARMS}
     metric = Metric(name="profit", margin=0.1)
-    report = compare(experiment(), metric, Measured(found), "pruned")
+    report = compare_arm(experiment(), metric, Measured(found), "pruned")
     assert report.decision == "undecided"
     assert "give the metric 'profit' a margin in its own unit with `relative: false`" in report.text
 
@@ -317,8 +317,8 @@ def test_a_past_look_is_what_the_report_said_then(
         said = analyse(then, COURSE, [BEGIN], moment).arms[0].metrics
     finally:
         then.close()
-    for look, report in zip(past.metrics, said, strict=True):
-        assert (look.metric, look.units) == (report.metric, report.units)
+    for look, report in zip(past.effects, said, strict=True):
+        assert (look.arm, look.metric) == (report.arm, report.metric)
         ours, theirs = (
             [one.difference, one.low, one.high, one.relative_low, one.relative_high] for one in (look, report)
         )
@@ -344,12 +344,15 @@ async def test_a_slow_database_gives_some_looks_now_and_the_rest_later(
     live = live_of(store, clock=lambda: BEGAN + 10 * HOUR)
     live.apply(Assigner((COURSE,)), "v")
     experiments = ExperimentAdmin(live)
-    monkeypatch.setattr(admin, "COURSE_SECONDS", 0.0)
-    first = await experiments.course("prune20")
-    monkeypatch.setattr(admin, "COURSE_SECONDS", 600.0)
-    second = await experiments.course("prune20")
-    assert not first.complete
-    assert second.complete
-    assert len(second.looks) >= MAX_LOOKS / 2
+    monkeypatch.setattr(analysis, "LOOKS_SECONDS", 0.0)
+    first = (await experiments.show("prune20")).report
+    monkeypatch.setattr(analysis, "LOOKS_SECONDS", 600.0)
+    monkeypatch.setattr(admin, "REPORT_SECONDS", 0.0)
+    second = (await experiments.show("prune20")).report
+    assert first is not None
+    assert second is not None
+    assert first.looks == []
+    times = look_times(COURSE, [BEGIN], BEGAN + 10 * HOUR)
+    assert [look.time for look in second.looks] == times
     experiments.close()
     await live.close(1)

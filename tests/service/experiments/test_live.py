@@ -209,7 +209,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                 None,
             )
             # A guardrail does not wait for the database either.
-            live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+            live.guard.roll_back("prune20", Breach("pruned", "p99", "slow"))
             assert live.ledger.standings["prune20"].status == "rolled_back"
         finally:
             await asyncio.to_thread(postgres.start)

@@ -15,7 +15,7 @@ from service.experiments.estimates import NOBODY, Moments, estimate
 from service.experiments.events import Action, Exposure, Outcome
 from service.experiments.measure import comparisons, measure
 from service.experiments.report import Report
-from service.experiments.state import identity, losses
+from service.experiments.state import identity, withdrawals
 from service.experiments.store import Store
 from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
 
@@ -86,7 +86,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
 
     # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
     log = [*store.actions(["e"]), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
-    during = comparisons(config, losses(config, log))["pruned"]
+    during = comparisons(config, withdrawals(config, log))["pruned"]
     sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
     moments = measure(store, "e", SPENT, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
@@ -95,7 +95,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
     # A window has to be over before the end: the units of the last hours do not count.
     windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
     log = [*store.actions(["e"]), Action("e", "stop", PERIOD, "test")]
-    during = comparisons(config, losses(config, log))["pruned"]
+    during = comparisons(config, withdrawals(config, log))["pruned"]
     moments = measure(store, "e", windowed, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
         through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)

@@ -13,7 +13,7 @@ from service.experiments.analysis import analyse
 from service.experiments.assignment import Assigner
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import Action, Exposure
-from service.experiments.sample_ratio import check
+from service.experiments.sample_ratio import check_units
 from service.experiments.state import fold
 from service.experiments.store import Store
 from tests.service.experiments.making import experiment, live_of, start
@@ -142,7 +142,9 @@ def alarms(
             alarmed = False
             for look in np.linspace(0.1, 1, 10):
                 units = counts + np.bincount(arm[is_new & (times < look)], minlength=len(arms))
-                alarmed |= check(config, dict(zip(arms, units.tolist(), strict=True)), run.rolled_back).alarm
+                alarmed |= check_units(
+                    config, dict(zip(arms, units.tolist(), strict=True)), run.rolled_back
+                ).alarm
             counts = units
             known |= is_new
             found[number] += alarmed

@@ -157,6 +157,13 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     assert counts(store.record_outcomes(batch[1:2], mended)) == (1, 0, 0)
 
 
+def test_duplicates_are_named_by_their_ids(store: Store) -> None:
+    store.record_outcomes([outcome(n, "u") for n in (1, 2)], OPEN)
+    receipt = store.record_outcomes([outcome(n, "u") for n in (3, 2, 4, 3, 1, 3)], OPEN)
+    assert counts(receipt) == (2, 4, 0)
+    assert receipt.duplicate_ids == ["o2", "o3", "o1", "o3"]  # in the request's order
+
+
 def test_what_a_unit_did_before_its_exposure_counts_once_that_is_there(store: Store) -> None:
     history = [outcome(1, "late", metric="spent", time=900.0), outcome(2, "late", time=900.0)]
     assert counts(store.record_outcomes(history, SPENT)) == (2, 0, 0)

@@ -1,14 +1,18 @@
 """Rows on their way to the database: nobody waits for them, and what is lost is counted."""
 
+import errno
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
+from service.errors import DatabaseUnavailable
 from service.experiments.store import Store
 from service.experiments.tables import exposures, shadow_results
 from service.experiments.writer import Writer
@@ -70,6 +74,61 @@ def test_rows_that_a_database_cannot_hold_are_counted_and_keep_nothing_out(
     assert counts.totals == (100, 500, 0)
 
 
+def test_a_failure_that_cannot_be_reported_loses_nothing(tmp_path: Path, counts: Counts) -> None:
+    """As where the operator's notice is a file on a full disk."""
+    blocked = tmp_path / "state"
+    blocked.write_text("a file where a directory is needed")
+    store = Store(f"sqlite:///{blocked}/below.db")
+    failed = threading.Event()
+
+    def report(_: str) -> None:
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.on_failure = report
+    writer = counts.writer(store)
+    for number in range(1000):
+        writer.put(exposure(f"u{number}"))
+    writer.start()
+    assert failed.wait(60)
+    with pytest.raises(DatabaseUnavailable):  # and not the OSError, which would be a 500
+        store.unit_counts(["prune20"])
+    blocked.unlink()
+    assert writer.close(60) == 0
+    assert counts.totals == (1000, 0, 0)
+    assert stored(store) == 1000
+    store.close()
+
+
+class HeldUp(deque[Any]):
+    """A buffer that `close` may clear while the writer reads it."""
+
+    def __init__(self, closing: threading.Event) -> None:
+        super().__init__()
+        self._closing = closing
+        self.is_read = threading.Event()
+
+    def __getitem__(self, index: Any) -> Any:
+        self.is_read.set()
+        self._closing.wait(0.2)
+        return super().__getitem__(index)
+
+
+def test_an_end_while_the_buffer_is_read_is_no_failure_of_the_database(
+    store: Store, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = counts.writer(store)
+    records = HeldUp(writer._given_up)
+    writer._records = records
+    for number in range(3):
+        writer.put(exposure(f"u{number}"))
+    writer.start()
+    assert records.is_read.wait(60)
+    lost = writer.close(0)
+    assert counts.totals[1] == lost
+    assert "takes no writes" not in caplog.text
+
+
 def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) -> None:
     (tmp_path / "file").write_text("")
     store = Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}")
@@ -88,6 +147,7 @@ KILLED = """
 import os, signal, sys
 from service.experiments.events import Exposure
 from service.observe.metrics import Metrics
+from service.errors import DatabaseUnavailable
 from service.experiments.store import Store
 from service.experiments.writer import Writer
 

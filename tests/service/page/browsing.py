@@ -17,7 +17,10 @@ from tests.referees import need
 
 PATIENCE_S = 60
 """How long a test waits for what must be seen sooner or later, however slow the machine."""
-_MODULES = ("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus")
+_MODULES = (
+    *("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus"),
+    "playground/time_saved",
+)
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

@@ -6,7 +6,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pytest
+import scipy.stats
 
 from tests.service.page.browsing import Page
 from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec
@@ -269,5 +271,30 @@ def test_time_is_measured_in_turns(page: Page) -> None:
     page.open("#playground?q=mouse&t=mouse&t=towel&mask=none&mask=0-11.*&active=1&base=0")
     settled(page)
     page.button("Measure time, B against A").click()
-    page.until(lambda: "medians" in page.one(".time [role=status]").text)
-    assert "ms in the model for 2 titles (medians of 11 turns" in page.one(".time [role=status]").text
+    page.until(lambda: "of 11 turns" in page.one(".time [role=status]").text)
+    assert "for 2 titles, in the model; 99 % interval" in page.one(".time [role=status]").text
+
+
+@pytest.mark.parametrize(("factor", "claim"), [(0.8, "saved"), (1.25, "more"), (1.0, "No difference shown")])
+def test_a_change_of_time_is_claimed_only_if_its_interval_leaves_out_none(
+    page: Page, factor: float, claim: str
+) -> None:
+    rng = np.random.default_rng(3)
+    base = rng.uniform(4, 6, 11)
+    active = base * factor * rng.uniform(0.95, 1.05, 11)
+    page.open("#playground?q=mouse&t=mouse&mask=none")
+    settled(page, columns=1)
+    said = page.evaluate("time_saved.verdict(arguments[0], 10)", [base.tolist(), active.tolist()])
+    shares = 1 - active / base
+    # The sign test's interval of a median: between the order statistics k and 12 − k of 11 values.
+    low, high = scipy.stats.quantile_test(shares, p=0.5).confidence_interval(confidence_level=0.98)
+    assert (low > 0 or high < 0) == (claim != "No difference shown")
+    ends = sorted(abs(100 * end) for end in (low, high))
+    if claim == "No difference shown":
+        assert said.startswith(
+            f"No difference shown: from {-100 * low:.0f} % more to {100 * high:.0f} % saved ("
+        )
+    else:
+        assert said.startswith(
+            f"{ends[0]:.0f} % to {ends[1]:.0f} % {claim}: {np.median(active):.1f} ms instead"
+        )

@@ -132,8 +132,7 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     assert report["arms"][0]["shadow"]["text"] in text
     assert "No guardrail has tripped." in text
     assert len(page.all(".finding .band")) == 2
-    course = httpx.get(f"{page_server}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
-    assert len(course["looks"]) >= 20
+    assert len(report["looks"]) >= 20
     shared = httpx.get(f"{page_server}/v1/experiments/prune20/report.html", headers=KEY, timeout=60)
     assert report["text"] in html.unescape(shared.text).replace("\N{NO-BREAK SPACE}", " ")
     assert "http" not in re.sub(r"http://www.w3.org/\S+", "", shared.text)  # it needs no other file
@@ -142,11 +141,11 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(page: Page
     lines = re.findall('d="(M[^"]+)" class="line"', drawing)
     assert max(path.count("L") for path in lines) >= 20  # over time
     widths = [
-        m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
+        m["high"] - m["low"] for look in report["looks"] for m in look["effects"][:1] if m["low"] is not None
     ]
     assert widths[-1] < widths[0] / 2
 
-    page.button("deeper\nrolled back\n4,000 units", ".list").click()
+    page.button("deeper\nrolled back", ".list").click()
     page.until(lambda: "p99 612 ms over 500 ms" in page.one(".trip").text)
     assert page.one(".experiment .status").text == "rolled back"
 
@@ -174,45 +173,79 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     page.one(".verdict")
     page.write(".actions [type=number]", "50")
     page.button("Ramp").click()
-    page.button("Yes", ".confirm").click()
+    page.button("Ramp to 50 %", ".confirm").click()
     page.one("dialog.key #key").send_keys("boss\n")
     assert "admin role" in page.one(".actions .wrong").text
     page.until(lambda: not page.all("dialog.key[open]"), "the dialog is still open")
     page.one("#reason").send_keys("half is enough")
     page.button("Ramp").click()
-    page.button("Yes", ".confirm").click()
+    page.button("Ramp to 50 %", ".confirm").click()
     page.until(lambda: "50 % of each arm's units are exposed" in page.one(".experiment header").text)
     page.until(lambda: "half is enough" in page.one(".log").text)
     page.button("Ship").click()
-    page.button("Yes", ".confirm").click()
+    assert choices(page, ".confirm") == ["Ship pruned", "Cancel"]
+    page.button("Ship pruned", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "shipped")
+    page.until(lambda: choices(page, ".actions") == ["Stop"])
     page.button("Stop").click()
-    page.button("Yes", ".confirm").click()
+    page.button("Stop prune20", ".confirm").click()
     page.until(lambda: page.one(".experiment .status").text == "stopped")
-    page.write(".actions [type=number]", "100")
-    page.button("Ramp").click()
-    page.button("Yes", ".confirm").click()
-    page.until(lambda: "give a new experiment another name and salt" in page.one(".actions").text)
+    page.until(lambda: choices(page, ".actions") == [])
+    assert "give a new experiment another name and salt" in page.one(".actions").text
+
+
+def choices(page: Page, within: str) -> list[str]:
+    """Return what a person can press."""
+    return [button.text for button in page.all(f"{within} button")]
+
+
+def test_after_a_rollback_nothing_is_offered_that_the_service_refuses(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+    assert page.one(".experiment .status").text == "rolled back"
+    assert choices(page, ".actions") == ["Stop"]
+
+
+def test_all_numbers_of_units_are_of_one_moment(page: Page) -> None:
+    """The list, the arms and the report were counted at three different times, and told apart."""
+    page.open("#playground?experiment=prune20")
+    page.one(".ranking")
+    page.run("""
+      window.answer = async (path, options) => {  // the list was counted a moment later
+        const reply = await unwatched(path, options);
+        if (path !== 'v1/experiments') return reply;
+        const { experiments } = await reply.json();
+        for (const one of experiments) for (const arm of one.arms) arm.exposures += 7;
+        return Response.json({experiments});
+      };""")
+    page.one("nav a[href^='#experiments']").click()
+    page.one(".verdict")
+    text = page.one(".experiments").text
+    counts = set(re.findall(r"([\d,]+) of 10,600 planned units", text))
+    assert len(counts) == 1, text
+    arms = re.findall(r"^(?:control|pruned) \S+ ([\d,]+) ", text, re.MULTILINE)
+    total = sum(int(arm.replace(",", "")) for arm in arms[:2])
+    assert counts == {f"{total:,}"}
 
 
 def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
-    page.open("#experiments?experiment=deeper")
-    page.one(".trip")
+    pretend_running(page)
 
     def focused() -> str:
         return str(page.browser.switch_to.active_element.text)
 
     page.button("Stop").send_keys(Keys.ENTER)
-    page.until(lambda: focused() == "No", "the focus is not on No")
+    page.until(lambda: focused() == "Cancel", "the focus is not on Cancel")
     page.browser.switch_to.active_element.send_keys(Keys.ENTER)
     page.until(lambda: not page.all(".confirm"))
     assert focused() == "Stop"
     page.button("Ramp").click()
-    page.until(lambda: focused() == "No")
+    page.until(lambda: focused() == "Cancel")
     page.button("Ship").click()  # another question in place of the first
     page.until(lambda: "Ship" in page.one(".confirm span").text)
-    page.until(lambda: focused() == "No")
-    page.button("Yes", ".confirm").click()
+    page.until(lambda: focused() == "Cancel")
+    page.run("window.answer = undefined")
+    page.button("Ship half", ".confirm").click()
     page.one("dialog.key")
     page.button("Cancel", "dialog.key").click()
     page.until(lambda: focused() == "Ship")
@@ -224,26 +257,27 @@ def pretend_running(page: Page) -> None:
     page.one(".ranking")
     page.run("""
       window.sent = [];
-      window.changes = {status: 'running', traffic: 1};
+      window.changes = {status: 'running', traffic: 1, rolled_back: []};
       window.answer = async (path, options) => {
         if (options.method === 'POST') {
           sent.push(JSON.parse(options.body));
           return new Response('{}');
         }
         const reply = await unwatched(path, options);
-        if (path !== 'v1/experiments') return reply;
-        const { experiments } = await reply.json();
-        return Response.json({experiments: experiments.map((one) => ({...one, ...changes}))});
+        if (!path.startsWith('v1/experiments')) return reply;
+        const { experiments, ...one } = await reply.json();
+        if (!experiments) return Response.json({...one, ...changes});
+        return Response.json({experiments: experiments.map((each) => ({...each, ...changes}))});
       };""")
     page.one("nav a[href^='#experiments']").click()
     page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
 
 
-def ramp(page: Page, question: str) -> dict[str, Any]:
+def ramp(page: Page, share: str) -> dict[str, Any]:
     """Ramp, and return what the page sent."""
     page.button("Ramp").click()
-    assert page.one(".confirm span").text == question
-    page.button("Yes", ".confirm").click()
+    assert page.one(".confirm span").text == f"Expose {share} of each arm's units?"
+    page.button(f"Ramp to {share}", ".confirm").click()
     page.until(lambda: not page.all(".confirm"))
     page.until(lambda: "Ramped." in page.one(".actions").text)
     sent: dict[str, Any] = page.run("return sent.pop()")
@@ -253,11 +287,11 @@ def ramp(page: Page, question: str) -> dict[str, Any]:
 def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
     pretend_running(page)
     page.run("changes.traffic = 0.995")  # somebody else has ramped
-    assert ramp(page, "Expose 100 % of each arm's units?")["traffic"] == 1
+    assert ramp(page, "100 %")["traffic"] == 1
     page.until(lambda: "99.5 % of each arm's units are exposed" in page.one(".experiment header").text)
-    assert ramp(page, "Expose 99.5 % of each arm's units?")["traffic"] == 0.995
+    assert ramp(page, "99.5 %")["traffic"] == 0.995
     page.write(".actions [type=number]", "0.04")
-    assert ramp(page, "Expose 0.04 % of each arm's units?")["traffic"] == pytest.approx(0.0004)
+    assert ramp(page, "0.04 %")["traffic"] == pytest.approx(0.0004)
     page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
 
 
@@ -278,6 +312,31 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: str) -> Non
     page.button("half", ".live").click()
     page.until(lambda: "Pair time, half" in page.one(".charts").text)
     assert page.until(lambda: page.all(".charts .line"))
+
+
+def test_other_tabs_of_the_page_are_no_live_traffic(page: Page) -> None:
+    page.open("#live")
+    page.one(".tiles")
+    pairs_of_custom = """
+      const rows = [...document.querySelectorAll('.live tbody tr')];
+      const row = rows.find((row) => row.innerText.includes('custom'));
+      return row ? [row.cells[6].innerText, row.cells[2].innerText] : ['0', '0'];"""
+    before, _ = page.run(pairs_of_custom)
+    live = page.browser.current_window_handle
+    page.browser.switch_to.new_window("tab")
+    try:
+        page.browser.get(f"{page.url}/#playground?q=mouse&t=mouse&t=towel&mask=0.1")
+        page.run("sessionStorage.setItem('headroom-key', 'plain')")
+        page.browser.refresh()
+        page.one(".ranking")
+        page.browser.switch_to.window(live)
+        page.until(lambda: page.run(pairs_of_custom)[0] != before, "the pairs are not in the metrics")
+        assert page.run(pairs_of_custom)[1] == "0"
+    finally:
+        (other,) = set(page.browser.window_handles) - {live}
+        page.browser.switch_to.window(other)
+        page.browser.close()
+        page.browser.switch_to.window(live)
 
 
 def test_live_begins_with_the_servers_history_and_shows_when_values_are_old(

@@ -44,7 +44,7 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     history = (await act("stop"))["history"]
     assert [entry["kind"] for entry in history] == ["start", "ramp", "ramp", "ship", "stop"]
     assert (await score(service, "user-1"))["assignment"] is None
-    for verb, body in (("stop", {}), ("ramp", {"traffic": 1.0})):
+    for verb, body in (("stop", {}), ("ramp", {"traffic": 1.0}), ("ship", {"arm": "pruned"})):
         message = (await act(verb, 409, **body))["error"]["message"]
         assert message.startswith("The experiment 'prune20' is stopped already; to go on, give a new")
     assert history[1]["reason"] == "careful"
@@ -79,6 +79,7 @@ async def test_each_outcome_is_counted_under_what_became_of_it(tiny_checkpoint: 
             "duplicates": 0,
             "unknown": 0,
             "unknown_outcomes": [],
+            "duplicate_ids": [],
         }
         more = [
             *batch[:2],
