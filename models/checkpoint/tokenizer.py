@@ -6,6 +6,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Self
@@ -229,7 +230,9 @@ class PairTokenizer(TextReader):
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
-        query, title = self.prompt.query.dressed, self.prompt.title.dressed
+        # Each distinct text once: a thousand copies of a query of 4 MB would fill the memory.
+        query = cache(self.prompt.query.dressed)
+        title = cache(self.prompt.title.dressed)
         return [(query(one), title(other)) for one, other in pairs]
 
     def kept(self, query: int, title: int) -> tuple[int, int]:

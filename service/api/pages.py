@@ -2,8 +2,8 @@
 
 What they load is read, put together and compressed once, when the server starts. Files of `/` are asked for
 with their content's digest behind the `?`, so a browser keeps them for good; the pages are checked at each
-visit. They hold no data of the service, so they are open to everybody; what they then ask for (the OpenAPI
-document too) is not.
+visit. They hold no data of the service, so `/` and all files are open to everybody; what they then ask for
+(the OpenAPI document too) is not. `/docs` is refused without a key, and the refusal asks a browser's user for one.
 """
 
 import gzip
@@ -15,6 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+
+from starlette.datastructures import Headers
 
 from service.api import bundle
 from service.api.errors import json_response
@@ -107,8 +109,18 @@ def _docs() -> dict[str, _File]:
 
 _FILES = _playground() | _docs()
 
-PATHS = frozenset(_FILES)
+DOCS_PATH = "/docs"
+PATHS = frozenset(_FILES) - {DOCS_PATH}
 """Paths that need no API key."""
+
+
+def docs_asking_for_key(refusal: Response, headers: Headers) -> Response:
+    """Return the refusal of a request for `/docs`; a browser, which can send no key, gets the page that asks."""
+    if "text/html" not in headers.get("accept", ""):
+        return refusal
+    page = _FILES[DOCS_PATH]
+    challenge = {"www-authenticate": refusal.headers["www-authenticate"], "cache-control": "no-store"}
+    return Response(page.content, refusal.status_code, headers=page.headers | challenge)
 
 
 def add_pages(app: FastAPI) -> None:

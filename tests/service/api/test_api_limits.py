@@ -93,11 +93,11 @@ async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> 
 
 
 OPEN = (
-    *("/", "/health/live", "/health/ready", "/docs", "/docs/docs.js", "/docs/swagger-ui.css"),
+    *("/", "/health/live", "/health/ready", "/docs/docs.js", "/docs/swagger-ui.css"),
     *("/health", "/ping", "/v2/health/live", "/v2/health/ready"),
 )
 CLOSED = (
-    *("/v1/models", "/openapi.json", "/metrics", "/nope", "/healthy", "/docs/", "/docs/nope"),
+    *("/v1/models", "/openapi.json", "/metrics", "/docs", "/nope", "/healthy", "/docs/", "/docs/nope"),
     *("/health/live/", "/health/../metrics", "//metrics", "/v1/score"),
 )
 
