@@ -163,8 +163,8 @@ def parse(content: bytes, *, max_parts: int) -> Any:
         raise InvalidJSON("The body is empty; send a JSON object.")
     if sum(map(content.count, _SIGNS)) > max_parts and _parts_outside_strings(content) > max_parts:
         raise InvalidJSON(
-            f"The body holds more than {max_parts} arrays, objects and keys, other values included; send fewer "
-            "items, or items with fewer fields."
+            f"The body holds more than {max_parts} arrays, objects and keys, other values included; send "
+            "fewer items, or items with fewer fields."
         )
     try:
         value = orjson.loads(content)

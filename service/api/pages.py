@@ -3,7 +3,8 @@
 What they load is read, put together and compressed once, when the server starts. Files of `/` are asked for
 with their content's digest behind the `?`, so a browser keeps them for good; the pages are checked at each
 visit. They hold no data of the service, so `/` and all files are open to everybody; what they then ask for
-(the OpenAPI document too) is not. `/docs` is refused without a key, and the refusal asks a browser's user for one.
+(the OpenAPI document too) is not. Without a key `/docs` is refused; for a browser, the refusal is the page,
+which asks for one.
 """
 
 import gzip
@@ -15,7 +16,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
-
 from starlette.datastructures import Headers
 
 from service.api import bundle
@@ -115,7 +115,7 @@ PATHS = frozenset(_FILES) - {DOCS_PATH}
 
 
 def docs_asking_for_key(refusal: Response, headers: Headers) -> Response:
-    """Return the refusal of a request for `/docs`; a browser, which can send no key, gets the page that asks."""
+    """Return the refusal of a request for `/docs`; for a browser, the page that asks for a key."""
     if "text/html" not in headers.get("accept", ""):
         return refusal
     page = _FILES[DOCS_PATH]

@@ -2,7 +2,8 @@
 
 `HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate` is in pairs per second,
 and each replica counts by itself. A request costs what it makes the network compute, and at least one.
-Instead of a key, an entry may hold `sha256:` and the key's SHA-256 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
+Instead of a key, an entry may hold `sha256:` and the key's SHA-256 digest in hex. Keys are kept as digests
+only, so no repr, log, pickle or error message can show one.
 """
 
 import contextlib
