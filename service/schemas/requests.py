@@ -49,12 +49,14 @@ MASK_SCHEMA: dict[str, Any] = {
 }
 
 
-def _whole(value: Any) -> Any:
+def _number(value: Any) -> Any:
+    """Return a number as JSON Schema has it: 5.0 is an integer, and true is no number."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "should be a number, not true or false")
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
-"""An integer as JSON Schema has it: 5 or 5.0, but neither true nor "5"."""
+Whole = Annotated[int, BeforeValidator(_number)]
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
@@ -85,7 +87,7 @@ Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "patte
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
-    Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None,
+    Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)] | None,
     says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 

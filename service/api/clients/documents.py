@@ -1,7 +1,7 @@
 """The documents of a rerank request: texts, or objects of which some fields are the text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -33,7 +33,15 @@ TruncatePromptTokens = Annotated[
         "-1: what the window holds, as by default.",
     ),
 ]
-TokensPerQuery = Annotated[Literal[0] | None, says("vLLM's: 0, no limit. Other limits are not supported.")]
+TokensPerQuery = Annotated[
+    Annotated[
+        int,
+        accepted(lambda form: form == 0 and not isinstance(form, bool), "should be 0"),
+        WithJsonSchema({"type": "integer", "const": 0}),
+    ]
+    | None,
+    says("vLLM's: 0, no limit. Other limits are not supported."),
+]
 TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
 ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
