@@ -21,6 +21,7 @@ class ServiceError(Exception):
 
     message: one sentence; by default the class's `default`. param: the request field at fault, or None.
     retry_after: seconds after which trying again makes sense; becomes `Retry-After`.
+    unread: whether the rest of the request's body has not been received.
     If `shed` is set, the request counts in `headroom_shed_total{reason=shed}`: once, when it is answered.
     """
 
@@ -28,6 +29,7 @@ class ServiceError(Exception):
     type: ClassVar[str] = "internal_error"
     shed: ClassVar[ShedReason | None] = None
     default: ClassVar[str] = "The server failed to answer this request."
+    unread: bool = False
 
     def __init_subclass__(
         cls, *, status: int | None = None, kind: str | None = None, shed: ShedReason | None = None
@@ -114,7 +116,7 @@ class RequestTimeout(ServiceError, status=408, kind="request_timeout"):
 
 
 class BodyTooLarge(ServiceError, status=413, kind="body_too_large"):
-    """The body is over the size limit. unread: the rest of it has not been received."""
+    """The body is over the size limit."""
 
     default = "The body is too large."
 
@@ -149,7 +151,7 @@ class QueueFull(TryAgain, status=429, kind="queue_full", shed="queue_full"):
 
 
 class RateLimited(TryAgain, status=429, kind="rate_limited", shed="rate"):
-    default = "This API key's request rate is used up; try again later."
+    default = "This API key's rate is used up; try again later."
 
 
 class Unavailable(TryAgain, status=503, kind="unavailable"):
@@ -223,7 +225,7 @@ def to_response(error: BaseException) -> ErrorResponse:
     headers: dict[str, str] = {}
     if known.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(min(known.retry_after, _MAX_RETRY_S))))
-    if isinstance(known, RequestTimeout | BodyTooLarge):
+    if known.unread or isinstance(known, RequestTimeout | BodyTooLarge):
         headers["connection"] = "close"  # so that the client does not send the rest of the body
     if isinstance(known, Unauthorized):
         headers["www-authenticate"] = 'Bearer realm="headroom"'

@@ -7,6 +7,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -253,8 +254,10 @@ class PairTokenizer(TextReader):
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
-        form = self._form
-        return [(form.query.dressed(query), form.title.dressed(title)) for query, title in pairs]
+        # Each distinct text once: a thousand copies of a query of 4 MB would fill the memory.
+        query = cache(self._form.query.dressed)
+        title = cache(self._form.title.dressed)
+        return [(query(one), title(other)) for one, other in pairs]
 
     @property
     def around_title(self) -> Around:

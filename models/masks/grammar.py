@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from decimal import Context, Decimal
 from itertools import chain, groupby
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +49,17 @@ HOLDS = {  # the keys of a JSON form
 _HEADS = ("off", "keep", "weights")
 
 
+_T = TypeVar("_T")
+_Listed = Annotated[list[_T], Field(fail_fast=True)]  # thousands of errors would cost seconds
+
+
 class _Form(BaseModel):
     """A JSON form whose numbers may be wrong for the model."""
 
-    off: list[tuple[StrictInt, StrictInt]] = []
-    keep: list[tuple[StrictInt, StrictInt]] = []
-    weights: list[list[Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]]] = []
-    skip: list[StrictInt] = []
+    off: _Listed[tuple[StrictInt, StrictInt]] = []
+    keep: _Listed[tuple[StrictInt, StrictInt]] = []
+    weights: _Listed[_Listed[Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]]] = []
+    skip: _Listed[StrictInt] = []
     units: str = ""
 
 

@@ -1,6 +1,7 @@
-"""The ASGI application, put together, and the one layer around its routes.
+"""The ASGI application, put together, and the layers around its routes.
 
-The layer gives each request its id, checks its key, and times and counts it. Nothing leaves it but answers.
+The outermost layer gives each request its id, and times and counts it. The innermost checks its key. Nothing
+leaves it but answers.
 """
 
 import asyncio
@@ -12,32 +13,35 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.body import send_and_drain
+from service.api.body import HeldBytes, send_and_drain
 from service.api.clients import add_compat_routes
 from service.api.edge import SAFE_REQUEST_ID
-from service.api.errors import error_response, explain
+from service.api.errors import error_response, explain, json_response
 from service.api.keys import check_caller
 from service.api.openapi import complete
-from service.api.pages import add_pages
+from service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
 from service.api.post import PostRoute, post_routes
 from service.api.routes import add_routes
 from service.config.keys import KeyRing
 from service.config.settings import Settings
 from service.errors import (
-    BodyTooLarge,
+    ClientDisconnected,
+    Forbidden,
     InternalError,
     MethodNotAllowed,
     NotFound,
     ShedReason,
+    Unauthorized,
     as_service_error,
+    to_response,
 )
-from service.observe.access_log import AccessLog, Record
+from service.observe.access_log import AccessLog, Record, current
 from service.observe.metrics import Metrics
 
 API_VERSION = "1"
@@ -74,21 +78,24 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = metrics
+    app.state.held = HeldBytes(settings.max_held_bytes)
     app.state.backend = None
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
     add_compat_routes(app)
     add_pages(app)
-    app.add_middleware(RequestMiddleware, settings=settings, posts=post_routes(app), metrics=metrics)
+    # The last one is the outermost.
+    app.add_middleware(Gate, settings=settings, posts=post_routes(app), metrics=metrics)
     if settings.cors_origins:
-        app.add_middleware(  # outside the other one
-            CORSMiddleware,
+        app.add_middleware(
+            CORS,
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=_EXPOSED_HEADERS,
         )
+    app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
     return app
 
 
@@ -118,23 +125,13 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 
 
 class RequestMiddleware:
-    """The outermost layer: nothing leaves it but answers, each counted, timed and with a request id.
+    """The outermost layer: gives each request its id, and times, counts and logs its answer.
 
-    HEAD is answered as GET without the body. Exceptions of any kind become the error shape; those that are
-    not the caller's fault are logged with the request id.
-
-    posts: the POST routes by their path. Such a request goes straight to its route, past the router, which
-    would try one pattern after the other, and three layers that such a route does not use. A path with
-    parameters, and whatever else is unusual, goes the usual way.
+    HEAD is answered as GET without the body.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, settings: Settings, posts: Mapping[str, PostRoute], metrics: Metrics
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, metrics: Metrics) -> None:
         self.app = app
-        self.origins = settings.cors_origins
-        self.keys = KeyRing(settings.api_keys) if settings.api_keys else None
-        self.posts = posts
         self.metrics = metrics
         self.access_log = AccessLog(settings.access_log)
 
@@ -163,32 +160,71 @@ class RequestMiddleware:
                 message = {**message, "body": b""}
             await send(message)
 
-        is_post = scope["method"] == "POST" and not scope.get("root_path")
-        post = self.posts.get(scope["path"]) if is_post else None
         try:
-            check_caller(scope, self.keys, self.origins)
-            if post is None:
-                await self.app(scope, receive, send_with_headers)
-            else:
-                scope.update(route=post, endpoint=post.endpoint, path_params={})
-                await post.handle(scope, receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
         except asyncio.CancelledError:
             # The proxy in front gave up on this request, as it does when its client hangs up.
             if not record.status:
-                record.status = 499
-                self._shed("disconnect", record)
+                record.status = ClientDisconnected.status
+                _count_shed("disconnect", record, self.metrics)
             raise
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        finally:
+            status = record.status or InternalError.status
+            seconds = time.monotonic() - arrived
+            self.metrics.request(_route(scope), status, seconds)
+            self.access_log.end(record, status=status, seconds=seconds)
+
+
+class CORS(CORSMiddleware):
+    """The layer that lets the pages of the allowed origins read answers."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the answer to the question of a browser whether a page may call the service."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        body = to_response(Forbidden("Pages of this origin may not call the service like this.")).body
+        return json_response(body, status=response.status_code, headers={"vary": "Origin"})
+
+
+class Gate:
+    """The layer around the routes: checks the caller, and answers errors.
+
+    Exceptions of any kind become the error shape; those that are not the caller's fault are logged with the
+    request id.
+
+    posts: the POST routes by their path. Such a request goes straight to its route, past the router, which
+    would try one pattern after the other, and three layers that such a route does not use. A path with
+    parameters, and whatever else is unusual, goes the usual way.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, settings: Settings, posts: Mapping[str, PostRoute], metrics: Metrics
+    ) -> None:
+        self.app = app
+        self.origins = settings.cors_origins
+        self.keys = KeyRing(settings.api_keys) if settings.api_keys else None
+        self.posts = posts
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        is_post = scope["method"] == "POST" and not scope.get("root_path")
+        post = self.posts.get(scope["path"]) if is_post else None
+        if post is not None:
+            scope.update(route=post, endpoint=post.endpoint, path_params={})
+        record = current()
+        try:
+            check_caller(scope, self.keys, self.origins)
+            await (self.app if post is None else post.handle)(scope, receive, send)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of a library in Rust is no Exception
             if record.status:
                 raise  # half an answer is out; the server has to cut the connection
-            await self._refuse(error, record, scope, receive, send_with_headers)
-        finally:
-            route = post.path if post is not None else _route(scope)
-            status, seconds = record.status or 500, time.monotonic() - arrived
-            self.metrics.request(route, status, seconds)
-            self.access_log.end(record, status=status, seconds=seconds)
+            await self._refuse(error, record, scope, receive, send)
 
     async def _refuse(
         self, error: BaseException, record: Record, scope: Scope, receive: Receive, send: Send
@@ -196,18 +232,21 @@ class RequestMiddleware:
         """Count an error and answer it."""
         known = as_service_error(error)
         if known.shed is not None:
-            self._shed(known.shed, record)
+            _count_shed(known.shed, record, self.metrics)
         if known.status == InternalError.status:
             logger.error("request %s failed", record.request_id, exc_info=error)
         response = error_response(error, scope)
-        if isinstance(error, BodyTooLarge) and error.unread:
+        if known.status == Unauthorized.status and scope["path"] == DOCS_PATH:
+            response = docs_asking_for_key(response, Headers(scope=scope))
+        if known.unread:
             await send_and_drain(response, scope, receive, send)
         else:
             await response(scope, receive, send)
 
-    def _shed(self, reason: ShedReason, record: Record) -> None:
-        self.metrics.count("shed_total", reason)
-        record.shed = reason
+
+def _count_shed(reason: ShedReason, record: Record, metrics: Metrics) -> None:
+    metrics.count("shed_total", reason)
+    record.shed = reason
 
 
 def _route(scope: Scope) -> str:

@@ -1,14 +1,14 @@
 """A request's body: read within limits of bytes and time, and parsed as strict JSON (RFC 8259).
 
 orjson already refuses text that is not UTF-8, lone surrogates, NaN, numbers beyond a double and more than
-1024 levels. This module adds a depth limit, a limit on arrays, objects and keys, and an error for duplicate
+1024 levels. This module adds a depth limit, a limit on values and keys, and an error for duplicate
 keys, of which orjson keeps the last.
 """
 
 import asyncio
 import codecs
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from service.errors import (
     BodyTooLarge,
     ClientDisconnected,
     InvalidJSON,
+    QueueFull,
     RequestTimeout,
     UnsupportedMediaType,
     shown,
@@ -34,14 +35,48 @@ DRAIN_BYTES = 64_000_000
 DRAIN_SECONDS = 10.0
 """The bytes of a refused body that are still read and thrown away, and for how long."""
 
-_PARTS = (b"[", b"{", b":")  # each array, object and key has one of these
+_SIGNS = (b"[", b"{", b":", b",")  # one per array, object and key, and one per further value
+
+
+class HeldBytes:
+    """The bodies of the requests under way, so that many large ones at once cannot fill the memory.
+
+    limit: the most bytes of them all; one alone may have more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+
+    @contextlib.contextmanager
+    def of_request(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that adds bytes to the request's, until the context ends. It raises QueueFull."""
+        held = 0
+
+        def add(size: int) -> None:
+            nonlocal held
+            held += size
+            self._total += size
+            if self._total > max(self._limit, held):
+                raise QueueFull(message="Too many request bodies are held at once; try again later.")
+
+        try:
+            yield add
+        finally:
+            self._total -= held
 
 
 async def read(
-    receive: Receive, headers: Headers, settings: Settings, *, other_types: Collection[str] = ()
+    receive: Receive,
+    headers: Headers,
+    settings: Settings,
+    hold: Callable[[int], None],
+    *,
+    other_types: Collection[str] = (),
 ) -> bytes:
     """Return the whole body.
 
+    hold: told the size of each part that has come; see `HeldBytes`.
     other_types: content types to accept besides JSON of any name; "" for a body that does not say what it is.
 
     Raises:
@@ -50,6 +85,7 @@ async def read(
         BodyTooLarge: as soon as it is, or before the first byte if Content-Length says so.
         RequestTimeout: the body had not ended in time.
         ClientDisconnected: the client hung up before its end.
+        QueueFull: too many bytes of other bodies are held.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
@@ -57,24 +93,32 @@ async def read(
         raise UnsupportedMediaType
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
-    max_bytes, timeout_s = settings.max_body_bytes, settings.body_timeout_s
+    max_bytes = settings.max_body_bytes
+    timeout_s = settings.body_timeout_s
     too_large = f"The body is larger than the {max_bytes} bytes of one request."
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise BodyTooLarge(too_large, unread=True)
     content = bytearray()
+    more = True
     try:
         async with asyncio.timeout(timeout_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
-                content += message.get("body", b"")
-                more: bool = message.get("more_body", False)
+                part = message.get("body", b"")
+                more = message.get("more_body", False)
+                hold(len(part))
+                content += part
                 if len(content) > max_bytes:
                     raise BodyTooLarge(too_large, unread=more)
                 if not more:
                     return bytes(content)
+    except QueueFull as error:
+        error.unread = more
+        content.clear()  # the traceback keeps it while the answer is sent
+        raise
     except TimeoutError:
         raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
 
@@ -108,7 +152,7 @@ async def send_and_drain(response: ASGIApp, scope: Scope, receive: Receive, send
 def parse(content: bytes, *, max_parts: int) -> Any:
     """Return the value of a JSON document in UTF-8, which may begin with a byte order mark.
 
-    max_parts: the most arrays, objects and keys together.
+    max_parts: the most values and keys together.
 
     Raises:
         InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object
@@ -117,11 +161,10 @@ def parse(content: bytes, *, max_parts: int) -> Any:
     content = content.removeprefix(codecs.BOM_UTF8)  # a parser may ignore it (RFC 8259, section 8.1)
     if not content or content.isspace():
         raise InvalidJSON("The body is empty; send a JSON object.")
-    arrays, objects, colons = (content.count(sign) for sign in _PARTS)
-    if arrays + objects + colons > max_parts and _parts_outside_strings(content) > max_parts:
+    if sum(map(content.count, _SIGNS)) > max_parts and _parts_outside_strings(content) > max_parts:
         raise InvalidJSON(
-            f"The body holds more than {max_parts} arrays, objects and keys; send fewer items, or items with "
-            "fewer fields."
+            f"The body holds more than {max_parts} arrays, objects and keys, other values included; send "
+            "fewer items, or items with fewer fields."
         )
     try:
         value = orjson.loads(content)
@@ -129,23 +172,24 @@ def parse(content: bytes, *, max_parts: int) -> Any:
         raise InvalidJSON(_sentence(error)) from None
     # A body has at most as many levels as brackets, and at most as many keys as colons. So most bodies need
     # neither of these checks.
-    if arrays + objects > MAX_DEPTH and _is_too_deep(value):
+    if content.count(b"[") + content.count(b"{") > MAX_DEPTH and _is_too_deep(value):
         raise InvalidJSON(_TOO_DEEP)
     keys = len(value) if isinstance(value, dict) else 0
-    if colons > keys and (twice := duplicate_key(content)) is not None:
+    if content.count(b":") > keys and (twice := duplicate_key(content)) is not None:
         raise InvalidJSON(f'The key "{shown(twice)}" appears twice in the same object.')
     return value
 
 
 def _parts_outside_strings(content: bytes) -> int:
-    """Return the number of arrays, objects and keys.
+    """Return about the number of values and keys.
 
     There may be a million strings, and the other requests wait meanwhile: so there is no loop over them.
     """
     text = np.frombuffer(content.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     # 1 where the number of quotes so far is odd
     is_inside = np.bitwise_xor.accumulate((text == ord('"')).view(np.uint8))
-    return sum(int(np.count_nonzero((text == ord(sign)) & (is_inside == 0))) for sign in _PARTS)
+    outside = text[is_inside == 0]
+    return sum(int(np.count_nonzero(outside == ord(sign))) for sign in _SIGNS)
 
 
 _TOO_DEEP = f"The body is nested more than {MAX_DEPTH} levels deep."

@@ -25,6 +25,7 @@ from service.api.errors import shaped
 from service.errors import (
     DeadlineExceeded,
     InternalError,
+    InvalidHTTP,
     QueueFull,
     ReplicaLost,
     ServiceError,
@@ -49,6 +50,7 @@ dropped, and Serve makes its own."""
 
 _HEALTH_CHECK = "/-/healthz"
 _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
+    400: InvalidHTTP,
     404: Unavailable,  # our application owns "/", so "no such route" means that it is not deployed (any more)
     408: DeadlineExceeded,
     429: QueueFull,

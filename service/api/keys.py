@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from service.api import pages
-from service.config.keys import KeyRing
+from service.config.keys import Allowance, KeyRing, allowance
 from service.errors import Forbidden
 from service.observe.access_log import current
 
@@ -36,6 +36,7 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
     What is open to everybody passes. keys: None if the service has none. origins: those whose pages may call
     a service without keys, besides its own. Raises Unauthorized, RateLimited or Forbidden.
     """
+    allowance.set(None)
     if scope["method"] == "GET" and scope["path"] in OPEN_PATHS:
         return
     headers = Headers(scope=scope)
@@ -44,6 +45,7 @@ def check_caller(scope: Scope, keys: KeyRing | None, origins: Sequence[str]) -> 
         key = keys.authenticate(None if given is None else given.encode("latin-1"))
         current().key = key.name
         keys.spend(key)
+        allowance.set(Allowance(keys, key))
         scope["state"]["key"] = key
         return
     hosts = headers.getlist("host")

@@ -2,8 +2,9 @@
 
 What they load is read, put together and compressed once, when the server starts. Files of `/` are asked for
 with their content's digest behind the `?`, so a browser keeps them for good; the pages are checked at each
-visit. They hold no data of the service, so they are open to everybody; what they then ask for (the OpenAPI
-document too) is not.
+visit. They hold no data of the service, so `/` and all files are open to everybody; what they then ask for
+(the OpenAPI document too) is not. Without a key `/docs` is refused; for a browser, the refusal is the page,
+which asks for one.
 """
 
 import gzip
@@ -16,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
 
 from service.api import bundle
 from service.api.errors import json_response
@@ -110,8 +112,18 @@ def _docs() -> dict[str, _File]:
 
 _FILES = _playground() | _docs()
 
-PATHS = frozenset(_FILES)
+DOCS_PATH = "/docs"
+PATHS = frozenset(_FILES) - {DOCS_PATH}
 """Paths that need no API key."""
+
+
+def docs_asking_for_key(refusal: Response, headers: Headers) -> Response:
+    """Return the refusal of a request for `/docs`; for a browser, the page that asks for a key."""
+    if "text/html" not in headers.get("accept", ""):
+        return refusal
+    page = _FILES[DOCS_PATH]
+    challenge = {"www-authenticate": refusal.headers["www-authenticate"], "cache-control": "no-store"}
+    return Response(page.content, refusal.status_code, headers=page.headers | challenge)
 
 
 def add_pages(app: FastAPI) -> None:

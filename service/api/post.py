@@ -107,9 +107,18 @@ class PostRoute(APIRoute):
             await super().handle(scope, receive, send)
             return
         request = Post(scope, receive)
-        settings = request.settings = request.app.state.settings
+        request.settings = request.app.state.settings
         request.key = scope["state"].get("key")
-        value = await self.read_body(request, receive)
+        with request.app.state.held.of_request() as hold:
+            content, config_version = await self._answer(request, receive, hold)
+        response = _response(content, request, config_version)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> tuple[Any, str]:
+        """Return what the endpoint answers, and the version of the config that it was made under."""
+        scope = request.scope
+        settings = request.settings
+        value = await self.read_body(request, receive, hold)
         shape = self.default
         if self.shapes and isinstance(value, dict):
             shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
@@ -127,13 +136,11 @@ class PostRoute(APIRoute):
         request.backend = backend_of(request)
         config_version = request.backend.config_version
         work = shape.endpoint(request, body=body, **request.path_params)
-        value = await answer(work, receive, timeout_s=request.deadline.remaining())
-        response = _response(value, request, config_version)
-        await response(scope, receive, send)
+        return await answer(work, receive, timeout_s=request.deadline.remaining()), config_version
 
-    async def read_body(self, request: Post, receive: Receive) -> Any:
-        """Return the JSON value of the body. Raises ServiceError."""
-        content = await read(receive, request.headers, request.settings)
+    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
+        """Return the JSON value of the body. hold: as `read` takes it. Raises ServiceError."""
+        content = await read(receive, request.headers, request.settings, hold)
         return parse(content, max_parts=request.settings.max_json_parts)
 
 

@@ -1,8 +1,9 @@
 """API keys: parsing, authentication, and the limits of each key.
 
-`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate` is in requests per
-second, and each replica counts by itself. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
-digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
+`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate` is in pairs per second,
+and each replica counts by itself. A request costs what it makes the network compute, and at least one.
+Instead of a key, an entry may hold `sha256:` and the key's SHA-256 digest in hex. Keys are kept as digests
+only, so no repr, log, pickle or error message can show one.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -27,7 +29,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key: its digest, its role, and its rate in requests per second; None: unlimited."""
+    """A key: its digest, its role, and its rate in pairs per second; None: unlimited."""
 
     digest: bytes
     role: Role = "user"
@@ -93,7 +95,7 @@ def _parse_entry(entry: object) -> ApiKey:
         is_right = is_right and rate is not None and 0 < rate < math.inf
     if not is_right:
         raise ValueError(
-            "write each option once: role=user or role=admin, and rate=REQUESTS_PER_SECOND, above 0"
+            "write each option once: role=user or role=admin, and rate=PAIRS_PER_SECOND, above 0"
         )
     digest_bytes = bytes.fromhex(digest[1]) if digest else _digest(token.encode())
     return ApiKey(digest_bytes, cast(Role, role), rate)
@@ -106,7 +108,8 @@ def _digest(token: bytes) -> bytes:
 class KeyRing:
     """The keys that a replica accepts, and what is left of their rates.
 
-    Each key may send the requests of one second at once, but at least one.
+    A key may spend the rate of one second at once, but at least one. What a request costs is known only after
+    it was let in, so a key can owe something; it sends nothing more until that is paid.
 
     Args:
         keys: the keys.
@@ -116,7 +119,7 @@ class KeyRing:
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
         self._clock = clock
-        # Of each key's digest, how many requests were left, and when.
+        # Of each key's digest, how much was left, and when.
         self._left: dict[bytes, tuple[float, float]] = {}
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
@@ -135,16 +138,48 @@ class KeyRing:
         return matches[0]
 
     def spend(self, key: ApiKey) -> None:
-        """Count one request against the key's rate.
+        """Charge one request to the key's rate. Raises as `check` does."""
+        self.check(key, 1.0)
+        self.charge(key, 1.0)
 
-        Raises:
-            RateLimited: the rate is used up; it says in how many seconds the next request is allowed.
-        """
-        if key.rate is None:
-            return
-        now, most = self._clock(), max(1.0, key.rate)
-        left, at = self._left.get(key.digest, (most, now))
-        left = min(most, left + (now - at) * key.rate)
-        if left < 1 - ROUNDING:
-            raise RateLimited((1 - left) / key.rate)
-        self._left[key.digest] = left - 1, now
+    def check(self, key: ApiKey, needed: float) -> None:
+        """Raise RateLimited, which says in how many seconds it will be, unless so much is left."""
+        if key.rate is not None and (missing := needed - self._refilled(key, key.rate)) > ROUNDING:
+            raise RateLimited(missing / key.rate)
+
+    def charge(self, key: ApiKey, cost: float) -> None:
+        """Charge a cost to the key's rate, also more than is left."""
+        if key.rate is not None:
+            self._left[key.digest] = (self._refilled(key, key.rate) - cost, self._clock())
+
+    def _refilled(self, key: ApiKey, rate: float) -> float:
+        """Return what is left now."""
+        limit = max(1.0, rate)
+        left, then = self._left.get(key.digest, (limit, 0.0))
+        return min(limit, left + (self._clock() - then) * rate)
+
+
+@dataclass
+class Allowance:
+    """One request's account with its key. paid: what is charged so far: 1, since it came."""
+
+    ring: KeyRing
+    key: ApiKey
+    paid: float = 1.0
+    cost: float = 0.0
+
+    def check(self) -> None:
+        """Raise RateLimited if the key owes for other requests, before this one has cost anything."""
+        if not self.cost:
+            self.ring.check(self.key, 0.0)
+
+    def add(self, cost: float) -> None:
+        """Charge what the network computes for the request, beyond what is paid."""
+        self.cost += cost
+        if self.cost > self.paid:
+            self.ring.charge(self.key, self.cost - self.paid)
+            self.paid = self.cost
+
+
+allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+"""That of the request which this task answers; None if the service has no keys."""

@@ -1,9 +1,7 @@
 """The Prometheus metrics of the service: names, labels, buckets, and the methods that update them.
 
 If `PROMETHEUS_MULTIPROC_DIR` is set when the process starts, all replicas of a node share that directory, and
-each of them answers a scrape for all by prometheus-client's multiprocess mode. Each process writes its values
-into files named after its process id, and whoever answers adds all files up. The counters and histograms of a
-process that ended still count, but its gauges must go: nobody tells prometheus-client that it was killed.
+each of them answers a scrape for all (`metric_files`).
 
 Label values come from the config and from fixed words, never from a request.
 """
@@ -17,12 +15,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -32,7 +27,8 @@ from prometheus_client import (
     generate_latest,
     values,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
+
+from service.observe import metric_files
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150
@@ -60,7 +56,7 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
     "shed_total": ("Requests not answered with a result, by reason.", ["reason"]),
     "cascade_pairs_total": ("Pairs scored by a stage of a cascade.", ["variant", "stage"]),
     "degraded_total": (
-        "Requests answered by the variant of `degrade`, or by a cascade without its later stages.",
+        "Requests answered by the variant of `degrade`, or with a cascade without its later stages.",
         [],
     ),
     "cache_total": ("Rows looked up in the score cache, by result.", ["result"]),
@@ -138,10 +134,12 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
-        own = self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
         # The directory that the node's processes share; prometheus-client read the variable at its import.
         is_alone = values.ValueClass is values.MutexValue
         self._directory = None if is_alone else Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+        if self._directory is not None:
+            metric_files.fold(self._directory)
         self.history: deque[tuple[float, str]] = deque(maxlen=HISTORY_LENGTH)
         """The times and charted lines of the last scrapes, so that the page's charts do not begin empty."""
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
@@ -151,12 +149,14 @@ class Metrics:
         self.tell: Callable[[str], None] = lambda _: None
         """Shows a line to the operator, once per line."""
         for name, (text, labels) in _COUNTERS.items():
-            self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=own)
+            self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=self._registry)
         for name, (text, labels, buckets) in _HISTOGRAMS.items():
-            self._metrics[name] = Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
+            self._metrics[name] = Histogram(
+                f"headroom_{name}", text, labels, buckets=buckets, registry=self._registry
+            )
         for name, (text, labels, mode) in _GAUGES.items():
             self._metrics[name] = Gauge(
-                f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode
+                f"headroom_{name}", text, labels, registry=self._registry, multiprocess_mode=mode
             )
         for name, labels in _FROM_THE_START.items():
             for label in labels:
@@ -246,7 +246,11 @@ class Metrics:
 
     async def scrape(self) -> bytes:
         """Call `render` in a thread, one call at a time, because it is slow with many replicas."""
-        text = await asyncio.get_running_loop().run_in_executor(self._scrapes, self.render)
+        return await asyncio.get_running_loop().run_in_executor(self._scrapes, self._scraped)
+
+    def _scraped(self) -> bytes:
+        """Return what `render` does, and keep the charted part of it."""
+        text = self.render()
         now = time.time()
         if not self.history or now - self.history[-1][0] >= HISTORY_STEP_S:
             self.history.append((now, "\n".join(_CHARTED.findall(text.decode()))))
@@ -256,7 +260,7 @@ class Metrics:
         """Return the metrics of this process, or of every replica that shares the multi-process directory."""
         if self._directory is None:
             return generate_latest(self._registry)
-        return render_node(self._directory)
+        return metric_files.render(self._directory)
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float = _STEPS) -> None:
@@ -269,23 +273,3 @@ def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float
     """
     histogram._sum.inc(round(value * times * steps) / steps)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)
-
-
-def render_node(directory: Path) -> bytes:
-    """Return the metrics of all processes that share the directory, but no gauges of those that ended."""
-    opened_by = cache(_opened_by)
-    for file in directory.resolve().glob("gauge_live*.db"):
-        with suppress(psutil.AccessDenied):  # another user's process
-            if str(file) not in opened_by(int(file.stem.rpartition("_")[2])):
-                file.unlink(missing_ok=True)  # a scrape beside this one may be faster
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(directory))  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
-
-
-def _opened_by(pid: int) -> set[str]:
-    """Return the files that a process has open. In a container, process ids come again after a restart."""
-    try:
-        return {opened.path for opened in psutil.Process(pid).open_files()}
-    except psutil.NoSuchProcess:
-        return set()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from models.condense.search import Method, largest_cost
 from models.condense.words import count_words
@@ -15,6 +15,7 @@ from service.schemas.requests import (
     Query,
     Request,
     Text,
+    Whole,
     check_query,
     example,
     too_many,
@@ -24,14 +25,11 @@ from service.schemas.responses import AnsweringModel, AnsweringVariant, HeadMask
 MAX_PAIRS = 20_000
 """Maximum pairs that one request may have scored, with all its shorter queries."""
 
+MAX_QUERY_CHARS = 20_000
+
 MAX_CHARS = 20_000_000
 """How many characters the queries of one request may have together. All of them are kept in memory, in 1 to 4
 bytes per character, and writing them takes about a second."""
-
-
-def _whole(value: object) -> object:
-    """Return 5 for 5.0, which is an integer in JSON Schema."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class CondenseRequest(ChosenNetwork, Request):
@@ -49,7 +47,7 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    max_words: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
+    max_words: Annotated[Whole, Field(ge=1, le=10_000)] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -68,7 +66,13 @@ class CondenseRequest(ChosenNetwork, Request):
         check_query(self.query, "query")
         if len(self.titles) > settings.max_pairs:
             raise too_many(len(self.titles), "titles", settings)
-        words, titles = count_words(self.query), len(set(self.titles))
+        if len(self.query) > MAX_QUERY_CHARS:
+            raise InvalidRequest(
+                f"{len(self.query)} characters are more than the {MAX_QUERY_CHARS} of one query to condense",
+                param="query",
+            )
+        words = count_words(self.query)
+        titles = len(set(self.titles))
         queries = largest_cost(words, self.method)
         characters = queries * len(self.query)
         if characters > MAX_CHARS:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -27,6 +28,7 @@ MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
 MAX_GRADE = 30
 MAX_NAME_CHARS = 64
+MAX_INSTRUCTION_CHARS = 4_096
 MAX_SPEC_CHARS = 16_384  # every head of a 24 x 16 model, listed one by one, is under 3,000
 
 _INTEGERS = {"type": "array", "items": {"type": "integer", "minimum": 0}}
@@ -45,6 +47,16 @@ MASK_SCHEMA: dict[str, Any] = {
         {"title": "Heads", "type": "object", "properties": _FORMS, "additionalProperties": False},
     ],
 }
+
+
+def _number(value: Any) -> Any:
+    """Return a number as JSON Schema has it: 5.0 is an integer, and true is no number."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "should be a number, not true or false")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_number)]
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
@@ -75,13 +87,13 @@ Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "patte
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
-    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+    Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)] | None,
     says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 
 
 Instruction = Annotated[
-    str | None,
+    Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None,
     says(
         "What makes a title relevant, for models whose prompt has an instruction, such as "
         "Qwen3-Reranker; default: the model's own. Other models ignore it."

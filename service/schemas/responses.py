@@ -6,7 +6,7 @@ Plain slotted dataclasses: orjson writes them field by field in this order, nump
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,19 +22,34 @@ if TYPE_CHECKING:
 
     Number = float | np.float32
     Numbers = Sequence[float] | NDArray[np.float32]
-    Matrix = Sequence[Sequence[float]] | NDArray[np.float32]
+    Matrix = NDArray[np.float32]
+    WrittenMatrix = Matrix | orjson.Fragment
 else:
     Number = float
     Numbers = list[float]
-    Matrix = list[list[float]]
+    Matrix = WrittenMatrix = list[list[float]]
 
 AnsweringModel = Annotated[str, says("The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, says("The variant that scores.")]
 
 
+VALUES_AT_ONCE = 20_000
+"""Numbers of a matrix that are written at once; they take about a millisecond."""
+
+
 def to_json(value: Any) -> bytes:
     """Return an answer as JSON. A numpy float32 is written with as many digits as float32 has."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def matrix_to_json(matrix: Matrix) -> Generator[None, None, orjson.Fragment]:
+    """Write a matrix as JSON, a few rows at a time: orjson holds up every thread while it writes."""
+    rows_at_once = max(1, VALUES_AT_ONCE // matrix.shape[1])
+    parts = []
+    for start in range(0, len(matrix), rows_at_once):
+        parts.append(to_json(matrix[start : start + rows_at_once])[1:-1])
+        yield
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
 @dataclass(slots=True)
@@ -197,7 +212,7 @@ class ScoreResponse:
 
 
 @dataclass(slots=True)
-class Column:
+class CompareColumn:
     """One mask's or variant's scores."""
 
     head_mask: HeadMaskInfo
@@ -214,7 +229,7 @@ class CompareResponse:
     """The same pairs' relevance under each mask and variant."""
 
     model: AnsweringModel
-    columns: Annotated[list[Column], says("In the order asked, masks first.")]
+    columns: Annotated[list[CompareColumn], says("In the order asked, masks first.")]
     usage: Usage
     timing_ms: Timing
 
@@ -225,7 +240,7 @@ class HeadAttention:
 
     layer: Annotated[int, says("From 0.")]
     head: Annotated[int, says("Within the layer, from 0.")]
-    probabilities: Annotated[Matrix, says("n × n: row i says where token i looks.")]
+    probabilities: Annotated[WrittenMatrix, says("n × n: row i says where token i looks.")]
 
 
 @dataclass(slots=True)

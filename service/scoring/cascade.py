@@ -32,11 +32,11 @@ class Due(NamedTuple):
     pairs: Sequence[int]
 
 
-class Course:
-    """The way of a request's pairs through a cascade.
+class CascadeProgress:
+    """How far each of a request's pairs has come in a cascade.
 
-    While `due` holds something, score it and hand the raw scores to `advance`. A course that is left early is
-    valid too: each pair then has the score of the last stage that it went through.
+    While `due` holds something, score it and hand the raw scores to `advance`. Stopping early is valid too:
+    each pair then has the score of the last stage that it went through.
 
     queries: the query of each pair. keeps: what each stage but the last keeps.
     due: what to score next. stages: (pairs,) the last stage that scored each pair, -1 before.

@@ -9,7 +9,7 @@ from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.classifier import Classifier
 from service.engine.threads import PairRow, RowScore, share
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
-from service.scoring.cascade import LOWEST, Course, Due, floor_of
+from service.scoring.cascade import LOWEST, CascadeProgress, Due, floor_of
 from service.scoring.catalog import Variant
 from service.scoring.tokens import Pair
 
@@ -18,8 +18,7 @@ class Column:
     """The pairs of a request under a variant that is no cascade.
 
     shared: whether the mask of a sliced variant is multiplied, so that its rows share other columns' batches.
-    due: the rows to compute next; then call `advance`, until nothing is due.
-    seconds: what it took so far.
+    rows: what to compute for the pairs.
     is_cut_short: whether later stages of a cascade were left out. stages: those of a cascade.
     """
 
@@ -28,29 +27,28 @@ class Column:
 
     def __init__(self, variant: Variant, pairs: Sequence[Pair], *, shared: bool) -> None:
         self.variant = variant
-        self.seconds = 0.0
         self._pairs = pairs
-        mask, lane = variant.mask, variant.shared_lane if shared else variant.lane
-        self._rows = self.due = [
-            PairRow(len(row), lane, row, mask)
+        lane = variant.shared_lane if shared else variant.lane
+        self.rows = [
+            PairRow(len(row), lane, row, variant.mask)
             for pair in pairs
             for row in (pair.rows if isinstance(pair, ChunkedPair) else (pair,))
         ]
-        share(self._rows)
+        share(self.rows)
 
-    def advance(self) -> None:
-        """Take the results of the rows that were due."""
-        self.seconds = sum([row.seconds for row in self._rows])
-        self.due = []
+    @property
+    def seconds(self) -> float:
+        """Return what it took."""
+        return sum([row.seconds for row in self.rows])
 
     @property
     def usage(self) -> Usage:
-        """Return what was scored so far; a pair counts once per stage."""
-        return Usage(len(self._pairs), sum([row.tokens for row in self._rows]))
+        """Return what was scored."""
+        return Usage(len(self._pairs), sum([row.tokens for row in self.rows]))
 
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
-        scores: list[RowScore] = [row.result for row in self._rows]
+        scores: list[RowScore] = [row.result for row in self.rows]
         chunks: Sequence[Any] = ()
         if chunked := [pair for pair in self._pairs if isinstance(pair, ChunkedPair)]:  # all of them, or none
             best, chunks = best_chunks([score.raw_score for score in scores], chunked)
@@ -84,11 +82,13 @@ class Column:
 
 
 class CascadeColumn:
-    """The pairs of a request on their way through the stages of a cascade; used as a `Column` is.
+    """The pairs of a request on their way through the stages of a cascade.
 
-    One that is left early is valid too: each pair then has the score of the last stage that scored it.
+    Have `rows` computed and call `advance`, until there are no more rows. Stopping early is valid too: each
+    pair then has the score of the last stage that scored it.
 
     queries: of each pair. encoded: the pairs by classifier, for those of all stages.
+    seconds, usage: what it took so far; a pair counts once per stage.
     """
 
     def __init__(
@@ -107,46 +107,51 @@ class CascadeColumn:
         ]
         self._pairs = [encoded[stage.classifier] for stage in variant.stages]
         self._shared = shared
-        self._course = Course(queries, variant.keeps)
+        self._progress = CascadeProgress(queries, variant.keeps)
         self._results: dict[int, ScoreResult] = {}
         self._begin_round()
 
     def _begin_round(self) -> None:
         self._round: list[tuple[Due, Column]] = []
-        for due in self._course.due:
+        for due in self._progress.due:
             pairs = [self._pairs[due.stage][index] for index in due.pairs]
             self._round.append((due, Column(self.variant.stages[due.stage], pairs, shared=self._shared)))
-        self.due = [row for _, column in self._round for row in column.due]
+        self.rows = [row for _, column in self._round for row in column.rows]
 
     @property
     def is_cut_short(self) -> bool:
         """Whether later stages were left out."""
-        return bool(self.due)
+        return bool(self.rows)
 
-    def advance(self) -> None:
-        """Take the results of the rows that were due, and choose the rows of the next round."""
+    def advance(self) -> list[PairRow]:
+        """Take the results of `rows`, and return those of the next round; none after the last."""
         raw_scores = []
         for due, column in self._round:
-            column.advance()
-            results, usage = column.results(), column.usage
+            results = column.results()
             for index, result in zip(due.pairs, results, strict=True):
-                result.index, result.stage = index, column.variant.name
+                result.index = index
+                result.stage = column.variant.name
                 self._results[index] = result
             raw_scores.append([float(result.raw_score) for result in results])
+            usage = column.usage
             self.seconds += column.seconds
             self.usage.pairs += usage.pairs
             self.usage.tokens += usage.tokens
             self.stages[due.stage].pairs += usage.pairs
-        self._course.advance(raw_scores)
+        self._progress.advance(raw_scores)
         self._begin_round()
+        return self.rows
 
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
         results = [self._results[index] for index in range(len(self._results))]
         floor = floor_of(self.variant.classifier.config.score_activation)
-        scores = self._course.scores(np.array([result.score for result in results], np.float32), floor)
-        for result, score, raw_score in zip(results, scores, self._course.raw_scores().tolist(), strict=True):
-            result.score, result.raw_score = score, raw_score
+        scores = self._progress.scores(np.array([result.score for result in results], np.float32), floor)
+        for result, score, raw_score in zip(
+            results, scores, self._progress.raw_scores().tolist(), strict=True
+        ):
+            result.score = score
+            result.raw_score = raw_score
         return results
 
 

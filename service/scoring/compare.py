@@ -1,6 +1,9 @@
 """Compares variants and masks over the same pairs, and shows the attention of heads over one pair."""
 
+from collections.abc import Generator, Iterable
 from typing import cast
+
+import orjson
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
@@ -11,32 +14,41 @@ from service.engine.request import Deadline
 from service.engine.threads import Lane, PairRow
 from service.errors import InvalidRequest
 from service.observe.access_log import current
-from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
-from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention, Usage
+from service.schemas.responses import (
+    AttentionResponse,
+    CompareColumn,
+    CompareResponse,
+    HeadAttention,
+    Matrix,
+    Usage,
+    matrix_to_json,
+)
 from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Computed, Scorer
+from service.scoring.score import Computed, Scorer, characters_of_mask
 
 MAX_ATTENTION_VALUES = 4_000_000
 """Maximum values of one `/v1/attention`: heads times tokens squared."""
+
+VALUES_PER_CHARACTER = 16
+"""Values that are written as JSON in the time in which a character is tokenized."""
 
 
 async def compare(
     scorer: Scorer, request: CompareRequest, catalog: Catalog, deadline: Deadline
 ) -> CompareResponse:
     """Score the pairs under every mask and variant, pair by pair in the same batches."""
-    variants = [_variant(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
-    variants += [_variant(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
+    characters = sum(map(characters_of_mask, request.masks))
+    variants = await scorer.off_loop(_chosen(catalog, request), characters)
     columns, computed = await scorer.columns(request, variants, deadline, shared=True)
     answers = []
     for column in columns:
-        variant, results = column.variant, column.results()
+        variant = column.variant
+        results = column.results()
         scorer.count(column, results, computed)
-        if column.is_cut_short:
-            scorer.metrics.count("degraded_total")
-        answers.append(
-            responses.Column(variant.info, variant.name, results, column.stages, column.is_cut_short)
-        )
+        answers.append(CompareColumn(variant.info, variant.name, results, column.stages, column.is_cut_short))
+    if any(column.is_cut_short for column in columns):
+        scorer.metrics.count("degraded_total")
     usage = Usage(
         pairs=sum(column.usage.pairs for column in columns),
         tokens=sum(column.usage.tokens for column in columns),
@@ -48,7 +60,7 @@ async def attention(
     scorer: Scorer, request: AttentionRequest, catalog: Catalog, deadline: Deadline
 ) -> AttentionResponse:
     """Return the attention of the wanted heads over one pair."""
-    variant = catalog.choose(request.variant, request.head_mask)
+    variant = await scorer.choose(catalog, request.variant, request.head_mask)
     current().asks_for([(variant.name, variant.mask.id)], 1)
     classifier = variant.classifier
     computed = Computed()
@@ -64,21 +76,44 @@ async def attention(
         )
     row = PairRow(len(pair), Lane(classifier, kind="attention"), pair, variant.mask, heads)
     await scorer.run([row], deadline, computed)
+    written = await scorer.off_loop(_written(row.result), values // VALUES_PER_CHARACTER)
     return AttentionResponse(
         model=classifier.name,
         variant=variant.name,
         head_mask=variant.info,
         tokens=classifier.tokenizer.tokens(pair),
         segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
-        heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, row.result, strict=True)],
+        heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, written, strict=True)],
         timing_ms=computed.timing(deadline),
     )
+
+
+def _chosen(catalog: Catalog, request: CompareRequest) -> Generator[None, None, list[Variant]]:
+    """Choose the variant and mask of each column, and write the masks as answers describe them."""
+    variants = []
+    for number, form in enumerate(request.masks):
+        variants.append(_variant(f"masks[{number}]", catalog, None, form))
+        yield
+    for number, name in enumerate(request.variants):
+        variants.append(_variant(f"variants[{number}]", catalog, name, None))
+    return variants
+
+
+def _written(matrices: Iterable[Matrix]) -> Generator[None, None, list[orjson.Fragment]]:
+    """Write matrices as JSON."""
+    written = []
+    for matrix in matrices:
+        fragment = yield from matrix_to_json(matrix)
+        written.append(fragment)
+    return written
 
 
 def _variant(param: str, catalog: Catalog, name: str | None, form: MaskForm | None) -> Variant:
     """Choose the variant and mask of one column; errors name the column."""
     try:
-        return catalog.choose(name, form)
+        variant = catalog.choose(name, form)
+        _ = variant.info  # kept by the variant, and by its mask
+        return variant
     except (InvalidRequest, InvalidMask) as error:
         raise InvalidRequest(str(error).removeprefix("variant: "), param=param) from None
 

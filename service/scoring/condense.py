@@ -37,7 +37,7 @@ class Condenser:
         self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
-        variant = catalog.choose(request.variant, request.head_mask)
+        variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
         current().asks_for([(variant.name, variant.mask.id)], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 

@@ -1,16 +1,20 @@
 """Scores requests: reads their tokens, has their rows computed, counts them, and builds the answer."""
 
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeVar
 
 from models.checkpoint.chunks import LongTitles
 from models.checkpoint.tokenizer import PairTokenizer
 from models.classifier import Classifier
 from models.errors import ModelError
+from service.config.keys import allowance
 from service.config.settings import Settings
+from service.config.variants import MaskForm
 from service.engine.request import Deadline, added_tokens
 from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
@@ -18,14 +22,39 @@ from service.errors import InvalidRequest
 from service.experiments.assignment import Assigned
 from service.observe.access_log import current
 from service.observe.metrics import Metrics
-from service.schemas.requests import AttentionRequest, CompareRequest, DocumentsRequest, ScoreRequest
+from service.schemas.requests import (
+    MAX_SPEC_CHARS,
+    AttentionRequest,
+    CompareRequest,
+    DocumentsRequest,
+    ScoreRequest,
+)
 from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
 from service.scoring.cache import ScoreCache
-from service.scoring.catalog import Variant
+from service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
 from service.scoring.column import AnyColumn, CascadeColumn, Column
-from service.scoring.tokens import Encoder, Pair
+from service.scoring.tokens import Encoder, Pair, TooManyRows
 
+T = TypeVar("T")
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
+
+TOKENS_OF_ONE = 128
+"""Tokens of a row for which one is charged to its caller's key."""
+
+
+def cost(row: PairRow) -> int:
+    """Return what a row costs its caller's key: one per TOKENS_OF_ONE tokens, and per head shown."""
+    return math.ceil(row.tokens / TOKENS_OF_ONE) * max(1, len(row.heads))
+
+
+def characters_of_mask(form: MaskForm) -> int:
+    """Return about how many characters of a spec would take as long to parse as a mask."""
+    return len(form) if isinstance(form, str) else MAX_SPEC_CHARS
+
+
+def _chosen(catalog: Catalog, name: str | None, form: MaskForm | None) -> Generator[None, None, Variant]:
+    yield
+    return catalog.choose(name, form)
 
 
 def instructed(tokenizer: PairTokenizer, instruction: str | None) -> PairTokenizer:
@@ -126,15 +155,40 @@ class Scorer:
         use_cache: bool = False,
         background: bool = False,
     ) -> tuple[list[AnyColumn], Computed]:
-        """Score the pairs under each variant, stage by stage, pair by pair in the same batches.
+        """Score the pairs under each variant, pair by pair in the same batches.
 
-        A later stage that would not be done by the deadline is left out. The request is admitted once.
+        A later stage of a cascade that would not be done by the deadline is left out. The request is admitted
+        once.
 
         shared: as `Column` takes it. background: as `Scheduler.submit` takes it.
         use_cache: whether results may come from the score cache.
         Raises the first error among the results, or InvalidRequest if the request has too many rows.
         """
-        texts, computed = request.texts(), Computed()
+        computed = Computed()
+        columns = await self._unscored_columns(request, variants, computed, shared=shared)
+        # Another checkpoint's tokenizer may cut a title into another number of chunks.
+        rows_by_pair = zip_longest(*(column.rows for column in columns))
+        rows = [row for rows_of_pair in rows_by_pair for row in rows_of_pair if row is not None]
+        cascades = [column for column in columns if isinstance(column, CascadeColumn)]
+        cache = self._cache if use_cache else None
+        await self._compute(rows, deadline, computed, cache, background=background)
+        while rows := [row for cascade in cascades for row in cascade.advance()]:
+            tokens = sum(added_tokens(rows))
+            if computed.is_admitted and not self._scheduler.is_in_time(tokens, deadline.expires):
+                break
+            await self._compute(rows, deadline, computed, cache, background=background)
+        return columns, computed
+
+    async def _unscored_columns(
+        self,
+        request: ScoreRequest | CompareRequest,
+        variants: Sequence[Variant],
+        computed: Computed,
+        *,
+        shared: bool,
+    ) -> list[AnyColumn]:
+        """Read the pairs' tokens, and return one column per variant. Raises InvalidRequest."""
+        texts = request.texts()
         current().asks_for([(variant.name, variant.mask.id) for variant in variants], len(texts))
         stages = [stage for variant in variants for stage in variant.stages or (variant,)]
         encoded = {
@@ -142,40 +196,19 @@ class Scorer:
             for classifier in dict.fromkeys(stage.classifier for stage in stages)
         }
         queries = [query for query, _ in texts]
-        columns = [
-            CascadeColumn(variant, queries, encoded, shared=shared)
-            if variant.stages
-            else Column(variant, encoded[variant.classifier], shared=shared)
-            for variant in variants
-        ]
-        # Another checkpoint's tokenizer may cut a title into another number of chunks.
-        rows = [
-            row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
-        ]
-        limit = self.settings.max_compare_rows
-        if len(rows) > limit and len(rows) > len(columns) * len(texts):
-            raise InvalidRequest(
-                f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
-                param=request.texts_field,
-            )
-        while rows:
-            if computed.is_admitted and not self._scheduler.is_in_time(
-                sum(added_tokens(rows)), deadline.expires
-            ):
-                break
-            if use_cache and self._cache is not None:
-                missing = self._cache.recall(rows)
-                await self.run([row for _, row in missing], deadline, computed)
-                self._cache.keep(missing)
-                computed.misses = (computed.misses or 0) + len(missing)
-                self.metrics.count("cache_total", "hit", by=len(rows) - len(missing))
-                self.metrics.count("cache_total", "miss", by=len(missing))
+        columns: list[AnyColumn] = []
+        rows = 0
+        for variant in variants:
+            column: AnyColumn
+            if variant.stages:
+                column = CascadeColumn(variant, queries, encoded, shared=shared)
             else:
-                await self.run(rows, deadline, computed, background=background)
-            for column in columns:
-                column.advance()
-            rows = [row for column in columns for row in column.due]
-        return columns, computed
+                column = Column(variant, encoded[variant.classifier], shared=shared)
+            columns.append(column)
+            rows += len(column.rows)
+            if rows > max(self.settings.max_compare_rows, len(variants) * len(texts)):
+                raise self._too_many_rows(rows, request.texts_field)
+        return columns
 
     async def encode(
         self,
@@ -187,17 +220,23 @@ class Scorer:
     ) -> Sequence[Pair]:
         """Return the tokens of the pairs, and add the seconds it took to read them to `computed`.
 
-        Raises InvalidRequest if a query has no token, or a text that is wanted whole does not fit the window.
+        Raises InvalidRequest if a query has no token, if a text that is wanted whole does not fit the window,
+        or if long titles are cut into too many chunks.
         """
         started = time.monotonic()
-        tokenizer, only_whole = classifier.tokenizer, False
+        tokenizer = classifier.tokenizer
+        only_whole = False
         if request.instruction:
             tokenizer = instructed(tokenizer, request.instruction)
         if isinstance(request, DocumentsRequest):
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:
                 tokenizer = tokenizer.reading_as(keep_end=request.keep == "end", alone=request.alone)
-        pairs = await self._encoder.encode(tokenizer, texts, long_titles)
+        max_rows = max(self.settings.max_compare_rows, len(texts))
+        try:
+            pairs = await self._encoder.encode(tokenizer, texts, long_titles, max_rows)
+        except TooManyRows as error:
+            raise self._too_many_rows(error.rows, request.texts_field) from None
         for number, pair in enumerate(pairs):
             if not pair.query_tokens:
                 param = f"pairs[{number}][0]" if request.texts_field == "pairs" else "query"
@@ -211,21 +250,64 @@ class Scorer:
         computed.tokenize_s += time.monotonic() - started
         return pairs
 
+    def _too_many_rows(self, rows: int, param: str) -> InvalidRequest:
+        limit = self.settings.max_compare_rows
+        return InvalidRequest(
+            f"{rows} rows, chunks of long titles included, are more than the {limit} of one request",
+            param=param,
+        )
+
+    async def choose(self, catalog: Catalog, name: str | None, form: MaskForm | None) -> Variant:
+        """Do `Catalog.choose`, with a long mask on the encoder's thread."""
+        if form is None or (isinstance(form, str) and len(form) <= CACHED_SPEC_CHARS):
+            return catalog.choose(name, form)
+        return await self.off_loop(_chosen(catalog, name, form), characters_of_mask(form))
+
+    async def off_loop(self, portions: Generator[object, None, T], chars: int) -> T:
+        """Do `Encoder.read`: take turns with the long texts, because this would hold up the event loop."""
+        return await self._encoder.read(portions, chars)
+
+    async def _compute(
+        self,
+        rows: Sequence[PairRow],
+        deadline: Deadline,
+        computed: Computed,
+        cache: ScoreCache | None,
+        *,
+        background: bool,
+    ) -> None:
+        """Do `run` for the rows that the cache lacks, and keep their results in it."""
+        if cache is None:
+            await self.run(rows, deadline, computed, background=background)
+            return
+        missing = cache.recall(rows)
+        await self.run([row for _, row in missing], deadline, computed, background=background)
+        cache.keep(missing)
+        computed.misses = (computed.misses or 0) + len(missing)
+        self.metrics.count("cache_total", "hit", by=len(rows) - len(missing))
+        self.metrics.count("cache_total", "miss", by=len(missing))
+
     async def run(
         self, rows: Sequence[PairRow], deadline: Deadline, computed: Computed, *, background: bool = False
     ) -> None:
         """Have rows computed, and add their times to `computed`. Raises the first error among their results.
 
         If `computed.is_admitted`, the rows belong to a request that was let into the queue before.
+        Raises RateLimited if the caller's key has nothing left.
         """
         if not rows:
             return
+        account = allowance.get()
+        if account is not None:
+            account.check()
         submission = self._scheduler.submit(
             rows,
             deadline=deadline.expires,
             admitted=computed.is_admitted,
             background=background,
         )
+        if account is not None:
+            account.add(sum(map(cost, rows)))
         computed.is_admitted = True
         await self._scheduler.result(submission)
         computed.queue_s += submission.queue_s

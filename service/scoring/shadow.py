@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 
 from service.engine.request import Deadline
-from service.errors import Draining
+from service.errors import DeviceFailed, Draining, QueueFull
 from service.experiments.definition import ExperimentConfig
 from service.experiments.events import ShadowResult
 from service.experiments.live import LiveExperiments
@@ -84,6 +84,8 @@ class Shadow:
                 self._count(job, "scored" if await self._score(job) else "dropped")
             except Draining:
                 return
+            except (QueueFull, DeviceFailed):
+                self._count(job, "dropped")
             except Exception as error:
                 # The guardrails act on an arm that cannot score; here it only has no result.
                 logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)

@@ -1,6 +1,7 @@
 """The tokens of a request's texts. Long texts are read on one thread, where requests take turns."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from itertools import count
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs, encode_chunks
+from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
 from models.checkpoint.texts import EncodedText
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from service.engine.scheduler import DRAINING_RETRY_S
@@ -34,6 +35,17 @@ last requests took says nothing about the next ones, because known texts cost ne
 
 Pair = EncodedPair | ChunkedPair
 """The tokens of a query and a title, whose rows may be several: one per chunk of a long title."""
+
+
+class TooManyRows(Exception):
+    """The long titles of a request are cut into more chunks than it may have rows.
+
+    rows: how many there were when reading stopped.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 class _Text(NamedTuple):
@@ -67,21 +79,26 @@ class Encoder:
     async def encode(
         self,
         tokenizer: PairTokenizer,
-        texts: Sequence[tuple[str, str]],
+        pairs: Sequence[tuple[str, str]],
         long_titles: LongTitles | None = None,
+        max_rows: int = sys.maxsize,
     ) -> Sequence[Pair]:
         """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says.
 
-        Raises QueueFull if too much text waits.
+        max_rows: how many rows the pairs may have together if long titles are cut into chunks.
+        Raises QueueFull if too much text waits, and TooManyRows.
         """
-        distinct = {text for pair in texts for text in pair}
-        if sum(len(text) * (1 if text.isascii() else 2) for text in distinct) <= INLINE_CHARS:
-            if long_titles is None:
-                return tokenizer.encode(texts)
-            return encode_chunks(tokenizer, texts, long_titles)
-        reading = _read_pairs(tokenizer, texts, distinct, long_titles)
+        distinct = {text for pair in pairs for text in pair}
+        # A long title is cut into chunks for each of its pairs, also if another pair has the same.
+        texts = distinct if long_titles is None else [text for pair in pairs for text in pair]
+        is_short = sum(len(text) * (1 if text.isascii() else 2) for text in texts) <= INLINE_CHARS
+        if is_short and long_titles is None:
+            return tokenizer.encode(pairs)
+        portions = _read_pairs(tokenizer, pairs, distinct, long_titles, max_rows)
+        if is_short:
+            return _read_to_the_end(portions)
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
-        return await self.read(reading, sum(map(len if is_whole else tokenizer.characters, distinct)))
+        return await self.read(portions, sum(map(len if is_whole else tokenizer.characters, texts)))
 
     async def encode_texts(self, tokenizer: PairTokenizer, texts: Iterable[str]) -> dict[str, EncodedText]:
         """Return the tokens of texts, for `PairTokenizer.join`. Raises QueueFull if too much text waits."""
@@ -166,6 +183,7 @@ def _read_pairs(
     pairs: Sequence[tuple[str, str]],
     texts: Iterable[str],
     long_titles: LongTitles | None,
+    max_rows: int,
 ) -> Generator[None, None, Sequence[Pair]]:
     pairs = tokenizer.dressed(pairs)
     if tokenizer.prompt is not None:
@@ -174,8 +192,22 @@ def _read_pairs(
     if long_titles is None:
         return tokenizer.join(pairs, encoded)
     chunked: list[ChunkedPair] = []
+    rows = 0
     for pair in chunk_pairs(tokenizer, pairs, encoded, long_titles):
         if pair is not None:
             chunked.append(pair)
+            rows += len(pair.rows)
+            if rows > max_rows:
+                raise TooManyRows(rows)
         yield
     return chunked
+
+
+def _read_to_the_end(portions: Generator[object, None, T]) -> T:
+    """Return what a generator returns."""
+    while True:
+        try:
+            next(portions)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -44,7 +44,7 @@ class Treatment:
     async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
         """Score under the variant or mask that the request names, else under the experiments' choice."""
         if request.variant is not None or request.head_mask is not None:
-            variant = catalog.choose(request.variant, request.head_mask)
+            variant = await self._scorer.choose(catalog, request.variant, request.head_mask)
             return await self._scorer.score(request, variant, deadline)
         assigner = catalog.config.assigner
         route = UNROUTED

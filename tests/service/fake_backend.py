@@ -30,7 +30,7 @@ from service.schemas.listings import (
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
-    Column,
+    CompareColumn,
     CompareResponse,
     HeadAttention,
     HeadMaskInfo,
@@ -117,10 +117,10 @@ class FakeBackend:
         await self._work(request)
         pairs = len(request.texts())
         columns = [
-            Column(mask_info(self._mask(form, f"masks[{number}]")), "full", results(pairs))
+            CompareColumn(mask_info(self._mask(form, f"masks[{number}]")), "full", results(pairs))
             for number, form in enumerate(request.masks)
         ] + [
-            Column(mask_info(HeadMask.none(LAYERS, HEADS)), self._variant(name), results(pairs))
+            CompareColumn(mask_info(HeadMask.none(LAYERS, HEADS)), self._variant(name), results(pairs))
             for name in request.variants
         ]
         return CompareResponse("fake", columns, Usage(pairs * len(columns), 17 * pairs), TIMING)

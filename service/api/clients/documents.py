@@ -1,39 +1,47 @@
 """The documents of a rerank request: texts, or objects of which some fields are the text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.api.clients.base import CompatRequest
 from service.errors import InvalidRequest
 from service.experiments.fields import says
-from service.schemas.requests import Instruction, ScoreRequest, accepted
+from service.schemas.requests import Instruction, ScoreRequest, Whole, accepted
 from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Documents that a warning lists."""
 
-Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
+Count = Annotated[Whole, Field(ge=1, le=2**53 - 1)]
 """How many of something a caller wants; more than there are is fine."""
 
 
 TokensPerDoc = Annotated[
-    Annotated[int, Field(ge=0, le=2**53 - 1)] | None,
+    Annotated[Whole, Field(ge=0, le=2**53 - 1)] | None,
     says(
         "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
-    Annotated[int, Field(ge=-1, le=2**53 - 1)] | None,
+    Annotated[Whole, Field(ge=-1, le=2**53 - 1)] | None,
     says(
         "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
     ),
 ]
-TokensPerQuery = Annotated[Literal[0] | None, says("vLLM's: 0, no limit. Other limits are not supported.")]
+TokensPerQuery = Annotated[
+    Annotated[
+        int,
+        accepted(lambda form: form == 0 and not isinstance(form, bool), "should be 0"),
+        WithJsonSchema({"type": "integer", "const": 0}),
+    ]
+    | None,
+    says("vLLM's: 0, no limit. Other limits are not supported."),
+]
 TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
 ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]

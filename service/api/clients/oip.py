@@ -9,8 +9,9 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from service.api.openapi import errors
 from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from service.errors import InvalidRequest, NotFound, shown
 from service.schemas.listings import VariantInfo
-from service.schemas.requests import ScoreRequest, example
+from service.schemas.requests import ScoreRequest, Whole, example, too_many
 from service.schemas.responses import ScoreResult
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class Fields(BaseModel):
 class TensorParameters(Fields):
     """How a tensor is sent, or wanted."""
 
-    binary_data_size: int | None = Field(
-        None, ge=0, description="Of an input: the bytes of it after the JSON, in place of `data`."
+    binary_data_size: Annotated[Whole, Field(ge=0)] | None = Field(
+        None, description="Of an input: the bytes of it after the JSON, in place of `data`."
     )
     binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
     classification: None = Field(None, description="Not supported.")
@@ -73,7 +74,7 @@ class InputTensor(Fields):
 
     name: Literal["query", "title"] = Field(description="Which input.")
     datatype: Literal["BYTES"] = Field(description="Texts.")
-    shape: list[Annotated[int, Field(ge=0)]] = Field(description="[n] or [n, 1].")
+    shape: list[Annotated[Whole, Field(ge=0)]] = Field(fail_fast=True, description="[n] or [n, 1].")
     parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
     data: Annotated[list[str], Field(fail_fast=True), BeforeValidator(_flat)] | None = Field(
         None, description="The elements."
@@ -99,7 +100,7 @@ ModelName = Annotated[
 class InferParameters(OurFields):
     """How the request is scored."""
 
-    timeout: Annotated[int, Field(gt=0, le=2**53 - 1)] | None = Field(
+    timeout: Annotated[Whole, Field(gt=0, le=2**53 - 1)] | None = Field(
         None, description="Microseconds from the arrival of the request; later, it gets 504."
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
@@ -117,8 +118,8 @@ class InferRequest(Fields):
 
     id: str | None = Field(None, description="Repeated in the answer.")
     parameters: InferParameters = Field(InferParameters(), description="How the request is scored.")
-    inputs: list[InputTensor] = Field(description="`query` and `title`.")
-    outputs: list[WantedOutput] = Field([], description="The outputs wanted; default: all.")
+    inputs: list[InputTensor] = Field(fail_fast=True, description="`query` and `title`.")
+    outputs: list[WantedOutput] = Field([], fail_fast=True, description="The outputs wanted; default: all.")
 
     @model_validator(mode="before")
     @classmethod
@@ -139,12 +140,12 @@ class InferRequest(Fields):
 class InferRoute(PostRoute):
     """A POST route whose body may hold tensors after its JSON."""
 
-    async def read_body(self, request: Post, receive: Receive) -> Any:
+    async def read_body(self, request: Post, receive: Receive, hold: Callable[[int], None]) -> Any:
         """Return the JSON value of the body; `request.state.tensors` holds the bytes after it."""
         # Triton's client names no type. A web page that sends none names its origin, which is checked.
         length = request.headers.get(LENGTH_HEADER)
         types = [""] if length is None else ["", "application/octet-stream"]
-        content = await read(receive, request.headers, request.settings, other_types=types)
+        content = await read(receive, request.headers, request.settings, hold, other_types=types)
         end = len(content)
         if length is not None:
             if not length.isdecimal() or len(length) > 20 or int(length) > end:
@@ -168,6 +169,9 @@ async def infer(request: Post, model: ModelName, body: Annotated[InferRequest, B
     fields = parameters.model_dump(include=set(OurFields.model_fields))
     fields |= {"variant": variant, "deadline_ms": body.deadline_ms}
     try:
+        for tensor in body.inputs:
+            if tensor.shape and tensor.shape[0] > request.settings.max_pairs:
+                raise too_many(tensor.shape[0], tensor.name, request.settings)
         texts = read_texts(body.inputs, request.state.tensors)
         score_request = validated(ScoreRequest, texts | fields)
         score_request.check(request.settings)
@@ -304,7 +308,9 @@ def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[st
         raise InvalidRequest(f"should be [n] or [n, 1], not {shown(shape)}", param=f"{where}.shape")
     if content is None and tensor.data is None:
         raise InvalidRequest("is missing; give the tensor's elements as strings", param=f"{where}.data")
-    elements = (tensor.data or []) if content is None else list(_strings(content, where))
+    elements = tensor.data or []
+    if content is not None:
+        elements = list(islice(_strings(content, where), shape[0] + 1))
     if len(elements) != shape[0]:
         raise InvalidRequest(
             f"{len(elements)} elements do not fill the shape {shown(shape)}", param=f"{where}.data"

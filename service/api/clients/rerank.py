@@ -38,6 +38,8 @@ from service.experiments.fields import says
 from service.schemas.requests import Query, ScoreRequest, example
 from service.schemas.responses import Number, ScoreResponse
 
+MAX_RANK_FIELDS = 64
+
 UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
 
@@ -112,9 +114,9 @@ class RerankRequest(PromptedRequest):
     documents: Documents
     top_n: TopN = None
     return_documents: ReturnDocuments = None
-    rank_fields: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="The fields of objects that are ranked, in this order; default: `text`."
-    )
+    rank_fields: (
+        Annotated[list[str], Field(min_length=1, max_length=MAX_RANK_FIELDS, fail_fast=True)] | None
+    ) = Field(None, description="The fields of objects that are ranked, in this order; default: `text`.")
     raw_scores: bool = Field(
         False,
         description="Whether `relevance_score` is a logit: that of a model with one label; of a graded model "

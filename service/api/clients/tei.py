@@ -117,7 +117,7 @@ class TeiRerankRequest(TeiRequest):
     names: ClassVar[Mapping[str, str]] = {"titles": "texts"}
 
     query: str = Field(description="What was searched for; not blank.")
-    texts: list[str] = Field(description="The texts to rank; at least one.")
+    texts: list[str] = Field(fail_fast=True, description="The texts to rank; at least one.")
     return_text: bool = Field(False, description="Whether the answer holds the texts.")
     top_n: Count | None = Field(
         None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."

@@ -93,11 +93,11 @@ async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> 
 
 
 OPEN = (
-    *("/", "/health/live", "/health/ready", "/docs", "/docs/docs.js", "/docs/swagger-ui.css"),
+    *("/", "/health/live", "/health/ready", "/docs/docs.js", "/docs/swagger-ui.css"),
     *("/health", "/ping", "/v2/health/live", "/v2/health/ready"),
 )
 CLOSED = (
-    *("/v1/models", "/openapi.json", "/metrics", "/nope", "/healthy", "/docs/", "/docs/nope"),
+    *("/v1/models", "/openapi.json", "/metrics", "/docs", "/nope", "/healthy", "/docs/", "/docs/nope"),
     *("/health/live/", "/health/../metrics", "//metrics", "/v1/score"),
 )
 
@@ -150,3 +150,35 @@ async def test_a_key_over_its_rate_is_told_when_to_come_back() -> None:
         assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
         assert (await session.get("/health/ready", headers=slow)).status_code == 200
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 1
+
+
+async def test_the_bodies_of_all_requests_together_are_bounded() -> None:
+    """Without it, 400 bodies of 4 MB at once fill the memory of a replica."""
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend, max_held_bytes=3 * len(BODY))
+    held = [Exchange(app, messages=[chunk(BODY, more=False)]) for _ in range(2)]
+    while len(backend.requests) < 2:
+        await asyncio.sleep(0)
+    half = Exchange(app, messages=[chunk(BODY[:-1], more=True)])  # its sender may take its time
+    while half.received < 1:
+        await asyncio.sleep(0)
+    refused_half_way = Exchange(app, messages=[chunk(BODY[:2], more=True), DISCONNECT])
+    answer = await refused_half_way.answer()
+    assert (answer.status, answer.error["type"]) == (429, "queue_full")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["connection"] == "close"
+    assert metrics_of(app)['headroom_shed_total{reason="queue_full"}'] == 1
+    held[0].incoming.put_nowait(DISCONNECT)  # gives its bytes back
+    await held[0].task
+    taken = Exchange(app, messages=[chunk(BODY, more=False)])
+    while len(backend.requests) < 3:
+        await asyncio.sleep(0)
+    for exchange in (held[1], half, taken):
+        exchange.incoming.put_nowait(DISCONNECT)
+        await exchange.task
+
+
+async def test_a_body_alone_may_be_larger_than_all_together() -> None:
+    async with client(app_with(max_held_bytes=1)) as session:
+        for _ in range(2):
+            assert (await session.post("/v1/score", content=BODY)).status_code == 200

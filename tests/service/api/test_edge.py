@@ -7,6 +7,7 @@ import pytest
 
 from service.api.edge import Edge, Message, Receive, Scope, Send
 from service.api.post import PostRoute
+from tests.service.api.test_api import metrics_of
 from tests.service.fake_backend import app_with
 
 PLAIN = [(b"content-type", b"text/plain; charset=utf-8")]
@@ -156,3 +157,15 @@ async def test_an_exception_is_answered_and_still_reaches_the_servers_log() -> N
         await Edge(app)({"type": "http", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 500
     assert b"secret" not in sent[1]["body"]
+
+
+async def test_the_question_of_a_foreign_page_is_refused_and_counted_and_no_defect() -> None:
+    app = app_with(cors_origins="https://shop.example")
+    headers = [(b"origin", b"https://evil.example"), (b"access-control-request-method", b"POST")]
+    for origin, expected in ((b"https://evil.example", 400), (b"https://shop.example", 200)):
+        headers[0] = (b"origin", origin)
+        status, answered, body = await ask(app, headers, "/v1/score", "OPTIONS")
+        assert status == expected
+        assert answered[b"x-request-id"]
+        assert status == 200 or body["error"]["type"] == "forbidden"
+        assert metrics_of(app)[f'headroom_requests_total{{route="/v1/score",status="{status}"}}'] == 1

@@ -1,13 +1,17 @@
 """Who may call: holders of a key, as often as it may; without keys this machine; and which web pages."""
 
+import asyncio
+from pathlib import Path
+
 import httpx
 import pytest
 
-from service.config.keys import KeyRing, parse_api_keys
+from service.config.keys import Allowance, KeyRing, parse_api_keys
 from service.config.settings import Settings
 from service.errors import RateLimited, Unauthorized
 from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error
 from tests.service.asgi import client
+from tests.service.in_process import QUERY, serve
 
 SHOP = "https://shop.example"
 
@@ -73,6 +77,7 @@ async def test_allowed_origins_may_read_answers_and_errors_and_no_others() -> No
     for app in (settings, {"api_keys": "alpha"}):
         other = await ask({"origin": "https://evil.example", **asks}, "OPTIONS", **app)
         assert other.status_code in (400, 401)
+        assert other.json()["error"]["type"] in ("forbidden", "unauthorized")
         assert "access-control-allow-origin" not in other.headers
     keyless = await ask({"origin": SHOP}, cors_origins=[SHOP])
     assert (keyless.status_code, keyless.headers["access-control-allow-origin"]) == (200, SHOP)
@@ -151,3 +156,54 @@ def test_a_rate_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
         ring.spend(keys[0])
     with pytest.raises(RateLimited):
         ring.spend(keys[0])
+
+
+async def test_a_key_is_charged_the_pairs_it_has_scored(tiny_checkpoint: Path) -> None:
+    """A rate that counts requests holds nobody who sends a thousand titles in each."""
+    alpha = {"authorization": "Bearer alpha"}
+    async with serve(tiny_checkpoint, api_keys="alpha;rate=10,beta;rate=10") as service:
+        body = {"query": QUERY, "titles": ["angle"] * 1000}
+        first = await service.http.post("/v1/score", json=body, headers=alpha)
+        assert first.status_code == 200, "a key that owes nothing gets its answer, whatever it costs"
+        again = await service.http.post("/v1/score", json=body, headers=alpha)
+        assert_error(again, 429, "rate_limited")
+        assert 95 <= int(again.headers["retry-after"]) <= 100
+        beta = {"authorization": "Bearer beta"}
+        answers = [
+            (await service.http.post("/v1/score", json={**body, "titles": ["a"]}, headers=beta)).status_code
+            for _ in range(10)
+        ]
+        assert answers == [200] * 10, "a request with one pair costs one"
+
+
+async def test_requests_at_once_cannot_all_be_let_in_on_what_is_left_for_one(tiny_checkpoint: Path) -> None:
+    headers = {"authorization": "Bearer alpha"}
+    body = {"pairs": [[QUERY, f"angle {number}"] for number in range(500)]}
+    async with serve(tiny_checkpoint, api_keys="alpha;rate=20") as service:
+        answers = await asyncio.gather(
+            *(service.http.post("/v1/score", json=body, headers=headers) for _ in range(10))
+        )
+        assert sorted(answer.status_code for answer in answers) == [200] + [429] * 9
+        assert service.metric('headroom_pairs_total{arm="",variant="full"}') == 500
+
+
+def test_a_debt_is_paid_at_the_rate() -> None:
+    clock = Clock()
+    (key,) = parse_api_keys("alpha;rate=5")
+    ring = KeyRing((key,), clock)
+    request = Allowance(ring, key)
+    ring.spend(key)
+    request.check()
+    request.add(30)
+    request.check()  # its later rows are part of what was let in
+    request.add(10)
+    other = Allowance(ring, key)
+    with pytest.raises(RateLimited) as caught:
+        other.check()
+    assert caught.value.retry_after == pytest.approx(35 / 5)
+    clock.now += 7.01
+    other.check()
+    with pytest.raises(RateLimited):
+        ring.spend(key)
+    clock.now += 0.2
+    ring.spend(key)

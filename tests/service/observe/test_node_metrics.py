@@ -1,5 +1,6 @@
 """Metrics of a node: any of its processes answers for all of them, also for those that ended."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
-from service.observe.metrics import render_node
+from service.observe.metric_files import render
 from tests.service.metering import check, samples
 
 REPLICA = """
@@ -127,6 +128,155 @@ def test_a_process_with_the_id_of_a_dead_one_is_not_taken_for_it(tmp_path: Path)
         with closing(MmapedDict(str(tmp_path / f"{kind}_{os.getpid()}.db"))) as file:
             file.write_value(key, 10.0, 0.0)
     with closing(MmapedDict(str(tmp_path / f"gauge_livemax_{os.getpid()}.db"))):
-        assert samples(render_node(tmp_path)) == {"headroom_x": 10.0}
+        assert samples(render(tmp_path)) == {"headroom_x": 10.0}
         left = {path.name for path in tmp_path.glob("*.db")}
-        assert left == {f"counter_{os.getpid()}.db", f"gauge_livemax_{os.getpid()}.db"}
+        assert left == {"counter_ended.db", f"gauge_livemax_{os.getpid()}.db"}
+
+
+KEY = mmap_key("headroom_x", "headroom_x_total", [], [], "X.")
+ENDED = (99999998, 99999999)
+"""Ids that no process has."""
+
+
+def write(file: Path, value: float) -> None:
+    with closing(MmapedDict(str(file))) as values:
+        values.write_value(KEY, value, 0.0)
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_write_of_a_metric_meets_a_hole_which_ends_the_process_on_a_full_disk(
+    start: Callable[[int], list[Replica]], tmp_path: Path
+) -> None:
+    (replica,) = start(1)
+    replica.ask("feed")
+    replica.answer()
+    files = [*tmp_path.glob("*.db")]
+    assert {file.name.partition("_")[0] for file in files} == {"counter", "histogram", "gauge"}
+    for file in files:
+        assert file.stat().st_blocks * 512 >= file.stat().st_size, file
+
+
+FULL = """
+import os, sys
+from service.observe import metric_files
+from service.observe.metrics import Metrics
+from tests.service.observe.test_node_metrics import no_space
+
+metric_files.RETRY_S = 0.0
+reserve = os.posix_fallocate
+
+def count():
+    for number in range(100):  # more than new files hold
+        metrics.request(f"/{number}", 503, 0.01)
+
+os.posix_fallocate = no_space
+metrics = Metrics()  # no file can be made
+metrics.request("/0", 200, 0.01)
+os.posix_fallocate = reserve
+metrics.show("ready", True)
+os.posix_fallocate = no_space
+count()  # no file can grow
+assert b'request_seconds_count{route="/99"}' not in metrics.render()
+os.posix_fallocate = reserve
+count()
+sys.stdout.buffer.write(metrics.render())
+"""
+
+
+def test_a_full_disk_costs_no_request_and_no_count(tmp_path: Path) -> None:
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FULL],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    found = samples(out)
+    assert found['headroom_requests_total{route="/99",status="503"}'] == 2
+    assert found['headroom_request_seconds_count{route="/99"}'] == 2
+    assert found["headroom_ready"] == 1
+
+
+def test_replicas_that_ended_leave_one_file_of_each_kind_however_many_they_were(tmp_path: Path) -> None:
+    for number in range(100):
+        for kind in ("counter", "histogram", "gauge_livesum", "gauge_livemax"):
+            write(tmp_path / f"{kind}_{ENDED[0] - number}.db", 2.0)
+    text = render(tmp_path)
+    assert render(tmp_path) == text
+    assert samples(text)["headroom_x_total"] == 2 * 200.0  # of both kinds
+    assert {file.name for file in tmp_path.iterdir()} == {"counter_ended.db", "histogram_ended.db"}
+
+
+def test_a_replica_that_starts_adds_up_those_before_it_also_if_nobody_scrapes(
+    start: Callable[[int], list[Replica]], tmp_path: Path
+) -> None:
+    for _ in range(3):
+        (replica,) = start(1)
+        replica.ask("count")
+        replica.answer()
+        replica.kill()
+    (last,) = start(1)
+    last.ask("count")
+    last.answer()
+    assert len([*tmp_path.glob("counter_*.db")]) == 2
+    last.ask("scrape")
+    assert last.answer()['headroom_pairs_total{arm="",variant="full"}'] == 4 * 5
+
+
+def test_a_full_disk_while_ended_processes_are_added_up_loses_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in ENDED:
+        write(tmp_path / f"counter_{pid}.db", 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_space)
+        for _ in range(2):
+            assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
+    assert samples(render(tmp_path)) == {"headroom_x_total": 20.0}
+    assert [file.name for file in tmp_path.iterdir()] == ["counter_ended.db"]
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def test_a_kill_at_any_moment_of_the_adding_up_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that changes the directory is in turn the last one of its process."""
+    survived = False
+    last = 0
+    while not survived:
+        last += 1
+        directory = tmp_path / str(last)
+        directory.mkdir()
+        write(directory / "counter_ended.db", 10.0)
+        for pid in ENDED:
+            write(directory / f"counter_{pid}.db", 10.0)
+        left = last
+
+        def dies(call: Callable[..., object]) -> Callable[..., object]:
+            def instead(*arguments: object, **options: object) -> object:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    raise KilledError
+                return call(*arguments, **options)
+
+            return instead
+
+        with monkeypatch.context() as patch:
+            for name in ("rename", "replace", "unlink"):
+                patch.setattr(Path, name, dies(getattr(Path, name)))
+            patch.setattr(MmapedDict, "write_value", dies(MmapedDict.write_value))
+            try:
+                render(directory)
+                survived = True
+            except KilledError:
+                pass
+        assert samples(render(directory)) == {"headroom_x_total": 30.0}, last
+        assert [file.name for file in directory.iterdir()] == ["counter_ended.db"], last
+    assert last > 6

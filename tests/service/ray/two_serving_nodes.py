@@ -23,7 +23,7 @@ import psutil
 import yaml
 
 from loadtest.beside import free_port
-from service.observe.metrics import render_node
+from service.observe.metric_files import render
 from service.ray import environment
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.metering import samples
@@ -111,7 +111,7 @@ def ready(port: int) -> bool:
 def counted(directory: Path) -> float:
     """Return the answered scores that a node has counted."""
     directory.mkdir(exist_ok=True)
-    return samples(render_node(directory)).get('headroom_requests_total{route="/v1/score",status="200"}', 0.0)
+    return samples(render(directory)).get('headroom_requests_total{route="/v1/score",status="200"}', 0.0)
 
 
 def health_of_a_stopping_replica(directory: Path) -> str:

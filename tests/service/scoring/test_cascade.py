@@ -5,19 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.scoring.cascade import Course, Due, Keep, comparable_scores, count_kept, floor_of
+from service.scoring.cascade import CascadeProgress, Due, Keep, comparable_scores, count_kept, floor_of
 
 GRADED = floor_of("softmax")
 
 
-def run(queries: list[str], keeps: list[Keep], by_stage: list[list[float]]) -> tuple[Course, list[list[Due]]]:
+def run(
+    queries: list[str], keeps: list[Keep], by_stage: list[list[float]]
+) -> tuple[CascadeProgress, list[list[Due]]]:
     """Send pairs through a cascade whose stage s gives pair p the score by_stage[s][p]."""
-    course = Course(queries, keeps)
+    progress = CascadeProgress(queries, keeps)
     rounds = []
-    while course.due:
-        rounds.append(course.due)
-        course.advance([np.array(by_stage[stage], np.float32)[pairs] for stage, pairs in course.due])
-    return course, rounds
+    while progress.due:
+        rounds.append(progress.due)
+        progress.advance([np.array(by_stage[stage], np.float32)[pairs] for stage, pairs in progress.due])
+    return progress, rounds
 
 
 def test_of_equal_scores_the_first_in_the_request_go_on() -> None:

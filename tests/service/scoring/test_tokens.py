@@ -11,9 +11,10 @@ import pytest
 
 from models import Classifier
 from service.errors import Draining
+from service.schemas.requests import ScoreRequest
 from service.scoring import tokens
 from service.scoring.tokens import Encoder
-from tests.service.experimenting import eventually
+from tests.service.experimenting import config, eventually
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 
 
@@ -162,3 +163,22 @@ async def test_what_is_not_read_when_the_replica_ends_is_refused_as_by_a_stop() 
     results = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(result) for result in results] == [Draining, Draining]
     assert (log, thread.waiting_chars) == (["first"], 0)
+
+
+async def test_a_shadow_request_that_finds_too_much_text_waiting_is_dropped_and_has_not_failed(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    gate = Gate()
+    async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url, max_queue_s=0.01) as service:
+        replica = service.replica
+        await eventually(lambda: replica.live.ledger.standing("prune20").is_running)
+        occupied = asyncio.create_task(replica._encoder.read(gate.steps("all", [], 1), 1_000_000))
+        await gate.is_begun()
+        titles = [f"{number} " * 300 for number in range(30)]
+        replica._treatment._shadow.offer(replica._catalog, ScoreRequest(query=QUERY, titles=titles))
+        counted = 'headroom_shadow_requests_total{experiment="prune20",result='
+        await eventually(lambda: service.metric(f'{counted}"dropped"}}') == 1)
+        assert service.metric(f'{counted}"failed"}}') == 0
+        gate.open.set()
+        await occupied
