@@ -36,12 +36,25 @@ def bm25(collection: Sequence[str]) -> Scorer:
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
     none."""
-    rarity = _rarity([stems_of(title) for title in collection])
+    return _shared_rarity(collection, stems_of)
+
+
+def bigram_overlap(collection: Sequence[str]) -> Scorer:
+    """Return the share of the query's pairs of letters that the title holds, weighted by IDF.
+
+    The baseline for Chinese, which has no spaces, and Korean, whose words have endings.
+    """
+    return _shared_rarity(collection, bigrams_of)
+
+
+def _shared_rarity(collection: Sequence[str], terms_of: Callable[[str], list[str]]) -> Scorer:
+    rarity = _rarity([terms_of(title) for title in collection])
 
     def score(query: str, title: str) -> float:
-        asked, there = stems_of(query), set(stems_of(title))
+        asked = terms_of(query)
+        there = set(terms_of(title))
         total = sum(map(rarity, asked))
-        return sum(rarity(word) for word in asked if word in there) / total if total else 0.0
+        return sum(rarity(term) for term in asked if term in there) / total if total else 0.0
 
     return score
 
@@ -59,6 +72,12 @@ def stems_of(text: str) -> list[str]:
     """Return the stems of a text's words in order, lower case, without punctuation: "12-Gauge Angles" is 12,
     gauge, angle."""
     return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
+
+
+def bigrams_of(text: str) -> list[str]:
+    """Return each two neighbouring letters of each word, lower case; a word of one letter counts alone."""
+    words = re.findall(r"\w+", text.lower())
+    return [word[at : at + 2] for word in words for at in range(max(1, len(word) - 1))]
 
 
 def _rarity(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:
