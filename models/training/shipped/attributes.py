@@ -59,6 +59,10 @@ class Described:
     values: Mapping[str, Forms] = field(default_factory=dict)
 
 
+Graded = list[tuple[Described, float]]
+"""Titles with their grades, the best one first."""
+
+
 def read_things(language: str) -> list[Thing]:
     """Return the things and venues in one language."""
     raw = yaml.safe_load(ATTRIBUTES.read_text(encoding="utf-8"))
@@ -105,21 +109,22 @@ class AttributeLists:
         self._weight = weight
         self._without = {query.lower() for query in without}
         self._things = read_things(language)
+        self._axes = sorted({axis for thing in self._things for axis in thing.values})
 
     def group(self, rng: random.Random) -> Group:
         """Draw a query with the title that answers it and OTHERS others."""
-        while True:
-            thing = rng.choice(self._things)
+        query = ""
+        while not query or query.lower() in self._without:
+            axis = rng.choice(self._axes)  # first, so that rare ones such as "without" are asked for often
+            thing = rng.choice([thing for thing in self._things if axis in thing.values])
             way = rng.random()
             if thing.is_venue or way < 0.6:
-                asked, titles = self._by_attributes(thing, rng)
+                asked, titles = self._by_attributes(thing, axis, rng)
             elif way < 0.8:
                 asked, titles = self._by_brand_and_model(thing, rng)
             else:
                 asked, titles = self._part(thing, rng)
             query = self._query(asked, rng)
-            if query.lower() not in self._without:
-                break
         best, *others = titles
         chosen = [best, *rng.sample(others, min(OTHERS, len(others)))]
         return [
@@ -127,26 +132,19 @@ class AttributeLists:
             for said, grade in chosen
         ]
 
-    def _by_attributes(
-        self, thing: Thing, rng: random.Random
-    ) -> tuple[Described, list[tuple[Described, float]]]:
-        """Ask for one or two values, and sometimes for a brand too."""
-        axes = rng.sample(sorted(thing.values), min(len(thing.values), rng.choice((1, 1, 2))))
-        wanted = {axis: rng.choice(thing.values[axis]) for axis in axes}
+    def _by_attributes(self, thing: Thing, axis: str, rng: random.Random) -> tuple[Described, Graded]:
+        """Ask for a value on this axis, sometimes for one on another axis or for a brand too."""
+        axes = [axis, *(other for other in thing.values if other != axis and rng.random() < 0.15)]
+        wanted = {name: rng.choice(thing.values[name]) for name in axes}
         brand = rng.randrange(len(thing.brands))
-        model = rng.choice(thing.models[brand]) if thing.models and rng.random() < 0.5 else ""
-        details = {
-            axis: rng.choice(values)
-            for axis, values in thing.values.items()
-            if axis not in wanted and rng.random() < 0.3
-        }
         names_brand = not thing.is_venue and rng.random() < 0.25
         asked = Described(thing.nouns, thing.brands[brand] if names_brand else (), values=wanted)
-        full = Described(thing.nouns, thing.brands[brand], model, {**wanted, **details})
+        full = self._full(thing, brand, wanted, rng)
         if not names_brand and rng.random() < 0.3:
             full = replace(full, brand=(), model="")
-        axis = rng.choice(axes)
-        others = [
+        unsaid = {name: value for name, value in full.values.items() if name != axis}
+        titles = [
+            (full, ALL),
             (self._with_other_value(full, thing, axis, rng), OTHER_VALUE),
             (self._with_other_value(full, thing, axis, rng), OTHER_VALUE),
             (replace(full, nouns=rng.choice(thing.parts)), PART),
@@ -155,18 +153,21 @@ class AttributeLists:
             (self._stranger(thing, {}, rng), NOTHING),
         ]
         if not thing.is_venue:
-            rest = {name: value for name, value in full.values.items() if name != axis}
-            others.append((replace(full, values=rest), UNSAID))
+            titles.append((replace(full, values=unsaid), UNSAID))
         if len(axes) > 1:
             changed = self._with_other_value(full, thing, axes[0], rng)
-            others.append((self._with_other_value(changed, thing, axes[1], rng), OTHER_VALUES))
+            titles.append((self._with_other_value(changed, thing, axes[1], rng), OTHER_VALUES))
         if names_brand:
-            others.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
-        return asked, [(full, ALL), *others]
+            titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
+        return asked, titles
 
-    def _by_brand_and_model(
-        self, thing: Thing, rng: random.Random
-    ) -> tuple[Described, list[tuple[Described, float]]]:
+    def _full(self, thing: Thing, brand: int, wanted: Mapping[str, Forms], rng: random.Random) -> Described:
+        """Return a title's content: the wanted values and some others, the brand, often a model."""
+        model = rng.choice(thing.models[brand]) if thing.models and rng.random() < 0.5 else ""
+        drawn = {axis: rng.choice(values) for axis, values in thing.values.items() if rng.random() < 0.3}
+        return Described(thing.nouns, thing.brands[brand], model, {**drawn, **wanted})
+
+    def _by_brand_and_model(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
         """Ask for a thing, a brand's thing, or a brand's model; a good title may lack the noun."""
         brand = rng.randrange(len(thing.brands))
         models = thing.models[brand]
@@ -198,7 +199,7 @@ class AttributeLists:
             titles.append((replace(alone, model=rng.choice(others)), OTHER_MODEL))
         return asked, titles
 
-    def _part(self, thing: Thing, rng: random.Random) -> tuple[Described, list[tuple[Described, float]]]:
+    def _part(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
         """Ask for a part or an accessory; the thing itself is not what is asked for."""
         part = rng.choice(thing.parts)
         brand = rng.randrange(len(thing.brands))

@@ -128,6 +128,11 @@ _SIGNS = re.compile(r"^[\W_]+$")
 
 def words_of(title: str, tokenizer: Tokenizer) -> list[str]:
     """Return a title's words in order: the tokenizer's pieces without spaces, and without mere signs."""
-    spans = tokenizer.encode(title, add_special_tokens=False).offsets
-    words = (title[start:end].strip() for start, end in spans)
-    return [word for word in words if word and not _SIGNS.match(word)]
+    words = []
+    end = 0
+    for start, stop in tokenizer.encode(title, add_special_tokens=False).offsets:
+        word = title[max(start, end) : stop].strip()  # a mere space's span is that of the letter behind it
+        end = max(end, stop)
+        if word and not _SIGNS.match(word):
+            words.append(word)
+    return words
