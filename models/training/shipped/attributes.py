@@ -142,21 +142,61 @@ class AttributeLists:
         full = self._full(thing, brand, wanted, rng)
         if not names_brand and rng.random() < 0.3:
             full = replace(full, brand=(), model="")
-        unsaid = {name: value for name, value in full.values.items() if name != axis}
+        changed = self._with_other_value(full, thing, axis, rng)
         titles = [
             (full, ALL),
+            (changed, OTHER_VALUE),
             (self._with_other_value(full, thing, axis, rng), OTHER_VALUE),
-            (self._with_other_value(full, thing, axis, rng), OTHER_VALUE),
-            (replace(full, nouns=rng.choice(thing.parts)), PART),
-            (replace(full, nouns=rng.choice(thing.near)), NEAR_THING),
             (self._stranger(thing, wanted, rng), SHARES_VALUE),
-            (self._stranger(thing, {}, rng), NOTHING),
+            *self._apart(full, thing, rng),
         ]
         if not thing.is_venue:
+            unsaid = {name: value for name, value in full.values.items() if name != axis}
             titles.append((replace(full, values=unsaid), UNSAID))
         if len(axes) > 1:
-            changed = self._with_other_value(full, thing, axes[0], rng)
             titles.append((self._with_other_value(changed, thing, axes[1], rng), OTHER_VALUES))
+        if names_brand:
+            titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
+        return asked, titles
+
+    def _by_brand_and_model(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
+        """Ask for a thing, a brand's thing, or a brand's model; a good title may lack the noun."""
+        brand = rng.randrange(len(thing.brands))
+        model = rng.choice(thing.models[brand])
+        others = [other for other in thing.models[brand] if other != model]
+        full = replace(self._full(thing, brand, {}, rng), model=model)
+        alone = Described((), thing.brands[brand], model)
+        names_model = rng.random() < 0.4
+        names_brand = names_model or rng.random() < 0.6
+        asked = Described(
+            () if names_model and rng.random() < 0.6 else thing.nouns,
+            thing.brands[brand] if names_brand else (),
+            model if names_model else "",
+        )
+        titles = [(alone if rng.random() < 0.5 else full, ALL), *self._apart(full, thing, rng)]
+        titles.append((Described(rng.choice(thing.parts)), PART))
+        if names_brand:
+            titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
+        if names_model and others:
+            titles.append((replace(full, model=rng.choice(others)), OTHER_MODEL))
+            titles.append((replace(alone, model=rng.choice(others)), OTHER_MODEL))
+        return asked, titles
+
+    def _part(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
+        """Ask for a part or an accessory; the thing itself is not what is asked for."""
+        part = rng.choice(thing.parts)
+        brand = rng.randrange(len(thing.brands))
+        names_brand = rng.random() < 0.4
+        full = Described(part, thing.brands[brand] if names_brand or rng.random() < 0.5 else ())
+        asked = Described(part, thing.brands[brand] if names_brand else ())
+        titles = [
+            (full, ALL),
+            (Described(thing.nouns, thing.brands[brand], rng.choice(thing.models[brand])), PART),
+            (Described(thing.nouns, thing.brands[brand]), PART),
+            (Described(rng.choice(thing.near), full.brand), NEAR_THING),
+            (self._stranger(thing, {}, rng), NOTHING),
+        ]
+        titles += [(Described(other, full.brand), PART) for other in thing.parts if other != part]
         if names_brand:
             titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
         return asked, titles
@@ -167,57 +207,13 @@ class AttributeLists:
         drawn = {axis: rng.choice(values) for axis, values in thing.values.items() if rng.random() < 0.3}
         return Described(thing.nouns, thing.brands[brand], model, {**drawn, **wanted})
 
-    def _by_brand_and_model(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
-        """Ask for a thing, a brand's thing, or a brand's model; a good title may lack the noun."""
-        brand = rng.randrange(len(thing.brands))
-        models = thing.models[brand]
-        model = rng.choice(models)
-        details = {axis: rng.choice(values) for axis, values in thing.values.items() if rng.random() < 0.25}
-        full = Described(thing.nouns, thing.brands[brand], model, details)
-        alone = Described((), thing.brands[brand], model)
-        way = rng.random()
-        names_model = way < 0.4
-        names_brand = way < 0.75
-        asked = Described(
-            () if names_model and rng.random() < 0.6 else thing.nouns,
-            thing.brands[brand] if names_brand else (),
-            model if names_model else "",
-        )
-        titles = [(alone if rng.random() < 0.5 else full, ALL)]
-        titles += [
-            (replace(full, nouns=rng.choice(thing.parts), values={}), PART),
-            (replace(full, nouns=rng.choice(thing.parts), brand=(), model=""), PART),
-            (Described(rng.choice(thing.near), thing.brands[brand]), NEAR_THING),
-            (self._stranger(thing, {}, rng), NOTHING),
+    def _apart(self, full: Described, thing: Thing, rng: random.Random) -> Graded:
+        """Return what shares all with a title but the thing itself, and something else altogether."""
+        return [
+            (replace(full, nouns=rng.choice(thing.parts)), PART),
+            (replace(full, nouns=rng.choice(thing.near)), NEAR_THING),
             (self._stranger(thing, {}, rng), NOTHING),
         ]
-        if names_brand:
-            titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
-        others = [other for other in models if other != model]
-        if names_model and others:
-            titles.append((replace(full, model=rng.choice(others)), OTHER_MODEL))
-            titles.append((replace(alone, model=rng.choice(others)), OTHER_MODEL))
-        return asked, titles
-
-    def _part(self, thing: Thing, rng: random.Random) -> tuple[Described, Graded]:
-        """Ask for a part or an accessory; the thing itself is not what is asked for."""
-        part = rng.choice(thing.parts)
-        brand = rng.randrange(len(thing.brands))
-        model = rng.choice(thing.models[brand])
-        names_brand = rng.random() < 0.4
-        full = Described(part, thing.brands[brand] if names_brand or rng.random() < 0.5 else ())
-        asked = Described(part, thing.brands[brand] if names_brand else ())
-        titles = [
-            (full, ALL),
-            (Described(thing.nouns, thing.brands[brand], model), PART),
-            (Described(thing.nouns, thing.brands[brand]), PART),
-            (Described(rng.choice(thing.near), full.brand), NEAR_THING),
-            (self._stranger(thing, {}, rng), NOTHING),
-        ]
-        titles += [(Described(other, full.brand), PART) for other in thing.parts if other != part]
-        if names_brand:
-            titles.append((self._with_other_brand(full, thing, brand, rng), OTHER_BRAND))
-        return asked, titles
 
     def _with_other_value(self, said: Described, thing: Thing, axis: str, rng: random.Random) -> Described:
         others = [value for value in thing.values[axis] if value != said.values[axis]]

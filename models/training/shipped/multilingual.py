@@ -35,7 +35,7 @@ class ListedPair(LabelledPair):
     language: str
 
 
-PairList = Sequence[ListedPair]
+PairList = Sequence[LabelledPair]
 """The pairs of one query."""
 
 

@@ -14,8 +14,7 @@ import logging
 import random
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +29,15 @@ from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Scores
+from models.files import write_whole
 from models.learner import Learner
 from models.quality.labelled import LabelledPair
-from models.quality.lexical import TOKEN
 from models.training.loop import Batch, Progress, Schedule, logits_of, train
-from models.training.shipped.attributes import AttributeLists
-from models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, batches_of, untuned, write
-from models.training.shipped.changed_titles import ChangedTitles, ShortTitles
-from models.training.shipped.groups import TRAINING_FOLDS
+from models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
+from models.training.shipped.drawers import all_sources
 from models.training.shipped.mixture import (
-    BEGINNING,
-    Drawer,
-    Sources,
     kinds,
     mixed_groups,
-    read_catalogue,
-    read_sources,
-)
-from models.training.shipped.multilingual import (
-    GradedLists,
-    PiecedTitles,
-    SentencePairs,
-    read_lists,
-    words_of,
 )
 from models.training.shipped.yardstick import (
     Measure,
@@ -64,27 +49,14 @@ from models.training.shipped.yardstick import (
 
 log = logging.getLogger(__name__)
 
+WATCHED = 0.2
+"""The share of the yardstick's queries that are asked at each look."""
+
 TRAINED_TOKENS = 64
 """Tokens of a pair in a try: few titles have more, and those cost as much as several short ones."""
 
 DISTANCE_WEIGHT = 0.3
 """Of the expected grade's squared error beside the cross-entropy."""
-
-LISTS = {
-    "openbg": "openbg_slice",
-    "dureader": "dureader_demo",
-    "csl": "csl",
-    "cmrc": "cmrc2018_dev",
-    "sae4k": "sae4k",
-    "stylekqc": "stylekqc",
-    "parakqc": "parakqc",
-    "osm": "osm_presets",
-    "cldr": "cldr_annotations",
-    "nsi": "nsi_brands",
-    "tatoeba": "tatoeba_cross",
-}
-SENTENCES = {"klue": "klue_sts_train", "korsts": "korsts"}
-"""The kinds of groups that are drawn from data/multilingual, and their directories."""
 
 ENGLISH = {
     "ranked": 0.22,
@@ -138,6 +110,9 @@ RECIPES = {
     "gentle": Recipe(300, 3e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES}),
     "attributes": Recipe(300, 6e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES, **ATTRIBUTES}, frozen_layers=6),
     "shops": Recipe(300, 3e-5, {**ENGLISH, **SHOPS, **NAMES}),
+    "shopper": Recipe(
+        400, 8e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES, **ATTRIBUTES}, attributes=0.2, frozen_layers=6
+    ),
 }
 
 
@@ -173,52 +148,6 @@ def graded_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     grades = torch.arange(logits.shape[-1], dtype=logits.dtype)
     distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
     return ((likelihood + DISTANCE_WEIGHT * distance) * weights).mean()
-
-
-def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attributes: float) -> Sources:
-    """Read everything that a try may draw from.
-
-    without: sources that take no part, not by their titles either. attributes: `Recipe.attributes`.
-    """
-    shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
-    drawers: dict[str, Drawer] = {}
-    lists = {
-        name: read_lists(data, directory, TRAINING_FOLDS)
-        for name, directory in LISTS.items()
-        if name not in without
-    }
-    for name, own in lists.items():
-        drawers[name] = GradedLists(own).group
-    for name, directory in SENTENCES.items():
-        if name not in without:
-            drawers[name] = SentencePairs(read_lists(data, directory, TRAINING_FOLDS)).group
-    catalogue = read_catalogue()
-    titles = {
-        language: [title for row in catalogue[language] for title in row["titles"]]
-        for language in ("ko", "zh")
-    }
-    shops = [pair.title for name in ("openbg", "dureader") for own in lists.get(name, ()) for pair in own]
-    words = partial(words_of, tokenizer=tokenizer)
-    drawers["titled_zh"] = PiecedTitles([*titles["zh"], *shops], words).group
-    drawers["titled_ko"] = PiecedTitles(titles["ko"], str.split).group
-    sources = read_sources(data, shares)
-    judged = [rows for name in ("esci", "chorus") if name in shares for rows in sources.judged[name]]
-    english = [row.title for rows in judged for row in rows]
-    drawers["short_en"] = ShortTitles(judged, first_words).group
-    if "openbg" in lists:
-        drawers["short_zh"] = ShortTitles(lists["openbg"], words).group
-    drawers["changed_en"] = ChangedTitles(english, "en", first_words).group
-    drawers["changed_zh"] = ChangedTitles([*titles["zh"], *shops], "zh", words).group
-    drawers["changed_ko"] = ChangedTitles(titles["ko"], "ko", str.split).group
-    asked = [one.query for one in read_short_lists()]
-    for language in ("en", "ko", "zh"):
-        drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
-    return replace(sources, drawers=drawers)
-
-
-def first_words(title: str) -> list[str]:
-    """Return the first words of an English title, lower case: the later ones say less."""
-    return TOKEN.findall(title.lower())[:BEGINNING]
 
 
 def layer_of(name: str) -> int:
@@ -265,22 +194,20 @@ class Watch:
 def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection[str], every: int) -> None:
     """Train, look every so many steps, and write the checkpoint."""
     torch.manual_seed(recipe.seed)
-    model = untuned(start)
+    model = partly_frozen(untuned(start), recipe.frozen_layers)
     tokenizer = load_tokenizer(start, read_config(start)).within(TRAINED_TOKENS)
-    sources = all_sources(
-        data, without, Tokenizer.from_file(str(start / "tokenizer.json")), recipe.attributes
-    )
+    words = Tokenizer.from_file(str(start / "tokenizer.json"))
+    sources = all_sources(data, without, words, recipe.attributes)
     available = kinds(sources, random.Random(0))
     shares = {name: share for name, share in recipe.shares.items() if name in available}
-    work.mkdir(parents=True, exist_ok=True)
     description = {
         "recipe": asdict(recipe),
         "start": str(start),
         "without": sorted(without),
         "shares": shares,
     }
-    (work / "recipe.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
-    watch = Watch(model, tokenizer, measures(data, without, scale=0.2), work / "figures.jsonl")
+    write_whole(work / "recipe.json", json.dumps(description, indent=1).encode())
+    watch = Watch(model, tokenizer, measures(data, without, scale=WATCHED), work / "figures.jsonl")
 
     def loss_of(batch: Batch) -> Tensor:
         logits = model(batch.pairs)
@@ -296,10 +223,17 @@ def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection
             watch.look(progress.step)
 
     schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
-    progress = train(
-        model, loss_of, make_round, schedule, work / "progress.pt", seed=recipe.seed, after_step=after_step
-    )
+    file = work / "progress.pt"
+    progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
     write(model, start, work / "checkpoint", {"recipe": description, "progress": asdict(progress)})
+
+
+def partly_frozen(model: Learner, layers: int) -> Learner:
+    """Return the model; its first layers take no part in training."""
+    for name, parameter in model.named_parameters():
+        if layer_of(name) < layers:
+            parameter.requires_grad_(False)
+    return model
 
 
 def main() -> None:

@@ -13,12 +13,10 @@ from tokenizers import Tokenizer
 from models.checkpoint.hub import DEFAULT
 from models.classifier import Scores
 from models.training.loop import ranking_loss
+from models.training.shipped.drawers import LISTS, SENTENCES, all_sources
 from models.training.shipped.mixture import mixed_groups
 from models.training.shipped.recipes import (
-    LISTS,
     RECIPES,
-    SENTENCES,
-    all_sources,
     graded_loss,
     layer_of,
     raw_ranking_loss,
