@@ -31,6 +31,7 @@ from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Scores
 from models.files import write_whole
 from models.learner import Learner
+from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.training.loop import Batch, Progress, Schedule, logits_of, train
 from models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
@@ -181,6 +182,11 @@ class Watch:
             file.write(line + "\n")
         log.info("%s", line)
 
+    def validation(self) -> dict[str, float]:
+        """Return the metrics on the watched pairs of ESCI."""
+        pairs = next(measure.pairs for measure in self._measures if measure.name == "esci")
+        return Evaluation(pairs, self._probabilities(pairs)).metrics()
+
     def _logits(self, pairs: Sequence[LabelledPair]) -> np.ndarray:
         return logits_of(self._model, self._tokenizer, pairs)
 
@@ -225,7 +231,8 @@ def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection
     schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
     file = work / "progress.pt"
     progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
-    write(model, start, work / "checkpoint", {"recipe": description, "progress": asdict(progress)})
+    metrics = {"validation": watch.validation(), "recipe": description, "progress": asdict(progress)}
+    write(model, start, work / "checkpoint", metrics)
 
 
 def partly_frozen(model: Learner, layers: int) -> Learner:
