@@ -37,13 +37,25 @@ def bm25(collection: Sequence[str]) -> Scorer:
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """Return the share of the query's stems that the title holds, weighted by IDF: 0 to 1, 0 if there are
     none."""
-    idf = _idf([stems_of(title) for title in collection])
+    return _idf_overlap(collection, stems_of)
+
+
+def bigram_overlap(collection: Sequence[str]) -> Scorer:
+    """Return the share of the query's pairs of letters that the title holds, weighted by IDF.
+
+    The baseline for Chinese, which has no spaces, and Korean, whose words have endings.
+    """
+    return _idf_overlap(collection, bigrams_of)
+
+
+def _idf_overlap(collection: Sequence[str], terms_of: Callable[[str], list[str]]) -> Scorer:
+    idf = _idf([terms_of(title) for title in collection])
 
     def score(query: str, title: str) -> float:
-        query_stems = stems_of(query)
-        title_stems = set(stems_of(title))
-        total = sum(map(idf, query_stems))
-        return sum(idf(stem) for stem in query_stems if stem in title_stems) / total if total else 0.0
+        query_terms = terms_of(query)
+        title_terms = set(terms_of(title))
+        total = sum(map(idf, query_terms))
+        return sum(idf(term) for term in query_terms if term in title_terms) / total if total else 0.0
 
     return score
 
@@ -63,6 +75,12 @@ def stems_of(text: str) -> list[str]:
     """Return the stems of a text's words in order, lower case, without punctuation: "12-Gauge Angles" is 12,
     gauge, angle."""
     return [stem(token) for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
+
+
+def bigrams_of(text: str) -> list[str]:
+    """Return each two neighbouring letters of each word, lower case; a word of one letter counts alone."""
+    words = re.findall(r"\w+", text.lower())
+    return [word[at : at + 2] for word in words for at in range(max(1, len(word) - 1))]
 
 
 def _idf(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:

@@ -33,11 +33,8 @@ from models.training.job import GRADES
 from models.training.loop import Batch, Progress, Schedule, logits_of, ordinal_loss, ranking_loss, train
 from models.training.shipped.base import MAX_TOKENS, make_base
 from models.training.shipped.checks import Answer, Floats, ranking_answers
+from models.training.shipped.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
 from models.training.shipped.mixture import (
-    FOLDS,
-    TRAINING_FOLDS,
-    VALIDATION_FOLDS,
-    Group,
     Judged,
     Sources,
     mixed_groups,

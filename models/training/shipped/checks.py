@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from models.classifier import Classifier
 from models.quality.comparison import Side, compare_sides
 from models.quality.evaluation import Evaluation
-from models.training.shipped.mixture import FOLDS, Judged, read_judged, source_groups
+from models.training.shipped.groups import FOLDS
+from models.training.shipped.mixture import Judged, read_judged, source_groups
 from models.training.shipped.typed import nonsense
 
 Floats = NDArray[np.float64]

@@ -37,7 +37,8 @@ from torch.hub import download_url_to_file
 
 from models.errors import ModelError
 from models.files import write_whole
-from models.training.shipped.mixture import Judged, json_lines
+from models.training.shipped.groups import fold_of, json_lines
+from models.training.shipped.mixture import Judged
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +106,6 @@ def judged_pairs(raw: Path) -> list[Judged]:
         Judged(query, title, statistics.median_low(grades[query, title]), source, fold_of(query))
         for (query, title), source in first.items()
     ]
-
-
-def fold_of(query: str) -> int:
-    """Return a query's fold (0 to 9): SHA-1 of its lower-case UTF-8, as a big-endian number, modulo 10."""
-    return int.from_bytes(hashlib.sha1(query.lower().encode()).digest()) % 10
 
 
 def grade_of_votes(votes: Sequence[int]) -> int:

@@ -6,24 +6,20 @@ of the catalogue (English, Korean and Chinese) are graded by rules, not by peopl
 """
 
 import gzip
-import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.quality.labelled import LabelledPair
 from models.quality.lexical import TOKEN, idf_overlap, stem, stems_of
 from models.training.loop import graded_target
+from models.training.shipped.groups import COMMON, TRAINING_FOLDS, Example, Group, json_lines
 from models.training.shipped.typed import nonsense, typed
-
-TEST_FOLDS = (0, 1)
-VALIDATION_FOLDS = (2, 3)
-TRAINING_FOLDS = (4, 5, 6, 7, 8, 9)
-FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
 
 CATALOGUE = Path(__file__).parents[3] / "data" / "catalogue.jsonl.gz"
 
@@ -43,11 +39,13 @@ LARGEST_GROUP = 6
 BEGINNING = 14
 """Words are asked for that are among so many first ones of a title: the later ones say less."""
 
-COMMON = frozenset("the and for with from of in on to by a an at or is are as its it this that".split())
 MOST_SHARING = 300
 """Titles that are looked at for each word of a query."""
 
 LANGUAGES = ("en", "ko", "zh")
+
+Drawer = Callable[[random.Random], Group]
+"""Draws one group."""
 
 Row = Mapping[str, Any]
 """A thing or a question of the catalogue; data/README.md says what its fields mean."""
@@ -107,24 +105,6 @@ def read_movies(data: Path) -> list[MovieQuery]:
     return [asked for asked in queries.values() if asked.relevant and asked.others]
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of JSON lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
-
-
-class Example(NamedTuple):
-    """A pair to learn from. target: a distribution over the grades. weight: of its loss."""
-
-    query: str
-    title: str
-    target: tuple[float, ...]
-    weight: float = 1.0
-
-
-Group = list[Example]
-
-
 class Titles:
     """The titles of one source, and which of them share words.
 
@@ -170,7 +150,7 @@ class Sources:
 
     judged: by source family, then by query. judged_shares: how often each family is drawn; families that are
     not in it are left out. titles: the judged titles by family. catalogue: things by language, and
-    "questions".
+    "questions". drawers: further kinds of groups, by name.
     """
 
     judged: Mapping[str, Sequence[Sequence[Judged]]]
@@ -178,6 +158,7 @@ class Sources:
     titles: Mapping[str, Titles]
     movies: Sequence[MovieQuery]
     catalogue: Mapping[str, Sequence[Row]]
+    drawers: Mapping[str, Drawer] = field(default_factory=dict)
 
 
 def read_sources(data: Path, judged_shares: Mapping[str, float]) -> Sources:
@@ -225,7 +206,7 @@ def mixed_groups(
 def kinds(sources: Sources, rng: random.Random) -> dict[str, Callable[[], Group]]:
     """Return a function per kind that draws one group."""
     catalogue = sources.catalogue
-    return {
+    return {name: partial(drawer, rng) for name, drawer in sources.drawers.items()} | {
         "ranked": lambda: _ranked(sources, rng),
         "others": lambda: _others(sources, rng),
         "numbers": lambda: _numbers(sources, rng),

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from models.training.shipped.checks import read_quadruples
+from models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
 from models.training.shipped.mixture import (
-    TEST_FOLDS,
-    TRAINING_FOLDS,
-    VALIDATION_FOLDS,
-    Example,
     Judged,
     MovieQuery,
     Sources,

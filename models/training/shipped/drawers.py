@@ -1,0 +1,104 @@
+"""Collects everything that a try may draw its groups from, under the names that a recipe's shares use."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from models.quality.lexical import TOKEN
+from models.training.shipped.attributes import LANGUAGES, AttributeLists
+from models.training.shipped.build import JUDGED_SHARES
+from models.training.shipped.changed_titles import ChangedTitles, ShortTitles
+from models.training.shipped.groups import TRAINING_FOLDS
+from models.training.shipped.mixture import BEGINNING, Drawer, Row, Sources, read_sources
+from models.training.shipped.multilingual import (
+    GradedLists,
+    PairList,
+    PiecedTitles,
+    SentencePairs,
+    read_lists,
+    words_of,
+)
+from models.training.shipped.yardstick import read_short_lists
+
+LISTS = {
+    "openbg": "openbg_slice",
+    "dureader": "dureader_demo",
+    "csl": "csl",
+    "cmrc": "cmrc2018_dev",
+    "sae4k": "sae4k",
+    "stylekqc": "stylekqc",
+    "parakqc": "parakqc",
+    "osm": "osm_presets",
+    "cldr": "cldr_annotations",
+    "nsi": "nsi_brands",
+    "tatoeba": "tatoeba_cross",
+}
+SENTENCES = {"klue": "klue_sts_train", "korsts": "korsts"}
+"""The kinds of groups that are drawn from data/multilingual, and their directories."""
+
+CHINESE_TITLES = ("openbg", "dureader")
+SHOPS = ("esci", "chorus")
+
+
+def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attributes: float) -> Sources:
+    """Read everything that a try may draw from.
+
+    without: sources that take no part, not by their titles either. attributes: the weight of the grades of
+    lists that differ in an attribute.
+    """
+    shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
+    sources = read_sources(data, shares)
+    lists = {
+        name: read_lists(data, directory, TRAINING_FOLDS)
+        for name, directory in {**LISTS, **SENTENCES}.items()
+        if name not in without
+    }
+    drawers: dict[str, Drawer] = {
+        name: (SentencePairs if name in SENTENCES else GradedLists)(own).group for name, own in lists.items()
+    }
+    judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
+    drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
+    asked = [one.query for one in read_short_lists()]
+    for language in LANGUAGES:
+        drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
+    return replace(sources, drawers=drawers)
+
+
+def title_drawers(
+    catalogue: Mapping[str, Sequence[Row]],
+    judged: Sequence[PairList],
+    lists: Mapping[str, Sequence[PairList]],
+    split_chinese: Callable[[str], list[str]],
+) -> dict[str, Drawer]:
+    """Return the drawers that make queries and lists of real titles.
+
+    judged: the English shops' lists. lists: those of data/multilingual, by name.
+    """
+    korean = [title for row in catalogue["ko"] for title in row["titles"]]
+    chinese = [title for row in catalogue["zh"] for title in row["titles"]]
+    for name in CHINESE_TITLES:
+        chinese += titles_of(lists.get(name, ()))
+    drawers: dict[str, Drawer] = {
+        "titled_ko": PiecedTitles(korean, str.split).group,
+        "titled_zh": PiecedTitles(chinese, split_chinese).group,
+        "changed_en": ChangedTitles(titles_of(judged), "en", first_words).group,
+        "changed_ko": ChangedTitles(korean, "ko", str.split).group,
+        "changed_zh": ChangedTitles(chinese, "zh", split_chinese).group,
+        "short_en": ShortTitles(judged, first_words).group,
+    }
+    if "openbg" in lists:
+        drawers["short_zh"] = ShortTitles(lists["openbg"], split_chinese).group
+    return drawers
+
+
+def titles_of(lists: Iterable[PairList]) -> list[str]:
+    """Return the titles of all pairs."""
+    return [pair.title for pairs in lists for pair in pairs]
+
+
+def first_words(title: str) -> list[str]:
+    """Return the first words of an English title, lower case: the later ones say less."""
+    return TOKEN.findall(title.lower())[:BEGINNING]

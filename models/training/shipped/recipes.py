@@ -1,0 +1,266 @@
+"""Continues the training of a checkpoint by a recipe, and looks at every source on the way.
+
+    python -m models.training.shipped.recipes --recipe gentle --without openbg,stylekqc,klue --work runs/1
+
+WORK gets `figures.jsonl` (a line per look: NDCG@10, Spearman within queries and over all pairs of each
+source, and how many of the hand-written short lists have their best title first), and `checkpoint`, the
+weights at the end, not calibrated. A run that was killed goes on from WORK.
+`models.training.shipped.yardstick` measures the checkpoint with intervals.
+"""
+
+import argparse
+import json
+import logging
+import random
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.special import softmax
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from models.checkpoint.config import read_config
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
+from models.classifier import Scores
+from models.files import write_whole
+from models.learner import Learner
+from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
+from models.training.loop import Batch, Progress, Schedule, logits_of, train
+from models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
+from models.training.shipped.drawers import all_sources
+from models.training.shipped.mixture import (
+    kinds,
+    mixed_groups,
+)
+from models.training.shipped.yardstick import (
+    Measure,
+    best_first,
+    measures,
+    quick_figures,
+    read_short_lists,
+)
+
+log = logging.getLogger(__name__)
+
+WATCHED = 0.2
+"""The share of the yardstick's queries that are asked at each look."""
+
+TRAINED_TOKENS = 64
+"""Tokens of a pair in a try: few titles have more, and those cost as much as several short ones."""
+
+DISTANCE_WEIGHT = 0.3
+"""Of the expected grade's squared error beside the cross-entropy."""
+
+ENGLISH = {
+    "ranked": 0.22,
+    "others": 0.08,
+    "numbers": 0.02,
+    "titled": 0.08,
+    "movies": 0.02,
+    "strangers": 0.02,
+    "english": 0.08,
+    "unrelated": 0.05,
+    "questions": 0.03,
+}
+KOREAN = {"korean": 0.06, "titled_ko": 0.05, "sae4k": 0.04, "stylekqc": 0.02, "klue": 0.02}
+CHINESE = {"chinese": 0.06, "titled_zh": 0.06, "openbg": 0.05, "dureader": 0.02, "csl": 0.01}
+NAMES = {"osm": 0.03, "cldr": 0.03, "nsi": 0.02, "tatoeba": 0.01}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a try consists of. shares: of the kinds, one of pairs.
+
+    ranking: the weight of the ranking loss. attributes: the weight of the grades of lists that differ in an
+    attribute in the ordinal loss; 0 teaches their order alone. frozen_layers: so many first layers stay as
+    they are, which makes a step cheaper and forgets less.
+    """
+
+    steps: int
+    rate: float
+    shares: Mapping[str, float]
+    batch_tokens: int = 1536
+    ranking: float = 0.5
+    attributes: float = 0.0
+    frozen_layers: int = 0
+    seed: int = 0
+
+
+SHOPS = {"korean": 0.08, "titled_ko": 0.08, "chinese": 0.08, "titled_zh": 0.08, "openbg": 0.08}
+
+ATTRIBUTES = {
+    "attributes_en": 0.07,
+    "attributes_ko": 0.08,
+    "attributes_zh": 0.08,
+    "changed_en": 0.04,
+    "changed_ko": 0.02,
+    "changed_zh": 0.05,
+    "short_en": 0.05,
+    "short_zh": 0.04,
+}
+
+RECIPES = {
+    "gentle": Recipe(300, 3e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES}),
+    "attributes": Recipe(300, 6e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES, **ATTRIBUTES}, frozen_layers=6),
+    "shops": Recipe(300, 3e-5, {**ENGLISH, **SHOPS, **NAMES}),
+    "shopper": Recipe(
+        400, 8e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES, **ATTRIBUTES}, attributes=0.2, frozen_layers=6
+    ),
+}
+
+
+def raw_scores(logits: Tensor) -> Tensor:
+    """Return the log-odds of the expected grade over the highest, (B,), as `Scores.raw_score` has them."""
+    logits = logits.float()
+    above = torch.arange(1, logits.shape[1], dtype=torch.float32).log()
+    relevant = (logits[:, 1:] + above).logsumexp(1)
+    return relevant - (logits[:, :-1] + above.flip(0)).logsumexp(1)
+
+
+def raw_ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor) -> Tensor:
+    """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
+
+    RankNet (Burges et al. 2005) on the log-odds that the service ranks by. Expected grades would level off
+    near the ends of the scale: two good titles could not be told apart.
+    """
+    grades = torch.arange(logits.shape[1], dtype=torch.float32)
+    scores = raw_scores(logits)
+    wanted = targets @ grades
+    apart = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
+    losses = F.softplus(-(scores[:, None] - scores))
+    return (apart * losses).sum() / apart.sum().clamp(min=1e-6)
+
+
+def graded_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Return the ordinal loss as the mean over all pairs; those of weight 0 add nothing and take nothing.
+
+    The mean over the weights alone would let few graded pairs in a batch of ranked ones decide the step.
+    """
+    logits = logits.float()
+    likelihood = -(targets * F.log_softmax(logits, dim=-1)).sum(-1)  # (B,)
+    grades = torch.arange(logits.shape[-1], dtype=logits.dtype)
+    distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
+    return ((likelihood + DISTANCE_WEIGHT * distance) * weights).mean()
+
+
+def layer_of(name: str) -> int:
+    """Return the index of the layer that a parameter belongs to; -1 for the embeddings, 1000 for the head."""
+    if match := re.search(r"layer[./](\d+)[./]", name):
+        return int(match[1])
+    return -1 if "embeddings" in name else 1000
+
+
+class Watch:
+    """Looks at a model in training and writes what it sees to a file."""
+
+    def __init__(
+        self, model: Learner, tokenizer: PairTokenizer, found: Sequence[Measure], file: Path
+    ) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._measures = found
+        self._lists = read_short_lists()
+        self._file = file
+
+    def look(self, step: int) -> None:
+        """Measure every source and the short lists; append a line."""
+        figures: dict[str, Any] = dict(quick_figures(self._measures, self._probabilities))
+        first = best_first(self._lists, self._score)
+        for language in ("en", "ko", "zh"):
+            flags = [flag for flag, one in zip(first, self._lists, strict=True) if one.language == language]
+            figures[f"lists_{language}"] = round(float(np.mean(flags)), 2)
+        line = json.dumps({"step": step, **figures})
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        log.info("%s", line)
+
+    def validation(self) -> dict[str, float]:
+        """Return the metrics on the watched pairs of ESCI."""
+        pairs = next(measure.pairs for measure in self._measures if measure.name == "esci")
+        return Evaluation(pairs, self._probabilities(pairs)).metrics()
+
+    def _logits(self, pairs: Sequence[LabelledPair]) -> np.ndarray:
+        return logits_of(self._model, self._tokenizer, pairs)
+
+    def _probabilities(self, pairs: Sequence[LabelledPair]) -> np.ndarray:
+        return np.asarray(softmax(self._logits(pairs), axis=1))
+
+    def _score(self, pairs: Sequence[LabelledPair]) -> np.ndarray:
+        return Scores.from_logits(self._logits(pairs)).raw_score
+
+
+def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection[str], every: int) -> None:
+    """Train, look every so many steps, and write the checkpoint."""
+    torch.manual_seed(recipe.seed)
+    model = partly_frozen(untuned(start), recipe.frozen_layers)
+    tokenizer = load_tokenizer(start, read_config(start)).within(TRAINED_TOKENS)
+    words = Tokenizer.from_file(str(start / "tokenizer.json"))
+    sources = all_sources(data, without, words, recipe.attributes)
+    available = kinds(sources, random.Random(0))
+    shares = {name: share for name, share in recipe.shares.items() if name in available}
+    description = {
+        "recipe": asdict(recipe),
+        "start": str(start),
+        "without": sorted(without),
+        "shares": shares,
+    }
+    write_whole(work / "recipe.json", json.dumps(description, indent=1).encode())
+    watch = Watch(model, tokenizer, measures(data, without, scale=WATCHED), work / "figures.jsonl")
+
+    def loss_of(batch: Batch) -> Tensor:
+        logits = model(batch.pairs)
+        ranking = raw_ranking_loss(logits, batch.labels, batch.groups)
+        return graded_loss(logits, batch.labels, batch.weights) + recipe.ranking * ranking
+
+    def make_round(index: int) -> list[Batch]:
+        groups = mixed_groups(sources, shares, count=PAIRS_PER_ROUND, seed=recipe.seed + 100, index=index)
+        return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+
+    def after_step(progress: Progress) -> None:
+        if progress.step % every == 0 or progress.step == recipe.steps:
+            watch.look(progress.step)
+
+    schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
+    file = work / "progress.pt"
+    progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
+    metrics = {"validation": watch.validation(), "recipe": description, "progress": asdict(progress)}
+    write(model, start, work / "checkpoint", metrics)
+
+
+def partly_frozen(model: Learner, layers: int) -> Learner:
+    """Return the model; its first layers take no part in training."""
+    for name, parameter in model.named_parameters():
+        if layer_of(name) < layers:
+            parameter.requires_grad_(False)
+    return model
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--recipe", choices=sorted(RECIPES), required=True)
+    parser.add_argument(
+        "--start", type=Path, default=DEFAULT, help="the checkpoint to go on from; default: %(default)s"
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--work", type=Path, required=True, help="directory of the run")
+    parser.add_argument("--without", default="", help="sources to leave out, comma-separated")
+    parser.add_argument(
+        "--every", type=int, default=100, help="steps between two looks; default: %(default)s"
+    )
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    without = [name for name in options.without.split(",") if name]
+    run(RECIPES[options.recipe], options.start, options.data, options.work, without, options.every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Tries: losses that reach the top of the scale, and sources that are left out for real."""
+
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from models.checkpoint.hub import DEFAULT
+from models.classifier import Scores
+from models.training.loop import ranking_loss
+from models.training.shipped.drawers import LISTS, SENTENCES, all_sources
+from models.training.shipped.mixture import mixed_groups
+from models.training.shipped.recipes import (
+    RECIPES,
+    graded_loss,
+    layer_of,
+    raw_ranking_loss,
+    raw_scores,
+)
+from models.training.shipped.yardstick import LISTED
+
+
+def test_raw_scores_are_those_that_the_service_ranks_by() -> None:
+    logits = torch.randn(50, 5, generator=torch.Generator().manual_seed(0)) * 4
+    wanted = Scores.from_logits(logits.numpy()).raw_score
+    np.testing.assert_allclose(raw_scores(logits).numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_two_good_titles_near_the_top_of_the_scale_are_still_pulled_apart() -> None:
+    logits = torch.tensor([[0.0, 0, 0, 0, 12], [0.0, 0, 0, 0, 12]], requires_grad=True)
+    targets = torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0.5, 0.5]])
+    groups = torch.zeros(2)
+    (of_raw,) = torch.autograd.grad(raw_ranking_loss(logits, targets, groups), logits)
+    (of_grades,) = torch.autograd.grad(ranking_loss(logits, targets, groups), logits)
+    assert of_raw.abs().sum() > 1000 * of_grades.abs().sum()
+    assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(math.log(2), rel=1e-3)
+
+
+def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:
+    logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
+    targets = torch.eye(5)[[0, 4]]
+    assert raw_ranking_loss(logits, targets, torch.tensor([0, 1])).item() == 0
+
+
+def test_pairs_that_are_only_ranked_neither_add_to_the_graded_loss_nor_break_it() -> None:
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
+    targets = torch.eye(5)[[0, 1, 2, 4]]
+    assert graded_loss(logits, targets, torch.zeros(4)).item() == 0
+    one = graded_loss(logits[:1], targets[:1], torch.ones(1))
+    with_ranked = graded_loss(logits, targets, torch.tensor([1.0, 0, 0, 0]))
+    assert with_ranked.item() == pytest.approx(one.item() / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("bert/embeddings/LayerNorm/weight", -1),
+        ("bert/encoder/layer/11/attention/self/query/weight", 11),
+        ("bert/encoder/layer/0/output/dense/bias", 0),
+        ("classifier/weight", 1000),
+    ],
+)
+def test_a_parameter_belongs_to_its_layer(name: str, layer: int) -> None:
+    assert layer_of(name) == layer
+
+
+def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_path: Path) -> None:
+    def rows(source: str) -> list[dict[str, object]]:
+        return [
+            {
+                "query": f"{source} q{n}",
+                "title": f"{source} 商品 {n} {grade} red",
+                "grade": grade,
+                "source": source,
+            }
+            for n in range(60)
+            for grade in (4, 0)
+        ]
+
+    with gzip.open(tmp_path / "graded.jsonl.gz", "wt", encoding="utf-8") as file:
+        for name in ("esci", "chorus", "dbpedia", "socrata"):
+            file.writelines(json.dumps({**row, "fold": 5}) + "\n" for row in rows(name))
+    for directory in {**LISTS, **SENTENCES}.values():
+        folder = tmp_path / "multilingual" / directory
+        folder.mkdir(parents=True)
+        with gzip.open(folder / "pairs.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps({**row, "lang": "zh"}) + "\n" for row in rows(directory))
+    movies = tmp_path / "msrd_movies"
+    movies.mkdir()
+    with gzip.open(movies / "movies-corpus.jsonl.gz", "wt", encoding="utf-8") as file:
+        for number in (1, 2):
+            movie = {"id": str(number), "title": f"Film {number}", "year": 1999, "genres": [], "actors": []}
+            file.write(json.dumps(movie) + "\n")
+    with gzip.open(movies / "movies-judgments.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write("head\n0\tfilm\t1\t1\n0\tfilm\t2\t0\n")
+    tokenizer = Tokenizer.from_file(str(DEFAULT / "tokenizer.json"))
+    sources = all_sources(tmp_path, ["openbg", "chorus", "klue"], tokenizer, attributes=0.0)
+    shares = {
+        name: share
+        for name, share in RECIPES["attributes"].shares.items()
+        if name not in ("openbg", "short_zh", "klue")
+    }
+    groups = mixed_groups(sources, shares, count=6000, seed=0, index=0)
+    text = " ".join(f"{example.query} {example.title}" for group in groups for example in group)
+    for name in ("openbg_slice", "chorus", "klue_sts_train"):
+        assert name not in text
+    assert "dureader_demo" in text
+    assert "esci" in text
+
+
+def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:
+    assert set(LISTED) <= set(LISTS) | set(SENTENCES)
