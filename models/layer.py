@@ -126,10 +126,10 @@ class FeedForward:
 class Layer:
     """One transformer layer.
 
-    Norms are those of the residual stream after each half (BERT: `heads.output.norm`, `units.down.norm`), or
-    of what each half reads of the stream (ModernBERT); None where there is none.
+    Norms are those of the residual stream after each half (BERT), or of what each half reads of the stream
+    (ModernBERT, `…_input_norm`); None if there is none.
 
-    heads: None if pruning left no head. attention_bias, attention_norm: of W^O, if no head is computed.
+    heads: None if pruning left no head. attention_bias: of W^O, which stays if no head is computed.
     """
 
     heads: MultiHeadAttention | None
@@ -138,3 +138,4 @@ class Layer:
     attention_input_norm: Norm | None = None
     attention_norm: Norm | None = None
     feed_forward_input_norm: Norm | None = None
+    feed_forward_norm: Norm | None = None

@@ -12,7 +12,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.tokenizer import EncodedPair
 from models.network import Network
 from models.networks import build
-from models.ops.torch import Linear, Tensors, TorchOps, attention_probabilities, normed
+from models.ops.torch import Linear, Norm, Tensors, TorchOps, attention_probabilities, normed
 
 
 class Learner(nn.Module):
@@ -81,7 +81,5 @@ class _DropoutOps(TorchOps):
 class _DropoutLinear(Linear):
     dropout = 0.0
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if residual is None:
-            return super().__call__(x)
-        return normed(F.dropout(F.linear(x, self._weight, self.bias), self.dropout) + residual, self.norm)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        return normed(F.dropout(self(x), self.dropout) + residual, norm)

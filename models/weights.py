@@ -56,13 +56,12 @@ class Weights(ABC):
         tensors: Tensors,
         *names: str,
         activation: str = "none",
-        norm: Norm | None = None,
         reads: str | None = None,
         feeds: str | None = None,
     ) -> Linear:
         """Lay out an affine map of a layer; several maps of one input become one, one below the other.
 
-        norm: of the residual stream after the map. reads, feeds: under which names an int8 checkpoint says
+        reads, feeds: under which names an int8 checkpoint says
         how the map's input is quantized (default: its own name), and its output (default: it is not).
         """
         if self.config.int8:
@@ -72,7 +71,6 @@ class Weights(ABC):
                 reads=reads or names[0],
                 feeds=feeds,
                 activation=activation,
-                norm=norm,
                 dtype=self.ops.dtype,
                 kernels=self.ops.kernels,
             )
@@ -80,7 +78,7 @@ class Weights(ABC):
             torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])
             for part in ("weight", "bias")
         )
-        return self.ops.linear(weight, bias, activation, norm)
+        return self.ops.linear(weight, bias, activation)
 
     def positions(self, number: int, projection: Linear) -> Positions | Causal:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
@@ -90,27 +88,27 @@ class Weights(ABC):
         window = config.windows[number] if config.windows else None
         return Positions(self.rotations[config.ropes[number]], window)
 
-    def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> MultiHeadAttention | None:
-        """Lay out the heads of a layer; None if pruning left none. norm: after W^O and the residual."""
+    def heads(self, tensors: Tensors, number: int) -> MultiHeadAttention | None:
+        """Lay out the heads of a layer; None if pruning left none."""
         kept = len(self.config.kept_heads[number])
         if not kept:
             return None
         prefix = layer_prefix(number)
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
         projected = self.map(tensors, *projections, reads=f"{prefix}attention.self")
-        output = self.map(tensors, f"{prefix}attention.output.dense", norm=norm)
+        output = self.map(tensors, f"{prefix}attention.output.dense")
         positions = self.positions(number, projected)
         return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
 
-    def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:
-        """Lay out the feed-forward units of a layer. norm: after the down map and the residual."""
+    def units(self, tensors: Tensors, number: int) -> FeedForward:
+        """Lay out the feed-forward units of a layer."""
         up, gate, down = (
             f"{layer_prefix(number)}{part}.dense" for part in ("intermediate", "gate", "output")
         )
         gated, activation = self.config.gated, self.config.activation
         return FeedForward(
             up=self.part(up, self.map(tensors, up, activation=activation, feeds=None if gated else down)),
-            down=self.part(down, self.map(tensors, down, norm=norm)),
+            down=self.part(down, self.map(tensors, down)),
             gate=self.part(gate, self.map(tensors, gate, reads=up)) if gated else None,
         )
 
@@ -123,14 +121,14 @@ class Weights(ABC):
 
         # What enters ModernBERT's first layer is normalised already.
         reads_normed = config.pre_norm and (number > 0 or config.decoder is not None)
-        attention_norm = norm("attention.output", exists=not config.pre_norm)
         return Layer(
-            heads=self.heads(tensors, number, attention_norm),
+            heads=self.heads(tensors, number),
             attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            units=self.units(tensors, number, norm("output", exists=not config.pre_norm)),
+            units=self.units(tensors, number),
             attention_input_norm=norm("attention", exists=reads_normed),
-            attention_norm=attention_norm,
+            attention_norm=norm("attention.output", exists=not config.pre_norm),
             feed_forward_input_norm=norm("intermediate", exists=config.pre_norm),
+            feed_forward_norm=norm("output", exists=not config.pre_norm),
         )
 
     def parameters_off(self, mask: HeadMask) -> int:

@@ -89,11 +89,10 @@ class Int8Linear(Linear):
         dtype: torch.dtype,
         source: Source,
         target: TensorScale | None = None,
-        norm: Norm | None = None,
         kernels: Kernels | None = None,
     ) -> None:
         weight, scale, bias = integers
-        self.activation, self.norm, self.dtype = activation, norm, dtype
+        self.activation, self.dtype = activation, dtype
         self.source, self.target, self._kernels = source, target, kernels
         self._shape, self._scale, self._bias = weight.shape, scale.contiguous(), bias.contiguous()
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
@@ -127,12 +126,19 @@ class Int8Linear(Linear):
         if isinstance(source, ChannelScale):
             self.bias = self._bias - self.weight @ source.midpoint
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
+        return self._compute(x)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        return self._compute(x, residual, norm)
+
+    def _compute(self, x: Tensor, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
         not_finite = None
         if not self._takes_input_as_it_is:
             x, not_finite = self.quantize(x)
-        y = self._multiply(x, residual)
+        y = self._multiply(x, residual, norm)
         if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
@@ -151,12 +157,12 @@ class Int8Linear(Linear):
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
         return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * self._zero_point)
 
-    def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def _multiply(self, x: Tensor, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
         """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
         themselves."""
         if self._kernels is None or self._of_tiles is None:
             y = self._product(x, residual)
-            return y if residual is None else normed(y, self.norm)
+            return y if residual is None else normed(y, norm)
         how = x, self._weight, self._of_tiles, self._shape[0]
         source = self._multiplier, self._shift, MIDDLE
         if self.target is not None:
@@ -165,7 +171,7 @@ class Int8Linear(Linear):
             return self._kernels.affine(*how, f"quantized_{self.activation}", None, target, source=source)
         if residual is None:
             return self._kernels.affine(*how, self.activation, source=source)
-        return self._kernels.affine(*how, "add", residual, source=source, norm=self.norm)
+        return self._kernels.affine(*how, "add", residual, source=source, norm=norm)
 
     def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """Compute the map of 8-bit integers by oneDNN or torch."""
@@ -240,7 +246,7 @@ class Int8Linear(Linear):
         return self._with(QuantizedMap(integers, self._scale, bias), source)
 
     def _with(self, integers: QuantizedMap, source: Source) -> Int8Linear:
-        same: dict[str, Any] = {"dtype": self.dtype, "target": self.target, "norm": self.norm}
+        same: dict[str, Any] = {"dtype": self.dtype, "target": self.target}
         return Int8Linear(integers, self.activation, source=source, kernels=self._kernels, **same)
 
     def _of_products(self, tensor: TensorScale) -> tuple[float, int]:

@@ -47,27 +47,27 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear:
-    """y = act(x·Wᵀ + b), or y = norm(x·Wᵀ + b + residual).
+    """y = act(x·Wᵀ + b).
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
-    activation: a name in FUNCTIONS. norm: of the sum with a residual.
+    activation: a name in FUNCTIONS.
     """
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
         self._weight = weight.contiguous()
         self.bias = bias.contiguous()
         self.activation = activation
-        self.norm = norm
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Compute the map, x: (T, in) → (T, out).
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the map, x: (T, in) → (T, out)."""
+        return FUNCTIONS[self.activation](F.linear(x, self._weight, self.bias))
 
-        residual: (T, out), for a map that has no activation; its memory may become the result.
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Return norm(residual + x·Wᵀ + b); without a norm, the sum. For a map that has no activation.
+
+        x: (T, in); residual: (T, out), its memory may become the result.
         """
-        y = F.linear(x, self._weight, self.bias)
-        return FUNCTIONS[self.activation](y) if residual is None else normed(y + residual, self.norm)
+        return normed(self(x) + residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -101,7 +101,7 @@ class Linear:
 
     def _alike(self, weight: Tensor, bias: Tensor) -> Linear:
         """Return the same kind of map with another weight and bias."""
-        return type(self)(weight, bias, self.activation, self.norm)
+        return type(self)(weight, bias, self.activation)
 
 
 class Norm:
@@ -210,11 +210,9 @@ class TorchOps:
         self.device = device
         self.dtype = dtype
 
-    def linear(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map for this device, as `Linear` takes it."""
-        return Linear(weight, bias, activation, norm)
+        return Linear(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation for this device. weight, bias: (D,)."""

@@ -87,4 +87,4 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         yield "quantized GELU", up(x * 32) / 64
     for activation in ("none", "gelu", "gelu_tanh", "silu"):
         yield f"affine map, {activation},", ops.linear(weight, bias, activation)(x)
-    yield "affine map, normalised,", ops.linear(weight, bias, norm=norm)(x, other)
+    yield "affine map, normalised,", ops.linear(weight, bias).add_norm(x, other, norm)

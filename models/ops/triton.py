@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -142,17 +141,17 @@ class SumNorm(Norm):
 class SumNormLinear(Linear):
     """An affine map whose sum with a residual is normalised in one step."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Compute the map as `Linear` does."""
-        if residual is None or not isinstance(self.norm, SumNorm):
-            return super().__call__(x, residual)
-        return self.norm.of_sum(F.linear(x, self._weight, self.bias), residual)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        if isinstance(norm, SumNorm):
+            return norm.of_sum(self(x), residual)
+        return super().add_norm(x, residual, norm)
 
 
 class GeluLinear(Linear):
     """An affine map with GELU, by tanh, computed before the product is rounded."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: ARG002 - it adds none
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does."""
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
@@ -166,14 +165,12 @@ class TritonOps(CudaOps):
 
     takes_any_lengths = True
 
-    def linear(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map."""
         gelus = ("gelu", "gelu_tanh") if weight.dtype == torch.bfloat16 else ("gelu_tanh",)
         if weight.dtype != torch.float32 and activation in gelus:
-            return GeluLinear(weight, bias, activation, norm)
-        return SumNormLinear(weight, bias, activation, norm)
+            return GeluLinear(weight, bias, activation)
+        return SumNormLinear(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation."""

@@ -154,7 +154,7 @@ def test_integer_maps_are_exact_until_they_are_rounded(
     to_floats = Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, kernels=ours)
     assert_rounded(to_floats(x), exact)
     if activation == "none":
-        assert_rounded(to_floats(x, residual), exact + residual.double())
+        assert_rounded(to_floats.add_norm(x, residual, None), exact + residual.double())
         return
     target = TensorScale(0.02, 9)
     to_integers = Int8Linear(
@@ -197,19 +197,18 @@ def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
     quantized, _ = plain.quantize(x)
     plain_of_8_bits, gelu_of_8_bits, between_of_8_bits = linears(TensorScale(1.0, 128))
     sums, activated, steps = (
-        plain_of_8_bits(quantized, residual),
+        plain_of_8_bits.add_norm(quantized, residual, None),
         gelu_of_8_bits(quantized),
         between_of_8_bits(quantized),
     )
     for row in broken:
         sums[row], activated[row] = torch.nan, torch.nan
     with unittest.mock.patch.object(Kernels, "quantize", side_effect=ZeroDivisionError):
-        compare(plain(x, residual), sums)
+        compare(plain.add_norm(x, residual, None), sums)
         compare(gelu(x), activated)
         compare(between(x), steps)
         if norm is not None:
-            plain.norm = norm
-            compare(plain(x, residual), norm(sums))
+            compare(plain.add_norm(x, residual, norm), norm(sums))
     assert set(sums.isnan().any(1).nonzero().flatten().tolist()) == broken
 
 
