@@ -138,13 +138,13 @@ def calibrate(
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
     masks = torch.from_numpy(head_weights(config, batch.rows))
+    inputs: dict[str, Tensor] = {}
+    network.layers = [_recording(layer, inputs) for layer in network.layers]
     kept = [list(heads) for heads in config.kept_heads]
     selection = [
         Chosen(layer.heads, layer.units, masks[:, number, kept[number]])
         for number, layer in enumerate(network.layers)
     ]
-    inputs: dict[str, Tensor] = {}
-    network.layers = [_recording(layer, inputs) for layer in network.layers]
     hidden_states = network.hidden_states(batch, selection, every_token=True)
     next(hidden_states)  # what enters the first layer
     for number, _ in enumerate(hidden_states):
