@@ -78,10 +78,11 @@ class Network(Weights):
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
         inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
-        widest, limit = max(inner, 3 * config.hidden_size * dtype.itemsize), self.ops.max_pack_bytes
+        widest = max(inner, 3 * config.hidden_size * dtype.itemsize)
+        limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // widest
         plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
-        captures = self.ops.takes_any_lengths and plain and self.reads == "first"
+        captures = self.ops.supports_capture and plain and self.reads == "first"
         self.graphs = Graphs(self.logits, self.layers, device) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
@@ -178,7 +179,8 @@ class Network(Weights):
 
         x: (T, D). weights: of the heads, (B, h) or (1, h); None: all 1.
         """
-        projected, positions = heads.query_key_value(x), heads.positions
+        projected = heads.query_key_value(x)
+        positions = heads.positions
         if isinstance(positions, Causal):
             return self.ops.causal(projected, batch, positions, weights)
         return self.ops.attention(projected, batch, heads.count, weights, positions)
@@ -189,7 +191,7 @@ class Network(Weights):
         x: (T, D). weights: of the units, (1, units) or (T, units); None: all 1.
         """
         inner = units.up(x) if units.gate is None else units.gate.times(units.up, x)
-        return inner if weights is None else units.down.weighted(inner, weights)
+        return inner if weights is None else units.down.mask_inputs(inner, weights)
 
     def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """Return what `classify` reads, (B, D): the tokens that leave the last layer, or the mean of all."""
@@ -251,7 +253,8 @@ class Bert(Network):
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make embeddings, layers and classifier."""
-        config, embeddings = self.config, "bert.embeddings."
+        config = self.config
+        embeddings = "bert.embeddings."
         self.word_embeddings = self.table(tensors, f"{embeddings}word_embeddings.weight")
         self.position_embeddings: Tensor | None = None
         if config.absolute_positions:

@@ -15,7 +15,8 @@ from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
 from models.ops.causal import Causal
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps, rotations
+from models.ops.positions import PLAIN_POSITIONS, Positions, rotations
+from models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)
 
@@ -105,7 +106,8 @@ class Weights(ABC):
         up, gate, down = (
             f"{layer_prefix(number)}{part}.dense" for part in ("intermediate", "gate", "output")
         )
-        gated, activation = self.config.gated, self.config.activation
+        gated = self.config.gated
+        activation = self.config.activation
         return FeedForward(
             up=self.part(up, self.map(tensors, up, activation=activation, feeds=None if gated else down)),
             down=self.part(down, self.map(tensors, down)),
@@ -114,7 +116,8 @@ class Weights(ABC):
 
     def layer(self, tensors: Tensors, number: int) -> Layer:
         """Lay out a layer, whose norms stand before its halves or after them."""
-        config, prefix = self.config, layer_prefix(number)
+        config = self.config
+        prefix = layer_prefix(number)
 
         def norm(name: str, *, exists: bool) -> Norm | None:
             return self.norm(tensors, f"{prefix}{name}.LayerNorm") if exists else None
@@ -145,7 +148,8 @@ class Weights(ABC):
             parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
             if layer.heads is not None:
                 parts[f"{prefix}attention.output.dense"] = layer.heads.output
-                whole, widths = layer.heads.query_key_value, self.config.projected(number)
+                whole = layer.heads.query_key_value
+                widths = self.config.projected(number)
                 three = whole.weight.split_with_sizes(widths), whole.bias.split_with_sizes(widths)
                 for name, weight, bias in zip(PROJECTIONS, *three, strict=True):
                     parts |= {f"{prefix}{name}.weight": weight, f"{prefix}{name}.bias": bias}
@@ -166,7 +170,8 @@ def parameters_of(config: ModelConfig) -> int:
 
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
     """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
-    size, divisor = config.head_size, torch.tensor(rope.factor)
+    size = config.head_size
+    divisor = torch.tensor(rope.factor)
     if rope.ramp is not None:
         low, high = rope.ramp
         scaled = ((torch.arange(size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)

@@ -56,7 +56,8 @@ from models.layer import Layer
 from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.ops.int8 import ZERO_POINT, QuantizedMap
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm
+from models.ops.kernels import SIZE_MULTIPLE
+from models.ops.torch import FUNCTIONS, Linear, Norm
 from models.selection import Chosen
 
 TOKENS = 8_192

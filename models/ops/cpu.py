@@ -13,8 +13,9 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.ops.causal import Causal
-from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Positions, TorchOps, normed
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights, filled, from_tiles, to_tiles
+from models.ops.positions import Positions
+from models.ops.torch import FUNCTIONS, Linear, Norm, TorchOps, normed
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -54,13 +55,13 @@ class CpuOps(TorchOps):
             return TileLinear(weight, bias, activation, self.kernels)
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
 
-    def causal(self, projected: Tensor, batch: PackedBatch, how: Causal, weights: Tensor | None) -> Tensor:
+    def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend as `TorchOps.causal` does."""
-        if self.kernels is None or how.rotation.shape[1] % SIZE_MULTIPLE:
-            return super().causal(projected, batch, how, weights)
+        if self.kernels is None or spec.rotation.shape[1] % SIZE_MULTIPLE:
+            return super().causal(projected, batch, spec, weights)
         prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
         return self.kernels.causal(
-            projected, batch.offsets, how, weights, prefixes=prefixes, last_only=batch.read == "last"
+            projected, batch.offsets, spec, weights, prefixes=prefixes, last_only=batch.read == "last"
         )
 
     def attention(
@@ -86,22 +87,29 @@ class TileLinear(Linear):
         super().__init__(weight, bias, activation)
         self._kernels = kernels
         self._inputs = weight.shape[1]
-        self._factors = [filled(self.bias.float())]
+        self._filled_bias = filled(self.bias.float())
         self._weight = to_tiles(self._weight)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does."""
-        return self._kernels.affine(x, self._weight, self._factors, len(self.bias), self.activation)
+        return self._map(x, self.activation)
 
     def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
         """Compute sum and norm as `Linear` does."""
-        return self._kernels.affine(
-            x, self._weight, self._factors, len(self.bias), "add", residual, norm=norm
-        )
+        fused = None if norm is None else norm.fused
+        y = self._map(x, "add", residual, fused)
+        return normed(y, norm) if fused is None else y
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
-        return self._kernels.affine(x, self._weight, self._factors, len(self.bias), "multiply", other(x))
+        return self._map(x, "multiply", other(x))
+
+    def _map(
+        self, x: Tensor, finish: str, other: Tensor | None = None, norm: NormWeights | None = None
+    ) -> Tensor:
+        return self._kernels.map_bfloat16(
+            x, self._weight, self._filled_bias, len(self.bias), finish, other, norm
+        )
 
     @property
     def weight(self) -> Tensor:
@@ -111,7 +119,7 @@ class TileLinear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight and bias."""
-        return self._weight.nbytes + self.bias.nbytes + self._factors[0].nbytes
+        return self._weight.nbytes + self.bias.nbytes + self._filled_bias.nbytes
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
         return TileLinear(weight, bias, self.activation, self._kernels)

@@ -16,7 +16,8 @@ from models.masks.head_mask import RowMasks
 from models.network import Bert, Network
 from models.networks import build
 from models.ops import choose_on_gpu as choose
-from models.ops.torch import FUNCTIONS, PLAIN_POSITIONS, Positions, TorchOps
+from models.ops.positions import PLAIN_POSITIONS, Positions
+from models.ops.torch import FUNCTIONS, TorchOps
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights

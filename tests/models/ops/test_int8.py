@@ -193,4 +193,4 @@ def test_units_that_a_mask_turns_off_become_the_zero_point() -> None:
     x = torch.randint(0, 128, (30, 48)).to(torch.uint8)
     weights = torch.randint(0, 2, (1, 48)).float()
     expected = torch.where(weights == 1, x, round(9 / merged()))
-    assert torch.equal(down.weighted(x, weights), expected)
+    assert torch.equal(down.mask_inputs(x, weights), expected)
