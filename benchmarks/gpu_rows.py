@@ -27,7 +27,7 @@ from models.classifier import Classifier
 from models.masks.head_mask import RowMasks, rows_of
 from models.network import Network
 from models.networks import build
-from models.ops.torch import CudaOps, Linear, Norm, TorchOps
+from models.ops.torch import CudaOps, Linear, TorchOps
 from models.quality.labelled import read_pairs
 
 PRODUCTS = 20
@@ -192,10 +192,8 @@ def optimisations(bench: Bench) -> list[Row]:
     from models.ops.triton import SumNormLinear, TritonOps  # not every build of torch comes with Triton
 
     class NoGelu(TritonOps):
-        def linear(
-            self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-        ) -> Linear:
-            return SumNormLinear(weight, bias, activation, norm)
+        def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
+            return SumNormLinear(weight, bias, activation)
 
     class AttentionAlone(TritonOps):
         linear = TorchOps.linear

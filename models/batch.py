@@ -66,14 +66,14 @@ class PackedBatch:
     first_token: (B or more,) int64, the index of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
     lengths: (B,) numpy int64, ascending.
-    order: (B,) numpy int64, the caller's index of each packed sequence; of one of a prefix's pairs.
+    order: (B,) numpy int64, the caller's index of each packed sequence; for a prefix, of one of its pairs.
     answers: (pairs,) int64, the packed sequence that ends each of the caller's pairs.
     prefixes: (B or more,) numpy int32, for a decoder: the sequence of the pack that each one goes on from,
         −1 for none. None: no sequence has one.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     read: the tokens of each sequence that leave the layer that computes this batch.
-    any_lengths: a CUDA graph computes this batch, and others of its shapes: `lengths`, `order` and `answers`
-        mean nothing.
+    captured: a CUDA graph computes this batch and others of its shapes; `lengths`, `order` and `answers` are
+        undefined.
     """
 
     ids: Tensor
@@ -88,7 +88,7 @@ class PackedBatch:
     exact: bool
     prefixes: np.ndarray | None = None
     read: Literal["all", "first", "last"] = "all"
-    any_lengths: bool = False
+    captured: bool = False
     _groups: dict[bool, Sequence[Group]] = field(default_factory=dict, repr=False)
     """What `groups` returned, by `exact`; copies of the batch share it."""
 
@@ -122,9 +122,9 @@ class PackedBatch:
         return groups
 
     def by_length(self, tokens: int) -> tuple[range, range]:
-        """Return the sequences of at most this many tokens, and longer ones; others may be among both if the
-        batch has `any_lengths`."""
-        if self.any_lengths:
+        """Return the sequences of at most this many tokens, and the longer ones; both may hold any if the
+        batch is `captured`."""
+        if self.captured:
             rows = len(self.first_token)
             return range(rows), range(rows if len(self.ids) > tokens else 0)
         border = int(self.lengths.searchsorted(tokens, side="right"))
@@ -153,80 +153,102 @@ def pack(
     beginnings: of a decoder's pairs; each is packed once, as a sequence of its own that its pairs go on from.
         One of a single pair stays with it, unless that would change its last bits in a deterministic network.
     """
-    ids, of_pair, prefixes = [pair.ids for pair in pairs], list(range(len(pairs))), [-1] * len(pairs)
-    if beginnings is not None:
-        ids, of_pair, prefixes = _cut(pairs, beginnings, every=deterministic)
-    lengths = np.fromiter(map(len, ids), np.int64)
-    order = lengths.argsort(kind="stable")
-    prefix, row_of_pair = np.array(prefixes)[order], np.array(of_pair, np.int64)[order]
-    starts, rows, own = np.where(prefix < 0, 0, lengths[prefix]), len(ids), None
-    lengths, tokens = lengths[order], int(lengths.sum())
-    ends = row_numbers = np.arange(rows)
-    if beginnings is not None and (prefix >= 0).any():
-        own = np.where(prefix < 0, -1, order.argsort()[prefix])
-        ends = np.setdiff1d(row_numbers, own)
-    filled_tokens, filled_rows = tokens, rows
+    if beginnings is None:
+        sequences = _Sequences([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
+    else:
+        sequences = _without_beginnings(pairs, beginnings, every=deterministic)
+    unsorted_lengths = np.fromiter(map(len, sequences.ids), np.int64)
+    order = unsorted_lengths.argsort(kind="stable")
+    lengths = unsorted_lengths[order]
+    pair_of_row = sequences.pair[order]
+    prefix = sequences.prefix[order]
+    first_position = np.where(prefix < 0, 0, unsorted_lengths[prefix])
+    rows = len(lengths)
+    tokens = int(lengths.sum())
+    filled_rows = rows
+    filled_tokens = tokens
     if fill:
-        on_gpu = device.type == "cuda"
-        filled_tokens, filled_rows = filled_size(tokens, on_gpu=on_gpu), filled_size(rows, on_gpu=on_gpu)
-    offsets = np.full(filled_rows + 1, tokens, np.int64)  # where sequences begin and end; any more are empty
+        filled_rows = filled_size(rows, on_gpu=device.type == "cuda")
+        filled_tokens = filled_size(tokens, on_gpu=device.type == "cuda")
+    last_rows = np.arange(rows)  # those that end a pair
+    prefix_rows: np.ndarray | None = None
+    if (prefix >= 0).any():
+        prefix_rows = np.full(filled_rows, -1, np.int32)
+        prefix_rows[:rows] = np.where(prefix < 0, -1, order.argsort()[prefix])
+        last_rows = np.setdiff1d(last_rows, prefix_rows)
+    offsets = np.full(filled_rows + 1, tokens, np.int64)
     offsets[0] = 0
     lengths.cumsum(out=offsets[1 : rows + 1])
-    row_of_token = row_numbers.repeat(lengths)
-    positions = np.arange(tokens) + (starts - offsets[:rows])[row_of_token]
-    first_segments = np.array([pairs[row].first_segment for row in row_of_pair.tolist()], np.int64)
-    packed = to_device(
+    row_of_token = np.arange(rows).repeat(lengths)
+    positions = np.arange(tokens) + (first_position - offsets[:rows])[row_of_token]
+    first_segments = np.array([pairs[pair].first_segment for pair in pair_of_row.tolist()], np.int64)
+    ids, position, segment, row, first_token, answers, cumulative = to_device(
         [
-            np.concatenate(list(map(ids.__getitem__, order))),
+            np.concatenate([sequences.ids[index] for index in order.tolist()]),
             positions,
             positions >= first_segments[row_of_token],
             row_of_token,
             offsets[:rows],
-            ends[row_of_pair[ends].argsort()],
+            last_rows[pair_of_row[last_rows].argsort()],
             offsets,
         ],
         device,
         sizes=[filled_tokens] * 4 + [filled_rows, len(pairs), filled_rows + 1],
     )
-    packed_ids, position, segment, row, first_token, answers, borders = packed
     return PackedBatch(
-        ids=packed_ids,
+        ids=ids,
         positions=position,
         segments=segment,
         row_of_token=row,
         first_token=first_token,
-        offsets=borders.int(),
+        offsets=cumulative.int(),
         lengths=lengths,
-        order=row_of_pair,
+        order=pair_of_row,
         answers=answers,
         exact=deterministic,
-        prefixes=None
-        if own is None
-        else np.pad(own, (0, filled_rows - rows), constant_values=-1).astype(np.int32),
+        prefixes=prefix_rows,
     )
 
 
-def _cut(
+class _Sequences(NamedTuple):
+    """The n sequences that pairs are packed as.
+
+    ids: the tokens of each. pair: (n,) int64, its pair. prefix: (n,) int64, the sequence that it goes on
+    from, −1 for none.
+    """
+
+    ids: list[Ids]
+    pair: np.ndarray
+    prefix: np.ndarray
+
+
+def _without_beginnings(
     pairs: Sequence[EncodedPair], beginnings: Sequence[Beginning], *, every: bool
-) -> tuple[list[Ids], list[int], list[int]]:
-    """Return each sequence's tokens, its pair, and the sequence that it goes on from, −1 for none.
+) -> _Sequences:
+    """Return each beginning that several pairs share as one sequence, and what follows it in each pair.
 
     every: beginnings of single pairs are cut off too.
     """
-    ids, rows, prefixes = list[Ids](), list[int](), list[int]()
-    count, begun = Counter(beginnings), dict[Beginning, int]()
-    for row, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
-        start, prefix = 0, -1
+    count = Counter(beginnings)
+    sequence_of: dict[Beginning, int] = {}
+    ids = list[Ids]()
+    pair_of = list[int]()
+    prefixes = list[int]()
+    for number, (pair, beginning) in enumerate(zip(pairs, beginnings, strict=True)):
+        start = 0
+        prefix = -1
         if every or count[beginning] > 1:
-            start, prefix = beginning.tokens, begun.setdefault(beginning, len(ids))
-            if prefix == len(ids):
+            start = beginning.tokens
+            if beginning not in sequence_of:
+                sequence_of[beginning] = len(ids)
                 ids.append(pair.ids[:start])
-                rows.append(row)
+                pair_of.append(number)
                 prefixes.append(-1)
+            prefix = sequence_of[beginning]
         ids.append(pair.ids[start:])
-        rows.append(row)
+        pair_of.append(number)
         prefixes.append(prefix)
-    return ids, rows, prefixes
+    return _Sequences(ids, np.array(pair_of), np.array(prefixes))
 
 
 def filled_size(count: int, *, on_gpu: bool = False) -> int:
@@ -255,8 +277,9 @@ def to_device(
     """
     lengths = [array.size for array in arrays] if sizes is None else sizes
     host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
-    values, start = host.numpy(), 0
+    values = host.numpy()
     values.fill(0)
+    start = 0
     for array, length in zip(arrays, lengths, strict=True):
         np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
         start += length
@@ -281,17 +304,22 @@ def batches_by_length(
     if beginnings is not None:
         rank: dict[Beginning, int] = {}
         order.sort(key=lambda index: rank.setdefault(beginnings[index], len(rank)))
-    rows, tokens, last = list[int](), 0, None
+    rows = list[int]()
+    tokens = 0
+    previous: Beginning | None = None
     for index in order:
         beginning = None if beginnings is None else beginnings[index]
         added = lengths[index]
-        if beginning is not None and beginning == last:
+        if beginning is not None and beginning == previous:
             added -= beginning.tokens
         if rows and tokens + added > budget:
             yield rows
-            rows, tokens, added = [], 0, lengths[index]
+            rows = []
+            tokens = 0
+            added = lengths[index]
         rows.append(index)
-        tokens, last = tokens + added, beginning
+        tokens += added
+        previous = beginning
     if rows:
         yield rows
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from models.batch import Beginning, batches_by_length, in_halves, pack
-from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, Overflow, best_chunks, encode_chunks
+from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.files import digest_of, read_head_study, read_quality
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
@@ -62,7 +62,8 @@ class Scores:
             return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
         # log(s / (1 − s)) of the score s: both shares are summed in logarithms, so that none rounds to 0 or 1
         above = np.log(np.arange(1, logits.shape[1]))
-        relevant, irrelevant = scaled[:, 1:] + above, scaled[:, :-1] + above[::-1]
+        relevant = scaled[:, 1:] + above
+        irrelevant = scaled[:, :-1] + above[::-1]
         raw_score = np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))  # an infinite logit makes its row NaN
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
@@ -181,29 +182,32 @@ class Classifier:
         """
         masks = None if head_mask is None else self._masks(head_mask, len(pairs))
         tokenizer = self.tokenizer.instructed(instruction) if instruction else self.tokenizer
-        chunked: list[ChunkedPair] = []
         if overflow == "truncate":
-            encoded = tokenizer.encode(pairs)
-        else:
-            chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
-            encoded = [row for pair in chunked for row in pair.rows]
-            if masks is not None:
-                masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
-        logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
-
-        def run(rows: Sequence[int]) -> np.ndarray:
-            of_rows = None if masks is None else RowMasks.of([masks[i] for i in rows])
-            return self.forward([encoded[i] for i in rows], of_rows)
-
-        lengths = [len(pair.ids) for pair in encoded]
-        beginnings = self.beginnings(encoded, [None] * len(encoded) if masks is None else map(id, masks))
-        for group in [range(len(encoded))] if masks is None else by_structure(masks):
-            for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
-                logits[rows] = in_halves(run, rows, self.network.device)
-        if not chunked:
-            return self.scores(logits)
+            return self.scores(self._logits(tokenizer.encode(pairs), masks, batch_tokens))
+        chunked = encode_chunks(tokenizer, pairs, LongTitles(overflow))
+        if masks is not None:
+            masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
+        logits = self._logits([row for pair in chunked for row in pair.rows], masks, batch_tokens)
         best, chunks = best_chunks(self.scores(logits).raw_score.tolist(), chunked)
         return replace(self.scores(logits[best]), chunks=tuple(chunks))
+
+    def _logits(
+        self, pairs: Sequence[EncodedPair], masks: Sequence[HeadMask] | None, batch_tokens: int
+    ) -> np.ndarray:
+        """Return the logits of pairs, each under its mask, by batches of at most so many tokens."""
+        logits = np.empty((len(pairs), len(self.config.labels)), np.float32)
+
+        def forward(rows: Sequence[int]) -> np.ndarray:
+            row_masks = None if masks is None else RowMasks.of([masks[row] for row in rows])
+            return self.forward([pairs[row] for row in rows], row_masks)
+
+        groups: Sequence[Sequence[int]] = [range(len(pairs))] if masks is None else by_structure(masks)
+        beginnings = self.beginnings(pairs, [None] * len(pairs) if masks is None else map(id, masks))
+        lengths = [len(pair.ids) for pair in pairs]
+        for group in groups:
+            for rows in batches_by_length(lengths, batch_tokens, beginnings, group):
+                logits[rows] = in_halves(forward, rows, self.network.device)
+        return logits
 
     def forward(
         self, pairs: Sequence[EncodedPair], masks: RowMasks | None = None, *, sliced: bool = False
@@ -213,23 +217,36 @@ class Classifier:
         masks, sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
-        network, lengths = self.network, [len(pair.ids) for pair in pairs]
-        limit, passes = network.max_pack_tokens, None
+        network = self.network
+        lengths = [len(pair.ids) for pair in pairs]
+        limit = network.max_pack_tokens
         beginnings = self.beginnings(pairs, keys_of(masks, len(pairs)))
-        if limit is not None and sum(lengths) > limit:
-            passes = batches_by_length(lengths, limit, beginnings)
-        logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
-        for rows in passes or [list(range(len(pairs)))]:
-            batch = pack(
-                [pairs[row] for row in rows],
-                device=network.device,
-                deterministic=network.deterministic,
-                beginnings=None if beginnings is None else [beginnings[row] for row in rows],
-            )
-            of_rows = masks if passes is None else rows_of(masks, rows)
-            logits[rows] = network.forward(batch, of_rows, sliced=sliced).numpy(force=True)
+        if limit is None or sum(lengths) <= limit:
+            logits = self._pass(pairs, masks, beginnings, sliced=sliced)
+        else:
+            logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
+            for rows in batches_by_length(lengths, limit, beginnings):
+                logits[rows] = self._pass(
+                    [pairs[row] for row in rows],
+                    rows_of(masks, rows),
+                    None if beginnings is None else [beginnings[row] for row in rows],
+                    sliced=sliced,
+                )
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
+
+    def _pass(
+        self,
+        pairs: Sequence[EncodedPair],
+        masks: RowMasks | None,
+        beginnings: Sequence[Beginning] | None,
+        *,
+        sliced: bool,
+    ) -> np.ndarray:
+        """Return the logits of one pass, (n, labels), labels as in the checkpoint."""
+        network = self.network
+        batch = pack(pairs, device=network.device, deterministic=network.deterministic, beginnings=beginnings)
+        return network.forward(batch, masks, sliced=sliced).numpy(force=True)
 
     def beginnings(self, pairs: Iterable[EncodedPair], masks: Iterable[Hashable]) -> list[Beginning] | None:
         """Return what a decoder's pairs begin with under masks, of which these are keys; None for an encoder.

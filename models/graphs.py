@@ -38,7 +38,7 @@ Selection = Sequence[Chosen | None]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured pass: it reads batch and head weights where they lie, and writes logits where they lie."""
+    """A captured pass: it reads batch and head weights, and writes logits, at fixed addresses."""
 
     graph: torch.cuda.CUDAGraph
     batch: PackedBatch
@@ -74,8 +74,8 @@ class _OfThread(threading.local):
 class Graphs:
     """Captures and replays passes of a network.
 
-    compute: returns the logits of a batch; launches the same kernels for all batches of the same shapes that
-        have `any_lengths`, and waits for nothing.
+    compute: returns the logits of a batch; launches the same kernels for all `captured` batches of the same
+        shapes, and waits for nothing.
     enabled: False after a capture has failed, unless memory was full.
     """
 
@@ -101,7 +101,8 @@ class Graphs:
         if key is None:
             return self._compute(batch, selection)
         thread = self._of_thread
-        graphs, captured = thread.graphs, None
+        graphs = thread.graphs
+        captured: Captured | None = None
         thread.pause = max(0, thread.pause - 1)
         if key in graphs:  # it comes again
             captured = graphs[key]
@@ -122,22 +123,23 @@ class Graphs:
             if chosen is None:
                 parts.append(None)
                 continue
-            heads, units, weights = chosen.heads, chosen.units, chosen.head_weights
-            whole = heads is layer.heads and units is layer.units
+            whole = chosen.heads is layer.heads and chosen.units is layer.units
             if chosen.unit_weights is not None or not (whole or sliced):
                 return None
-            parts.append((id(heads), id(units), None if weights is None else len(weights) > 1))
+            by_row = None if chosen.head_weights is None else len(chosen.head_weights) > 1
+            parts.append((id(chosen.heads), id(chosen.units), by_row))
         return len(batch.ids), len(batch.first_token), *parts
 
     def _captured(self, batch: PackedBatch, selection: Selection) -> Captured | None:
         """Capture a pass; None if that fails, for good unless memory is full."""
-        thread, stream = self._of_thread, torch.cuda.current_stream(self._device)
+        thread = self._of_thread
+        stream = torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
         try:
             # The stream's context also brings the thread back to its stream if a capture fails.
             with _capturing, torch.cuda.device(self._device), torch.cuda.stream(stream):
                 inputs = {name: getattr(batch, name).clone() for name in INPUTS}
-                static = replace(batch, **inputs, any_lengths=True)
+                static = replace(batch, **inputs, captured=True)
                 chosen = [_with_own_weights(one, len(batch.first_token)) for one in selection]
                 self._compute(static, chosen)  # kernels are compiled and loaded outside the capture
                 with torch.cuda.graph(

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.causal import Causal
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, attention_probabilities
+from models.ops.positions import PLAIN_POSITIONS, Positions
+from models.ops.torch import Linear, Norm, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class MultiHeadAttention:
     def only(self, heads: Sequence[int]) -> MultiHeadAttention:
         """Return a copy of some heads, at least one. heads: their positions in this module."""
         positions, read = self.positions.only(heads)
-        columns, keys = head_rows(heads, self.head_size), head_rows(read, self.head_size)
+        columns = head_rows(heads, self.head_size)
+        keys = head_rows(read, self.head_size)
         width = self.count * self.head_size
         width_of_keys = (len(self.query_key_value.bias) - width) // 2
         rows = torch.cat([columns, width + keys, width + width_of_keys + keys])
@@ -56,40 +57,6 @@ class MultiHeadAttention:
         """Return the attention probabilities within one sequence, (n, d_model) → (h, n, n)."""
         projected = self.query_key_value(x).float().view(len(x), -1, self.head_size)
         return attention_probabilities(*self.positions.scored(projected))
-
-    def __call__(
-        self,
-        queries: Tensor,
-        memory: Tensor | None = None,
-        *,
-        causal: bool = False,
-        key_lengths: Tensor | None = None,
-        head_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Attend over padded sequences, in one of three kinds.
-
-        encoder self-attention: queries (B, n, d_model), no memory;
-        decoder masked self-attention: the same with `causal`: position i sees positions ≤ i;
-        encoder-decoder attention: queries (B, n, d_model); K and V come from memory (B, m, d_model).
-
-        key_lengths: (B,) the number of keys that are not padding; head_weights: (B, h) or (h,).
-        Returns (B, n, d_model).
-        """
-        memory = queries if memory is None else memory
-        by_head = 3, self.count, self.head_size
-        asked = self.query_key_value(queries).view(*queries.shape[:2], *by_head)
-        read = self.query_key_value(memory).view(*memory.shape[:2], *by_head)
-        query, key, value = (part.transpose(1, 2) for part in (asked[:, :, 0], read[:, :, 1], read[:, :, 2]))
-        visible = queries.new_ones(queries.shape[1], memory.shape[1], dtype=torch.bool)
-        if causal:
-            visible = visible.tril()
-        if key_lengths is not None:
-            keys = torch.arange(memory.shape[1], device=queries.device)
-            visible = visible & (keys < key_lengths[:, None])[:, None, None]  # (B, 1, n, m)
-        heads = F.scaled_dot_product_attention(query, key, value, attn_mask=visible)  # (B, h, n, d_head)
-        if head_weights is not None:
-            heads = heads * head_weights.reshape(-1, self.count, 1, 1)
-        return self.output(heads.transpose(1, 2).flatten(2))
 
 
 def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
@@ -126,10 +93,10 @@ class FeedForward:
 class Layer:
     """One transformer layer.
 
-    Norms are those of the residual stream after each half (BERT: `heads.output.norm`, `units.down.norm`), or
-    of what each half reads of the stream (ModernBERT); None where there is none.
+    Norms are those of the residual stream after each half (BERT), or of what each half reads of the stream
+    (ModernBERT, `…_input_norm`); None if there is none.
 
-    heads: None if pruning left no head. attention_bias, attention_norm: of W^O, if no head is computed.
+    heads: None if pruning left no head. attention_bias: of W^O, which stays if no head is computed.
     """
 
     heads: MultiHeadAttention | None
@@ -138,3 +105,4 @@ class Layer:
     attention_input_norm: Norm | None = None
     attention_norm: Norm | None = None
     feed_forward_input_norm: Norm | None = None
+    feed_forward_norm: Norm | None = None

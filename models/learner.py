@@ -12,7 +12,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.tokenizer import EncodedPair
 from models.network import Network
 from models.networks import build
-from models.ops.torch import Linear, Tensors, TorchOps, attention_probabilities, normed
+from models.ops.torch import Linear, Norm, Tensors, TorchOps, attention_probabilities, normed
 
 
 class Learner(nn.Module):
@@ -50,13 +50,15 @@ class Learner(nn.Module):
 
     def network(self) -> Network:
         """Return the network of the weights as they are now, which autograd follows."""
-        device, rates = self.device, self.rates if self.training else (0.0, 0.0)
+        device = self.device
+        rates = self.rates if self.training else (0.0, 0.0)
         ops = _DropoutOps(device, *rates)
         return build(self.config, self.tensors(), device=device, dtype=torch.float32, ops=ops)
 
     def forward(self, pairs: Sequence[EncodedPair]) -> Tensor:
         """Return the logits of pairs, (B, labels), in their order and on the CPU, where their targets are."""
-        network, batch = self.network(), pack(pairs, device=self.device)
+        network = self.network()
+        batch = pack(pairs, device=self.device)
         pooled = network.pooled(batch, network.selector.select(None))[: len(pairs)]
         return network.classify(F.dropout(pooled, self.rates[0], self.training))[batch.answers].cpu()
 
@@ -66,7 +68,8 @@ class _DropoutOps(TorchOps):
 
     def __init__(self, device: torch.device, dropout: float, attention_dropout: float) -> None:
         super().__init__(device, torch.float32)
-        self.dropout, self.attention_dropout = dropout, attention_dropout
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
 
     def linear(self, *arguments: Any) -> Linear:
         """Return a map with dropout in what it adds to a residual."""
@@ -81,7 +84,5 @@ class _DropoutOps(TorchOps):
 class _DropoutLinear(Linear):
     dropout = 0.0
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if residual is None:
-            return super().__call__(x)
-        return normed(F.dropout(F.linear(x, self._weight, self.bias), self.dropout) + residual, self.norm)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        return normed(F.dropout(self(x), self.dropout) + residual, norm)

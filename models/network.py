@@ -17,7 +17,7 @@ The tests hold them to transformers' BertModel and ModernBertModel.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -29,7 +29,7 @@ from torch import Tensor
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.shapes import expected_shapes
-from models.graphs import Graphs
+from models.graphs import Graphs, Selection
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import RowMasks, rows_of
 from models.ops import choose
@@ -78,10 +78,11 @@ class Network(Weights):
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
         inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
-        widest, limit = max(inner, 3 * config.hidden_size * dtype.itemsize), self.ops.max_pack_bytes
+        widest = max(inner, 3 * config.hidden_size * dtype.itemsize)
+        limit = self.ops.max_pack_bytes
         self.max_pack_tokens = None if limit is None else limit // widest
         plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
-        captures = self.ops.takes_any_lengths and plain and self.reads == "first"
+        captures = self.ops.supports_capture and plain and self.reads == "first"
         self.graphs = Graphs(self.logits, self.layers, device) if captures else None
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
@@ -115,37 +116,61 @@ class Network(Weights):
             self.ops.synchronize()  # only then may another stream reuse the selection's memory
             return logits
 
-    def logits(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
+    def logits(self, batch: PackedBatch, selection: Selection) -> Tensor:
         """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
         return self.classify(self.pooled(batch, selection))
 
-    def pooled(self, batch: PackedBatch, selection: Sequence[Chosen | None]) -> Tensor:
+    def pooled(self, batch: PackedBatch, selection: Selection) -> Tensor:
         """Return what `classify` reads of a pack's sequences, (B or more, D), in the pack's order."""
-        x = self.embed(batch)  # (T, D)
-        for layer, chosen in zip(self.layers, selection, strict=True):
-            if layer is self.layers[-1]:
-                batch = replace(batch, read=self.reads)
-            x = self.layer_output(layer, x, batch, chosen)  # (T, D), at last (B, D)
+        for x in self.hidden_states(batch, selection):  # noqa: B007 - the last one is read
+            pass
         return x if self.final_norm is None else self.pool(x, batch)
 
-    def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
-        """Return what leaves a layer: (T, D), or (B, D) of the tokens that are read.
+    def hidden_states(
+        self,
+        batch: PackedBatch,
+        selection: Iterable[Chosen | None],
+        *,
+        entering: Tensor | None = None,
+        first: int = 0,
+        every_token: bool = False,
+    ) -> Iterator[Tensor]:
+        """Yield what enters the first layer, then what leaves each one: (T, D).
 
-        x: (T, D), what enters; its memory may be used. It leaves a layer that is skipped as it entered.
+        What leaves the last layer is (B or more, D) of the tokens that the classifier reads; with
+        `every_token`, (T, D). A yielded tensor may be overwritten by the next layer.
+        selection: what each layer from `first` on computes. entering: what enters layer `first`, (T, D);
+        default: the embeddings.
+        """
+        x = self.embed(batch) if entering is None else entering
+        yield x
+        for layer, chosen in zip(self.layers[first:], selection, strict=True):
+            if layer is self.layers[-1] and not every_token:
+                batch = replace(batch, read=self.reads)
+            x = self.layer_output(layer, x, batch, chosen)
+            yield x
+
+    def layer_output(self, layer: Layer, x: Tensor, batch: PackedBatch, chosen: Chosen | None) -> Tensor:
+        """Return what leaves a layer: (T, D), or (B or more, D) of the tokens that are read.
+
+        x: (T, D), what enters; may be overwritten. A layer that is skipped returns it unchanged.
         """
         residual = batch.leaving(x)
         if chosen is None:
             return residual
-        heads, units = chosen.heads, chosen.units
-        if heads is None:  # only the bias of W^O remains
+        heads = chosen.heads
+        if heads is None:
             x = normed(residual + layer.attention_bias, layer.attention_norm)
         else:
-            entering = x if layer.attention_input_norm is None else layer.attention_input_norm(x)
-            x = heads.output(self.attend(heads, entering, batch, chosen.head_weights), residual)
-        if units is None:  # only the bias of the down map remains
-            return normed(x + layer.units.down.bias.to(x.dtype), layer.units.down.norm)
-        entering = x if layer.feed_forward_input_norm is None else layer.feed_forward_input_norm(x)
-        return self.feed_forward(units, entering, x, chosen.unit_weights)
+            entering = normed(x, layer.attention_input_norm)
+            concatenated = self.attend(heads, entering, batch, chosen.head_weights)
+            # x = norm(residual + concatenated·W^O)
+            x = heads.output.add_norm(concatenated, residual, layer.attention_norm)
+        if chosen.units is None:
+            return normed(x + layer.units.down.bias.to(x.dtype), layer.feed_forward_norm)
+        entering = normed(x, layer.feed_forward_input_norm)
+        inner = self.inner(chosen.units, entering, chosen.unit_weights)
+        return chosen.units.down.add_norm(inner, x, layer.feed_forward_norm)
 
     def attend(
         self, heads: MultiHeadAttention, x: Tensor, batch: PackedBatch, weights: Tensor | None
@@ -154,22 +179,19 @@ class Network(Weights):
 
         x: (T, D). weights: of the heads, (B, h) or (1, h); None: all 1.
         """
-        projected, positions = heads.query_key_value(x), heads.positions
+        projected = heads.query_key_value(x)
+        positions = heads.positions
         if isinstance(positions, Causal):
             return self.ops.causal(projected, batch, positions, weights)
         return self.ops.attention(projected, batch, heads.count, weights, positions)
 
-    def feed_forward(
-        self, units: FeedForward, x: Tensor, residual: Tensor, weights: Tensor | None = None
-    ) -> Tensor:
-        """Return down(act(up(x)) · gate(x) · weights) + residual, normalised if the layer does: (T, D).
+    def inner(self, units: FeedForward, x: Tensor, weights: Tensor | None) -> Tensor:
+        """Return act(up(x)) · gate(x) · weights, the input of the down map: (T, units).
 
-        weights: of the units, (1, units) or (T, units). The residual's memory may become the result.
+        x: (T, D). weights: of the units, (1, units) or (T, units); None: all 1.
         """
-        inner = units.up(x) if units.gate is None else units.gate.times(units.up, x)  # (T, units)
-        if weights is not None:
-            inner = units.down.weighted(inner, weights)
-        return units.down(inner, residual)
+        inner = units.up(x) if units.gate is None else units.gate.times(units.up, x)
+        return inner if weights is None else units.down.mask_inputs(inner, weights)
 
     def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
         """Return what `classify` reads, (B, D): the tokens that leave the last layer, or the mean of all."""
@@ -189,20 +211,22 @@ class Network(Weights):
         A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
         Returns (len(heads), n, n) float32; row i is what token i attends to.
         """
-        length, depth = int(batch.lengths[0]), 1 + max(layer for layer, _ in heads)
+        length = int(batch.lengths[0])
+        last = max(layer for layer, _ in heads)
         maps = np.zeros((len(heads), length, length), np.float32)
         with torch.inference_mode():
-            x = self.embed(batch)
-            for number, chosen in enumerate(self.selector.select(masks)[:depth]):
-                layer, kept = self.layers[number], self.config.kept_heads[number]
+            states = self.hidden_states(batch, self.selector.select(masks))
+            for number, x in zip(range(last + 1), states, strict=False):
+                layer = self.layers[number]
+                kept = self.config.kept_heads[number]
                 wanted = [(i, head) for i, (n, head) in enumerate(heads) if n == number and head in kept]
-                if layer.heads is not None and wanted:
-                    entering = normed(x[:length], layer.attention_input_norm)
-                    probabilities = layer.heads.probabilities(entering).numpy(force=True)
-                    for i, head in wanted:
-                        weight = 1.0 if masks is None else masks.weights[number, head]
-                        maps[i] = probabilities[kept.index(head)] * weight
-                x = self.layer_output(layer, x, batch, chosen)
+                if layer.heads is None or not wanted:
+                    continue
+                entering = normed(x[:length], layer.attention_input_norm)
+                probabilities = layer.heads.probabilities(entering).numpy(force=True)
+                for i, head in wanted:
+                    weight = 1.0 if masks is None else masks.weights[number, head]
+                    maps[i] = probabilities[kept.index(head)] * weight
             self.ops.synchronize()  # as in `forward`
         return maps
 
@@ -229,7 +253,8 @@ class Bert(Network):
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make embeddings, layers and classifier."""
-        config, embeddings = self.config, "bert.embeddings."
+        config = self.config
+        embeddings = "bert.embeddings."
         self.word_embeddings = self.table(tensors, f"{embeddings}word_embeddings.weight")
         self.position_embeddings: Tensor | None = None
         if config.absolute_positions:

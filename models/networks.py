@@ -15,8 +15,9 @@ from models.checkpoint.families import FAMILIES
 from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
 from models.decoder import DecoderNetwork
 from models.network import Bert, Network
+from models.ops.positions import Positions
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import Linear, Norm, Positions, Tensors, TorchOps
+from models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +29,20 @@ class Deberta(Bert):
         """Make the embeddings of distances and of tokens, layers and classifier."""
         assert self.config.distances is not None
         buckets, largest = self.config.distances
-        norm, distances = self.norm(tensors, DISTANCES_NORM), self.table(tensors, DISTANCES).float()
+        norm = self.norm(tensors, DISTANCES_NORM)
+        distances = self.table(tensors, DISTANCES).float()
         assert norm.bias is not None
         distances = Norm(norm.weight.float(), norm.bias.float(), norm.eps)(distances)
         self.distances = distances.flip(0)  # the key furthest to the left first
         order = log_buckets(buckets, largest, self.config.max_positions - 1)
-        self.order, self.straight = order.to(self.device), buckets // 2
+        self.order = order.to(self.device)
+        self.straight = buckets // 2
         super().lay_out(tensors)
 
     def positions(self, number: int, projection: Linear) -> Positions:  # noqa: ARG002
         """Return a layer's keys and queries of distances, made by its maps as those of tokens are."""
-        weights, biases = projection.weight.float().chunk(3), projection.bias.float().chunk(3)
+        weights = projection.weight.float().chunk(3)
+        biases = projection.bias.float().chunk(3)
         queries, keys = map(self._table, weights[:2], biases[:2])
         return Positions(relative=Relative((keys, queries, self.order), self.straight))
 
@@ -86,5 +90,6 @@ def build(
     if config.int8 and device.type != "cpu":
         log.warning("an int8 checkpoint is computed in %s: only a CPU computes in int8", str(dtype)[6:])
         whole = network(config, tensors, device=torch.device("cpu"), dtype=torch.float32)
-        config, tensors = replace(config, int8=False), whole.tensors()
+        config = replace(config, int8=False)
+        tensors = whole.tensors()
     return network(config, tensors, device=device, dtype=dtype, deterministic=deterministic, ops=ops)

@@ -24,10 +24,10 @@ from models.masks.head_mask import RowMasks
 from models.ops.torch import TorchOps
 
 HEAD_COUNTS = 4
-"""How many distinct head counts a layer may compute on a CPU for masks that come and go (the full count is
+"""How many distinct head counts a layer may compute on a CPU for masks of single requests (the full count is
 one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
 
-LEAST_CACHE_BYTES = 64 << 20
+MINIMUM_CACHE_BYTES = 64 << 20
 """Minimum cache capacity: many masks of a small model."""
 
 Flags = npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ class Selector:
         """
         heads = sum(layer.heads.nbytes for layer in self._layers if layer.heads is not None)
         units = sum(layer.units.nbytes for layer in self._layers)
-        self.cache.max_bytes = max(LEAST_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
+        self.cache.max_bytes = max(MINIMUM_CACHE_BYTES, (1 + sliced) * heads + unit_masks * units)
 
     def select(self, masks: RowMasks | None, *, sliced: bool = False) -> Sequence[Chosen | None]:
         """Return what each layer computes, None for a layer that is skipped.
@@ -90,34 +90,48 @@ class Selector:
         if masks is None:
             return self._everything
         weights = masks.weights.reshape(-1, *masks.weights.shape[-2:])
-        least, most = weights.min(0), weights.max(0)
-        on, weighted = (least != 0) | (most != 0), (least != 1) | (most != 1)
+        minimum = weights.min(0)
+        maximum = weights.max(0)
+        is_on = (minimum != 0) | (maximum != 0)
+        is_weighted = (minimum != 1) | (maximum != 1)
         heads: dict[int, MultiHeadAttention | None] = {}
-        columns: dict[int, npt.NDArray[np.int64]] = {}
-        """The heads of each layer that have weights, counted through all layers."""
+        weighted: dict[int, npt.NDArray[np.int64]] = {}
         for number in range(len(self._layers)):
             if number not in masks.skipped:
-                heads[number], which = self._heads(number, on[number], sliced=sliced)
-                if weighted[number, which].any():
-                    columns[number] = number * weights.shape[2] + which
-        head_weights: dict[int, Tensor] = {}
-        if columns:  # one copy brings all weights to the device
-            every, index = weights.reshape(len(weights), -1), np.concatenate(list(columns.values()))
-            some = every if len(index) == every.shape[1] else every[:, index]
-            (moved,) = to_device([some], self._device, torch.float32)
-            sizes = [len(each) for each in columns.values()]
-            head_weights = dict(zip(columns, moved.split_with_sizes(sizes, 1), strict=True))
+                heads[number], computed = self._heads(number, is_on[number], sliced=sliced)
+                if is_weighted[number, computed].any():
+                    weighted[number] = computed
+        head_weights = self._head_weights(weights, weighted)
         chosen = list[Chosen | None]([None] * len(self._layers))
-        for number, some_heads in heads.items():
+        for number, heads_of_layer in heads.items():
             units, unit_weights = self._units(number, masks.units_off, sliced=sliced)
-            chosen[number] = Chosen(some_heads, units, head_weights.get(number), unit_weights)
+            chosen[number] = Chosen(heads_of_layer, units, head_weights.get(number), unit_weights)
         return chosen
+
+    def _head_weights(
+        self, weights: npt.NDArray[np.float32], heads: dict[int, npt.NDArray[np.int64]]
+    ) -> dict[int, Tensor]:
+        """Bring the weights of some layers' heads to the device in one copy.
+
+        weights: (B, layers, heads). heads: the numbers of n heads by layer. Returns (B, n) by layer.
+        """
+        if not heads:
+            return {}
+        rows, _, width = weights.shape
+        columns = np.concatenate([layer * width + numbers for layer, numbers in heads.items()])
+        flat = weights.reshape(rows, -1)
+        if len(columns) < flat.shape[1]:
+            flat = flat[:, columns]
+        (moved,) = to_device([flat], self._device, torch.float32)
+        parts = moved.split_with_sizes([len(numbers) for numbers in heads.values()], 1)
+        return dict(zip(heads, parts, strict=True))
 
     def _heads(
         self, number: int, on: Flags, *, sliced: bool
     ) -> tuple[MultiHeadAttention | None, npt.NDArray[np.int64]]:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
-        whole, kept = self._layers[number].heads, self._kept_heads[number]
+        whole = self._layers[number].heads
+        kept = self._kept_heads[number]
         on = on[kept]
         count = int(np.count_nonzero(on))
         if whole is None or not count:
@@ -182,7 +196,7 @@ class WeightCache:
         None means that it does not pay to copy them yet, or that another thread is copying them: nobody waits
         for its copies and its device. at_once: it is known that the set will come again.
         """
-        key = layer, type(whole), on.tobytes()
+        key = (layer, type(whole), on.tobytes())
         with self._lock:
             if key in self._copies:
                 self._copies.move_to_end(key)

@@ -15,7 +15,8 @@ from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8
 from models.ops.causal import Causal
-from models.ops.torch import PLAIN_POSITIONS, Linear, Norm, Positions, Tensors, TorchOps, rotations
+from models.ops.positions import PLAIN_POSITIONS, Positions, rotations
+from models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)
 
@@ -56,13 +57,12 @@ class Weights(ABC):
         tensors: Tensors,
         *names: str,
         activation: str = "none",
-        norm: Norm | None = None,
         reads: str | None = None,
         feeds: str | None = None,
     ) -> Linear:
         """Lay out an affine map of a layer; several maps of one input become one, one below the other.
 
-        norm: of the residual stream after the map. reads, feeds: under which names an int8 checkpoint says
+        reads, feeds: under which names an int8 checkpoint says
         how the map's input is quantized (default: its own name), and its output (default: it is not).
         """
         if self.config.int8:
@@ -72,7 +72,6 @@ class Weights(ABC):
                 reads=reads or names[0],
                 feeds=feeds,
                 activation=activation,
-                norm=norm,
                 dtype=self.ops.dtype,
                 kernels=self.ops.kernels,
             )
@@ -80,7 +79,7 @@ class Weights(ABC):
             torch.cat([self.ops.get(tensors, f"{name}.{part}") for name in names])
             for part in ("weight", "bias")
         )
-        return self.ops.linear(weight, bias, activation, norm)
+        return self.ops.linear(weight, bias, activation)
 
     def positions(self, number: int, projection: Linear) -> Positions | Causal:  # noqa: ARG002
         """Return how a layer's heads see positions. projection: of its queries, keys and values."""
@@ -90,47 +89,49 @@ class Weights(ABC):
         window = config.windows[number] if config.windows else None
         return Positions(self.rotations[config.ropes[number]], window)
 
-    def heads(self, tensors: Tensors, number: int, norm: Norm | None = None) -> MultiHeadAttention | None:
-        """Lay out the heads of a layer; None if pruning left none. norm: after W^O and the residual."""
+    def heads(self, tensors: Tensors, number: int) -> MultiHeadAttention | None:
+        """Lay out the heads of a layer; None if pruning left none."""
         kept = len(self.config.kept_heads[number])
         if not kept:
             return None
         prefix = layer_prefix(number)
         projections = [f"{prefix}{name}" for name in PROJECTIONS]
         projected = self.map(tensors, *projections, reads=f"{prefix}attention.self")
-        output = self.map(tensors, f"{prefix}attention.output.dense", norm=norm)
+        output = self.map(tensors, f"{prefix}attention.output.dense")
         positions = self.positions(number, projected)
         return MultiHeadAttention(kept, self.config.head_size, projected, output, positions)
 
-    def units(self, tensors: Tensors, number: int, norm: Norm | None = None) -> FeedForward:
-        """Lay out the feed-forward units of a layer. norm: after the down map and the residual."""
+    def units(self, tensors: Tensors, number: int) -> FeedForward:
+        """Lay out the feed-forward units of a layer."""
         up, gate, down = (
             f"{layer_prefix(number)}{part}.dense" for part in ("intermediate", "gate", "output")
         )
-        gated, activation = self.config.gated, self.config.activation
+        gated = self.config.gated
+        activation = self.config.activation
         return FeedForward(
             up=self.part(up, self.map(tensors, up, activation=activation, feeds=None if gated else down)),
-            down=self.part(down, self.map(tensors, down, norm=norm)),
+            down=self.part(down, self.map(tensors, down)),
             gate=self.part(gate, self.map(tensors, gate, reads=up)) if gated else None,
         )
 
     def layer(self, tensors: Tensors, number: int) -> Layer:
         """Lay out a layer, whose norms stand before its halves or after them."""
-        config, prefix = self.config, layer_prefix(number)
+        config = self.config
+        prefix = layer_prefix(number)
 
         def norm(name: str, *, exists: bool) -> Norm | None:
             return self.norm(tensors, f"{prefix}{name}.LayerNorm") if exists else None
 
         # What enters ModernBERT's first layer is normalised already.
         reads_normed = config.pre_norm and (number > 0 or config.decoder is not None)
-        attention_norm = norm("attention.output", exists=not config.pre_norm)
         return Layer(
-            heads=self.heads(tensors, number, attention_norm),
+            heads=self.heads(tensors, number),
             attention_bias=self.ops.get(tensors, f"{prefix}attention.output.dense.bias"),
-            units=self.units(tensors, number, norm("output", exists=not config.pre_norm)),
+            units=self.units(tensors, number),
             attention_input_norm=norm("attention", exists=reads_normed),
-            attention_norm=attention_norm,
+            attention_norm=norm("attention.output", exists=not config.pre_norm),
             feed_forward_input_norm=norm("intermediate", exists=config.pre_norm),
+            feed_forward_norm=norm("output", exists=not config.pre_norm),
         )
 
     def parameters_off(self, mask: HeadMask) -> int:
@@ -147,7 +148,8 @@ class Weights(ABC):
             parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
             if layer.heads is not None:
                 parts[f"{prefix}attention.output.dense"] = layer.heads.output
-                whole, widths = layer.heads.query_key_value, self.config.projected(number)
+                whole = layer.heads.query_key_value
+                widths = self.config.projected(number)
                 three = whole.weight.split_with_sizes(widths), whole.bias.split_with_sizes(widths)
                 for name, weight, bias in zip(PROJECTIONS, *three, strict=True):
                     parts |= {f"{prefix}{name}.weight": weight, f"{prefix}{name}.bias": bias}
@@ -168,7 +170,8 @@ def parameters_of(config: ModelConfig) -> int:
 
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:
     """Return cosines and sines of the angles, (positions, d) float32, as `rotations` does."""
-    size, divisor = config.head_size, torch.tensor(rope.factor)
+    size = config.head_size
+    divisor = torch.tensor(rope.factor)
     if rope.ramp is not None:
         low, high = rope.ramp
         scaled = ((torch.arange(size // 2, dtype=torch.float32) - low) / (high - low)).clamp_(0, 1)

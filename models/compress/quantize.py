@@ -52,10 +52,13 @@ from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import TensorDict, write_checkpoint
 from models.errors import ModelError
+from models.layer import Layer
 from models.masks.head_mask import HeadMask
 from models.networks import build
 from models.ops.int8 import ZERO_POINT, QuantizedMap
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, normed
+from models.ops.kernels import SIZE_MULTIPLE
+from models.ops.torch import FUNCTIONS, Linear, Norm
+from models.selection import Chosen
 
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""
@@ -142,21 +145,54 @@ def calibrate(
     network = build(config, tensors, device=cpu, dtype=torch.float32)
     batch = pack(pairs, device=cpu, fill=False)
     masks = torch.from_numpy(head_weights(config, batch.rows))
-    x = network.embed(batch)
-    for number, layer in enumerate(network.layers):
-        prefix, kept = layer_prefix(number), list(config.kept_heads[number])
-        if layer.heads is None:
-            x = normed(x + layer.attention_bias, layer.attention_norm)
-            quantized = _no_attention(tensors, prefix, config.hidden_size)
+    inputs: dict[str, Tensor] = {}
+    network.layers = [_recording(layer, inputs) for layer in network.layers]
+    kept = [list(heads) for heads in config.kept_heads]
+    selection = [
+        Chosen(layer.heads, layer.units, masks[:, number, kept[number]])
+        for number, layer in enumerate(network.layers)
+    ]
+    hidden_states = network.hidden_states(batch, selection, every_token=True)
+    next(hidden_states)  # what enters the first layer
+    for number, _ in enumerate(hidden_states):
+        prefix = layer_prefix(number)
+        if kept[number]:
+            shared = config.key_heads(kept[number])
+            quantized = _attention(tensors, prefix, inputs["attention"], inputs["output"], shared)
         else:
-            inputs = normed(x, layer.attention_input_norm)
-            context = network.attend(layer.heads, inputs, batch, masks[:, number, kept])
-            quantized = _attention(tensors, prefix, inputs, context, config.key_heads(kept))
-            x = layer.heads.output(context, x)
-        inputs = normed(x, layer.feed_forward_input_norm)
-        feed_forward, units = _feed_forward(tensors, prefix, inputs, config)
+            quantized = _no_attention(tensors, prefix, config.hidden_size)
+        feed_forward, units = _feed_forward(tensors, prefix, inputs["feed-forward"], config)
         yield quantized | feed_forward, units
-        x = network.feed_forward(layer.units, inputs, x)
+
+
+class _Recording(Linear):
+    """A map that puts what it is given into `inputs`."""
+
+    def __init__(self, whole: Linear, inputs: dict[str, Tensor], name: str) -> None:
+        self._whole = whole
+        self._inputs = inputs
+        self._name = name
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._inputs[self._name] = x.clone()  # it may be the residual, which is overwritten
+        return self._whole(x)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        self._inputs[self._name] = x
+        return self._whole.add_norm(x, residual, norm)
+
+
+def _recording(layer: Layer, inputs: dict[str, Tensor]) -> Layer:
+    """Return a layer that records the inputs of attention, output map and feed-forward network."""
+    units = replace(layer.units, up=_Recording(layer.units.up, inputs, "feed-forward"))
+    heads = layer.heads
+    if heads is not None:
+        heads = replace(
+            heads,
+            query_key_value=_Recording(heads.query_key_value, inputs, "attention"),
+            output=_Recording(heads.output, inputs, "output"),
+        )
+    return replace(layer, heads=heads, units=units)
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:

@@ -82,7 +82,8 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
         raise InvalidMask(
             f"a mask is a spec (2.3,4.*) or an object with one of {', '.join(_HEADS)}, not {shown(value)}"
         )
-    form, heads = _read(value), [key for key in value if key in _HEADS]
+    form = _read(value)
+    heads = [key for key in value if key in _HEADS]
     skipped = {index_of(layer, "layer", shape, f" (skip[{i}])") for i, layer in enumerate(form.skip)}
     weights = _weights(heads[0], form, shape) if heads else np.ones(shape, dtype=np.float32)
     if "units" not in value:
@@ -135,7 +136,8 @@ def _from_spec(spec: str, shape: tuple[int, int]) -> Parts:
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
-    off, skipped = np.zeros(shape, dtype=np.bool_), set[int]()
+    off = np.zeros(shape, dtype=np.bool_)
+    skipped = set[int]()
     if spec != "none":
         for item in _items(spec):
             if item.text.startswith("skip:"):

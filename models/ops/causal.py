@@ -52,7 +52,8 @@ class Causal:
 
         projected: (n, (h + 2·groups)·d), of n tokens from the position `start` on.
         """
-        heads, size = self.borders[-1], self.rotation.shape[1]
+        heads = self.borders[-1]
+        size = self.rotation.shape[1]
         widths = heads, self.groups, self.groups
         by_head = projected.view(len(projected), -1, size).transpose(0, 1)
         query, key, value = by_head.split_with_sizes(widths)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.ops.causal import Causal
-from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Positions, TorchOps, normed
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights, filled, from_tiles, to_tiles
+from models.ops.positions import Positions
+from models.ops.torch import FUNCTIONS, Linear, Norm, TorchOps, normed
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -48,21 +49,19 @@ class CpuOps(TorchOps):
         super().__init__(torch.device("cpu"), dtype)
         self.kernels = kernels
 
-    def linear(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map for our kernel on tiles, or for oneDNN if its products of this dtype work."""
         if self.kernels is not None and fits(self.kernels, weight.dtype, activation):
-            return TileLinear(weight, bias, activation, norm, self.kernels)
-        return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation, norm)
+            return TileLinear(weight, bias, activation, self.kernels)
+        return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
 
-    def causal(self, projected: Tensor, batch: PackedBatch, how: Causal, weights: Tensor | None) -> Tensor:
+    def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend as `TorchOps.causal` does."""
-        if self.kernels is None or how.rotation.shape[1] % SIZE_MULTIPLE:
-            return super().causal(projected, batch, how, weights)
+        if self.kernels is None or spec.rotation.shape[1] % SIZE_MULTIPLE:
+            return super().causal(projected, batch, spec, weights)
         prefixes = None if batch.prefixes is None else torch.from_numpy(batch.prefixes)
         return self.kernels.causal(
-            projected, batch.offsets, how, weights, prefixes=prefixes, last_only=batch.read == "last"
+            projected, batch.offsets, spec, weights, prefixes=prefixes, last_only=batch.read == "last"
         )
 
     def attention(
@@ -83,26 +82,34 @@ class TileLinear(Linear):
     the shipped model's feed-forward map. Our kernel computes it while the tiles add up the next sums.
     """
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, activation: str, norm: Norm | None, kernels: Kernels
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str, kernels: Kernels) -> None:
         """Lay out a map. activation: one of ON_TILES. kernels: with `multiplies`."""
-        super().__init__(weight, bias, activation, norm)
+        super().__init__(weight, bias, activation)
         self._kernels = kernels
         self._inputs = weight.shape[1]
-        self._factors = [filled(self.bias.float())]
+        self._filled_bias = filled(self.bias.float())
         self._weight = to_tiles(self._weight)
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does."""
-        how = x, self._weight, self._factors, len(self.bias)
-        if residual is None:
-            return self._kernels.affine(*how, self.activation)
-        return self._kernels.affine(*how, "add", residual, norm=self.norm)
+        return self._map(x, self.activation)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        fused = None if norm is None else norm.fused
+        y = self._map(x, "add", residual, fused)
+        return normed(y, norm) if fused is None else y
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
-        return self._kernels.affine(x, self._weight, self._factors, len(self.bias), "multiply", other(x))
+        return self._map(x, "multiply", other(x))
+
+    def _map(
+        self, x: Tensor, finish: str, other: Tensor | None = None, norm: NormWeights | None = None
+    ) -> Tensor:
+        return self._kernels.map_bfloat16(
+            x, self._weight, self._filled_bias, len(self.bias), finish, other, norm
+        )
 
     @property
     def weight(self) -> Tensor:
@@ -112,29 +119,29 @@ class TileLinear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight and bias."""
-        return self._weight.nbytes + self.bias.nbytes + self._factors[0].nbytes
+        return self._weight.nbytes + self.bias.nbytes + self._filled_bias.nbytes
 
     def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
-        return TileLinear(weight, bias, self.activation, self.norm, self._kernels)
+        return TileLinear(weight, bias, self.activation, self._kernels)
 
 
 class PrepackedLinear(Linear):
     """An affine map whose weight is laid out for oneDNN, with the activation or the residual fused."""
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> None:
-        super().__init__(weight, bias, activation, norm)
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
+        super().__init__(weight, bias, activation)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does."""
-        product = torch.ops.mkldnn._linear_pointwise
-        if residual is not None:
-            return normed(product.binary(x, residual, self._weight, self.bias, "add"), self.norm)
         name, algorithm = FUSED.get(self.activation, FUSED["none"])
-        y: Tensor = product(x, self._weight, self.bias, name, [], algorithm)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, name, [], algorithm)
         return y if self.activation in FUSED else FUNCTIONS[self.activation](y)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        product = torch.ops.mkldnn._linear_pointwise
+        return normed(product.binary(x, residual, self._weight, self.bias, "add"), norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
@@ -154,12 +161,14 @@ def can_prepack(dtype: torch.dtype) -> bool:
         return False
     generator = torch.Generator().manual_seed(0)
     x, weight, residual = (torch.randn(16, 16, generator=generator).to(dtype) for _ in range(3))
-    plain, tolerance = Linear(weight, weight[0]), 1e-5 if dtype == torch.float32 else 5e-2
+    plain = Linear(weight, weight[0])
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     try:
         packed = PrepackedLinear(weight, weight[0])
+        results = [(each(x), each.add_norm(x, residual, None)) for each in (packed, plain)]
         return all(
-            torch.allclose(packed(*inputs), plain(*inputs), rtol=tolerance, atol=tolerance * 10)
-            for inputs in ((x,), (x, residual))
+            torch.allclose(ours, exact, rtol=tolerance, atol=tolerance * 10)
+            for ours, exact in zip(*results, strict=True)
         )
     except (RuntimeError, AttributeError):
         return False

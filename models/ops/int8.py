@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,8 @@ from torch import Tensor
 
 from models.cores import cpu_flags
 from models.ops.cpu import CHECKED_TORCH, FUSED, fits
-from models.ops.kernels import Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import FUNCTIONS, SIZE_MULTIPLE, Linear, Norm, Tensors, normed
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
+from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, normed
 
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
@@ -56,6 +56,10 @@ class TensorScale:
     scale: float
     zero_point: int
 
+    def merged(self, values: int) -> Self:
+        """Return the quantization in which so many neighbouring values of q are one."""
+        return replace(self, scale=self.scale * values, zero_point=round(self.zero_point / values))
+
 
 Source = ChannelScale | TensorScale | None
 """How a map's input is quantized. TensorScale: it already is. None: with scale 1 and midpoint 0."""
@@ -71,6 +75,179 @@ class QuantizedMap(NamedTuple):
     weight: Tensor
     weight_scale: Tensor
     bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What goes into a product of 8-bit integers, and what comes out of it.
+
+    input, output: how they are quantized, in as many bits as the products take; output: None for floats.
+    largest: the largest quantized value. dtype: of an output that is not quantized.
+    kernels: those that quantize here; None if torch does.
+    """
+
+    activation: str
+    input: TensorScale
+    output: TensorScale | None
+    largest: int
+    dtype: torch.dtype
+    kernels: Kernels | None
+
+    @property
+    def is_quantized_gelu(self) -> bool:
+        """Return whether the output is a quantized GELU, which our kernels compute."""
+        return self.output is not None and self.activation in ("gelu", "gelu_tanh")
+
+
+class FloatProduct:
+    """An affine map of 8-bit integers, computed in float32."""
+
+    def __init__(self, integers: QuantizedMap, format: Format) -> None:  # noqa: A002
+        self.format = format
+        self.scale = integers.weight_scale.contiguous()
+        self.bias = integers.bias.contiguous()
+        self.lay_out(integers.weight)
+
+    def lay_out(self, weight: Tensor) -> None:
+        """Store the weight, (out, in) int8, as the product reads it."""
+        self.weight = weight.float()
+
+    def integers(self) -> Tensor:
+        """Return the weight, (out, in) int8."""
+        return self.weight.to(torch.int8)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of weight, scales and bias."""
+        return self.weight.nbytes + self.scale.nbytes + self.bias.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the map, x: (T, in) uint8 → (T, out)."""
+        return self.finished(FUNCTIONS[self.format.activation](self.sums(x)))
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        return normed(self.finished(self.sums(x).add_(residual)), norm)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Return the float32 result before activation and rounding."""
+        source = self.format.input
+        products = F.linear(x.float().sub_(source.zero_point), self.weight)
+        return torch.addcmul(self.bias, products, self.scale * source.scale)
+
+    def finished(self, y: Tensor) -> Tensor:
+        """Round a float32 result to the output's format; its memory may become the result."""
+        target = self.format.output
+        if target is None:
+            return y.to(self.format.dtype)
+        y = y.div_(target.scale).round_().add_(target.zero_point)
+        return y.clamp_(0, self.format.largest).to(torch.uint8)
+
+
+class OneDnnProduct(FloatProduct):
+    """The same by oneDNN's integer products, with the activation or the residual fused."""
+
+    def lay_out(self, weight: Tensor) -> None:
+        """Store the weight as oneDNN reads it."""
+        self.weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
+        self.zero_points = torch.zeros(len(weight), dtype=torch.int64)
+        # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
+        narrow = self.format.largest < 255
+        self.rounds_gelu = narrow and self.format.kernels is not None and self.format.is_quantized_gelu
+
+    def integers(self) -> Tensor:
+        """Return the weight, (out, in) int8."""
+        return self.weight.to_dense().t()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the map, x: (T, in) uint8 → (T, out)."""
+        activation = self.format.activation
+        target = self.format.output
+        if self.rounds_gelu and self.format.kernels is not None and target is not None:
+            return self.format.kernels.quantize_gelu(
+                self.sums(x),
+                1 / target.scale,
+                target.zero_point + 0.5,
+                self.format.largest,
+                by_tanh=activation == "gelu_tanh",
+            )
+        if activation not in FUSED:
+            return super().__call__(x)
+        if target is None:
+            return self._product(x, TensorScale(1.0, 0), self.format.dtype, activation)
+        y = self._product(x, target, torch.uint8, activation)
+        return y if self.format.largest == 255 else y.clamp_(max=self.format.largest)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        source = self.format.input
+        y = torch.ops.onednn.qlinear_pointwise.binary(
+            *(x, source.scale, source.zero_point, self.weight, self.scale, self.zero_points),
+            *(residual, self.bias, 1.0, 0, self.format.dtype, 1.0, 0),
+            *("sum", 1.0, "none", [], ""),  # written into the residual
+        )
+        return normed(y, norm)
+
+    def sums(self, x: Tensor) -> Tensor:
+        """Return the float32 result before activation and rounding."""
+        return self._product(x, TensorScale(1.0, 0), torch.float32, "none")
+
+    def _product(self, x: Tensor, target: TensorScale, dtype: torch.dtype, activation: str) -> Tensor:
+        source = self.format.input
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(
+            *(x, source.scale, source.zero_point, self.weight, self.scale, self.zero_points),
+            *(self.bias, target.scale, target.zero_point, dtype),
+            *(FUSED[activation][0], [], FUSED[activation][1]),
+        )
+        return y
+
+
+class TileProduct(FloatProduct):
+    """The same by our kernel on AMX's tiles, which also quantizes inputs, and normalises.
+
+    source: multiplier, shift and middle of `quantize`, for inputs that are floats.
+    """
+
+    source: tuple[Tensor | None, Tensor | None, float] = (None, None, MIDDLE)
+
+    def lay_out(self, weight: Tensor) -> None:
+        """Store the weight as tiles, and start, scale and bias of their sums."""
+        source = self.format.input
+        self.shape = weight.shape
+        self.weight = to_tiles(weight)
+        start = filled(-source.zero_point * weight.sum(1, dtype=torch.int32))
+        self.factors = start, filled(self.scale * source.scale), filled(self.bias)
+
+    def integers(self) -> Tensor:
+        """Return the weight, (out, in) int8."""
+        outputs, inputs = self.shape
+        return from_tiles(self.weight)[:outputs, :inputs].contiguous()
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of weight, scales and bias."""
+        return super().nbytes + sum(factor.nbytes for factor in self.factors)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the map, x: (T, in) uint8, or bfloat16 without NaN or infinities that reach others."""
+        target = self.format.output
+        if target is None:
+            return self._map(x, self.format.activation)
+        return self._map(
+            x, f"quantized_{self.format.activation}", target=(1 / target.scale, target.zero_point + 0.5)
+        )
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        fused = None if norm is None else norm.fused
+        y = self._map(x, "add", residual, fused)
+        return normed(y, norm) if fused is None else y
+
+    def _map(self, x: Tensor, finish: str, *options: Any, **named: Any) -> Tensor:
+        assert self.format.kernels is not None
+        return self.format.kernels.map_int8(
+            x, self.weight, self.factors, self.shape[0], finish, *options, source=self.source, **named
+        )
 
 
 class Int8Linear(Linear):
@@ -89,172 +266,134 @@ class Int8Linear(Linear):
         dtype: torch.dtype,
         source: Source,
         target: TensorScale | None = None,
-        norm: Norm | None = None,
         kernels: Kernels | None = None,
     ) -> None:
-        weight, scale, bias = integers
-        self.activation, self.norm, self.dtype = activation, norm, dtype
-        self.source, self.target, self._kernels = source, target, kernels
-        self._shape, self._scale, self._bias = weight.shape, scale.contiguous(), bias.contiguous()
+        self.activation = activation
+        self.dtype = dtype
+        self.source = source
+        self.target = target
+        self._kernels = kernels
+        inputs = integers.weight.shape[1]
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
-        whole = weight.shape[1] % SIZE_MULTIPLE == 0
+        whole = inputs % SIZE_MULTIPLE == 0
         self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
         bits = input_bits()
-        self._merged = 2 ** (8 - bits) if bits else 1
-        """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
-        self._largest = 256 // self._merged - 1
-        own = source if isinstance(source, TensorScale) else TensorScale(1.0, ZERO_POINT)
-        self._input_scale, self._zero_point = self._of_products(own)
-        self._multiplier, self._shift = self._factors()
-        self._of_tiles: tuple[Tensor, Tensor, Tensor] | None = None
-        """Start, scale and bias of the sums on tiles."""
-        self._weight_zero_points: Tensor | None = None
-        """Of oneDNN's products."""
-        is_gelu = activation in ("gelu", "gelu_tanh")
-        if bits == 8 and fits(kernels, dtype, activation) and (target is None or is_gelu):
-            start = -self._zero_point * weight.sum(1, dtype=torch.int32)
-            self._of_tiles = filled(start), filled(scale * self._input_scale), filled(self._bias)
-            self._weight = to_tiles(weight)
-        elif bits:
-            self._weight_zero_points = torch.zeros(len(weight), dtype=torch.int64)
-            self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
-        else:
-            self._weight = weight.float()
-        # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
-        self._rounds_gelu = self._merged > 1 and kernels is not None and target is not None and is_gelu
-        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._of_tiles is not None and whole)
-        self.bias = self._bias
+        # How many neighbouring 8-bit values the products see as one: 2 if their inputs have 7 bits.
+        merged = 2 ** (8 - bits) if bits else 1
+        self._multiplier, self._shift = _factors(source, merged, inputs)
+        given = source if isinstance(source, TensorScale) else TensorScale(1.0, ZERO_POINT)
+        layout = Format(
+            activation=activation,
+            input=given.merged(merged),
+            output=None if target is None else target.merged(merged),
+            largest=256 // merged - 1,
+            dtype=dtype,
+            kernels=kernels,
+        )
+        on_tiles = bits == 8 and fits(kernels, dtype, activation)
+        product = OneDnnProduct if bits else FloatProduct
+        if on_tiles and (target is None or layout.is_quantized_gelu):
+            product = TileProduct
+        self._product = product(integers, layout)
+        self._takes_input_as_it_is = isinstance(source, TensorScale)
+        if isinstance(self._product, TileProduct) and whole:
+            self._takes_input_as_it_is = True
+            self._product.source = self._multiplier, self._shift, MIDDLE
+        self.bias = self._product.bias
         if isinstance(source, ChannelScale):
-            self.bias = self._bias - self.weight @ source.midpoint
+            self.bias = self.bias - self.weight @ source.midpoint
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
-        not_finite = None
-        if not self._takes_input_as_it_is:
-            x, not_finite = self.quantize(x)
-        y = self._multiply(x, residual)
-        if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
-            y.masked_fill_(not_finite[:, None], torch.nan)
-        return y
+        x, not_finite = self._given(x)
+        return self._restored(self._product(x), not_finite)
+
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        x, not_finite = self._given(x)
+        return self._restored(self._product.add_norm(x, residual, norm), not_finite)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does; their input is quantized once."""
         assert isinstance(other, Int8Linear)
         quantized, not_finite = self.quantize(x)
-        y = other._multiply(quantized).mul_(self._multiply(quantized))
-        return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
+        return self._restored(other._product(quantized).mul_(self._product(quantized)), not_finite)
 
-    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+    def mask_inputs(self, x: Tensor, weights: Tensor) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
         if not isinstance(self.source, TensorScale):
-            return super().weighted(x, weights)
+            return super().mask_inputs(x, weights)
         off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
-        return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * self._zero_point)
-
-    def _multiply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Compute the map of 8-bit integers, and the norm of it and a residual; tiles quantize floats
-        themselves."""
-        if self._kernels is None or self._of_tiles is None:
-            y = self._product(x, residual)
-            return y if residual is None else normed(y, self.norm)
-        how = x, self._weight, self._of_tiles, self._shape[0]
-        source = self._multiplier, self._shift, MIDDLE
-        if self.target is not None:
-            scale, zero_point = self._of_products(self.target)
-            target = 1 / scale, zero_point + 0.5
-            return self._kernels.affine(*how, f"quantized_{self.activation}", None, target, source=source)
-        if residual is None:
-            return self._kernels.affine(*how, self.activation, source=source)
-        return self._kernels.affine(*how, "add", residual, source=source, norm=self.norm)
-
-    def _product(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        """Compute the map of 8-bit integers by oneDNN or torch."""
-        scale, zero_point = (1.0, 0) if self.target is None else self._of_products(self.target)
-        product, inputs = torch.ops.onednn.qlinear_pointwise, (x, self._input_scale, self._zero_point)
-        weight = self._weight, self._scale, self._weight_zero_points
-        y: Tensor
-        if self._weight_zero_points is None:
-            products = F.linear(x.float().sub_(self._zero_point), self._weight)
-            y = torch.addcmul(self._bias, products, self._scale * self._input_scale)
-        elif self._rounds_gelu or self.activation not in FUSED:
-            y = product(*inputs, *weight, self._bias, 1.0, 0, torch.float32, "none", [], "")
-        elif residual is not None:
-            sums: tuple[Any, ...] = "sum", 1.0, "none", [], ""  # written into the residual
-            y = product.binary(*inputs, *weight, residual, self._bias, 1.0, 0, self.dtype, 1.0, 0, *sums)
-            return y
-        else:
-            name, algorithm = FUSED[self.activation]
-            dtype = self.dtype if self.target is None else torch.uint8
-            y = product(*inputs, *weight, self._bias, scale, zero_point, dtype, name, [], algorithm)
-            return y if self.target is None or self._merged == 1 else y.clamp_(max=self._largest)
-        if self._rounds_gelu and self._kernels is not None:
-            how, by_tanh = (1 / scale, zero_point + 0.5, self._largest), self.activation == "gelu_tanh"
-            return self._kernels.quantize_gelu(y, *how, by_tanh=by_tanh)
-        y = FUNCTIONS[self.activation](y)
-        if self.target is None:
-            return (y if residual is None else y.add_(residual)).to(self.dtype)
-        return y.div_(scale).round_().add_(zero_point).clamp_(0, self._largest).to(torch.uint8)
+        zero_point = self._product.format.input.zero_point
+        return x.bitwise_and_((1 - off) * 255).bitwise_or_(off * zero_point)
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
 
         The second value is (T,) bool; None if there is no such row.
         """
-        return self._quantize(x, self._multiplier, self._shift, MIDDLE, self._largest)
+        return self._quantize(x, self._multiplier, self._shift, MIDDLE, self._product.format.largest)
 
-    def _factors(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return multiplier and shift of `quantize`, (in,) each; None if only ZERO_POINT is added."""
-        middle = ZERO_POINT / self._merged + 0.5
-        if isinstance(self.source, ChannelScale):
-            multiplier = self.source.scale.reciprocal() / self._merged
-            return multiplier, middle - self.source.midpoint * multiplier
-        if self._merged == 1 or self.source is not None:
-            return None, None
-        return torch.full(self._shape[1:], 1 / self._merged), torch.full(self._shape[1:], middle)
+    def _given(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return an input as the product takes it, and which rows hold NaN or an infinity if that is lost."""
+        return (x, None) if self._takes_input_as_it_is else self.quantize(x)
+
+    def _restored(self, y: Tensor, not_finite: Tensor | None) -> Tensor:
+        """Return a result whose rows are NaN again if 8 bits lost it; those of 8 bits cannot be."""
+        if not_finite is None or self.target is not None:
+            return y
+        return y.masked_fill_(not_finite[:, None], torch.nan)
 
     @property
     def weight(self) -> Tensor:
         """Return the float weight that the integers stand for, (out, in); a copy."""
         scale = self.source.scale if isinstance(self.source, TensorScale) else 1.0
-        weight = self._integers().float() * (self._scale * scale)[:, None]
+        weight = self._product.integers().float() * (self._product.scale * scale)[:, None]
         return weight / self.source.scale if isinstance(self.source, ChannelScale) else weight
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight, scales and bias."""
-        parts = self._weight, self._scale, self._bias, self._multiplier, self._shift, *(self._of_tiles or ())
-        return sum(part.nbytes for part in parts if part is not None)
+        factors = self._multiplier, self._shift
+        return self._product.nbytes + sum(factor.nbytes for factor in factors if factor is not None)
 
     def rows(self, index: Tensor) -> Int8Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
-        integers = QuantizedMap(self._integers()[index], self._scale[index], self._bias[index])
+        product = self._product
+        integers = QuantizedMap(product.integers()[index], product.scale[index], product.bias[index])
         return self._with(integers, self.source)
 
     def columns(self, index: Tensor) -> Int8Linear:
         """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
-        integers, bias, source = self._integers()[:, index], self._bias, self.source
+        product = self._product
+        bias = product.bias
+        source = self.source
         if isinstance(source, ChannelScale):
             # The integers' bias includes the midpoints of all inputs; now those of the chosen ones alone.
             source = ChannelScale(source.scale[index], source.midpoint[index])
             bias = self.bias + self.weight[:, index] @ source.midpoint
-        return self._with(QuantizedMap(integers, self._scale, bias), source)
+        return self._with(QuantizedMap(product.integers()[:, index], product.scale, bias), source)
 
     def _with(self, integers: QuantizedMap, source: Source) -> Int8Linear:
-        same: dict[str, Any] = {"dtype": self.dtype, "target": self.target, "norm": self.norm}
-        return Int8Linear(integers, self.activation, source=source, kernels=self._kernels, **same)
-
-    def _of_products(self, tensor: TensorScale) -> tuple[float, int]:
-        """Return scale and zero point of as many bits as the products take."""
-        return tensor.scale * self._merged, round(tensor.zero_point / self._merged)
-
-    def _integers(self) -> Tensor:
-        """Return the weight's integers, (out, in) int8."""
-        if self._of_tiles is not None:
-            outputs, inputs = self._shape
-            return from_tiles(self._weight)[:outputs, :inputs].contiguous()
-        return (
-            self._weight.to(torch.int8) if self._weight_zero_points is None else self._weight.to_dense().t()
+        return Int8Linear(
+            integers,
+            self.activation,
+            dtype=self.dtype,
+            source=source,
+            target=self.target,
+            kernels=self._kernels,
         )
+
+
+def _factors(source: Source, merged: int, inputs: int) -> tuple[Tensor | None, Tensor | None]:
+    """Return multiplier and shift of `quantize`, (inputs,) each; None if only ZERO_POINT is added."""
+    middle = ZERO_POINT / merged + 0.5
+    if isinstance(source, ChannelScale):
+        multiplier = source.scale.reciprocal() / merged
+        return multiplier, middle - source.midpoint * multiplier
+    if merged == 1 or source is not None:
+        return None, None
+    return torch.full((inputs,), 1 / merged), torch.full((inputs,), middle)
 
 
 @functools.cache
@@ -273,7 +412,8 @@ def is_exact(bits: int) -> bool:
     largest = 2**bits - 1
     signs = torch.tensor([127, -127]).repeat(24)[:, None]
     weight = (signs * torch.ones(48, 160, dtype=torch.int64)).to(torch.int8)
-    scale, zeros = torch.ones(48), torch.zeros(48, dtype=torch.int64)
+    scale = torch.ones(48)
+    zeros = torch.zeros(48, dtype=torch.int64)
     plain: tuple[Any, ...] = 1.0, 0, torch.float32, "none", [], ""
     try:
         packed = torch.ops.onednn.qlinear_prepack(weight, None)

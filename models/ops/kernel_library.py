@@ -14,8 +14,7 @@ from typing import NamedTuple
 from models.cores import cpu_flags
 from models.ops.cpu import CpuOps
 from models.ops.kernel_build import Level, levels_of_machine, library_of
-from models.ops.kernels import DTYPES, Kernels
-from models.ops.torch import SIZE_MULTIPLE
+from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
 from models.ops.trial import disagreement
 
 logger = logging.getLogger(__name__)
@@ -36,8 +35,11 @@ class Choice(NamedTuple):
 @functools.cache
 def choice() -> Choice:
     """Try this processor's levels from the best one down, and log why one is skipped."""
-    kernels, skipped, remedy = None, [], ""
-    features, levels = cpu_flags(), levels_of_machine()
+    kernels = None
+    skipped = []
+    remedy = ""
+    features = cpu_flags()
+    levels = levels_of_machine()
     for level, below in itertools.zip_longest(levels, levels[1:]):
         lacking = [feature for feature in level.features if feature not in features]
         if below is not None and features.isdisjoint({*level.features} - {*below.features}):

@@ -6,6 +6,7 @@ interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkp
 """
 
 import ctypes
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,44 +16,61 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.causal import Causal
-from models.ops.relative import laid_out
-from models.ops.torch import PLAIN_POSITIONS, SIZE_MULTIPLE, Norm, Positions
+from models.ops.positions import PLAIN_POSITIONS, Positions
+from models.ops.relative import kernel_tables
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+"""The number formats that the kernels compute in, as their names end."""
 
-BLOCK, STEP = 32, 64
-"""Outputs, and bytes of the inputs, that a map's kernel reads together; other sizes are filled with zeros."""
+SIZE_MULTIPLE = 16
+"""Heads and rows have a multiple of this many numbers."""
+
+BLOCK = 32
+"""Outputs that a map's kernel reads together; other numbers of outputs are filled up with zeros."""
+
+STEP = 64
+"""Bytes of the inputs that a map's kernel reads together; likewise."""
 
 FINISHES = ("none", "gelu", "gelu_tanh", "silu", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
-"""What `affine` does with its sums; the order is that of `Finish` in native/affine.h."""
+"""What a map's kernel does with its sums; the order is that of `Finish` in native/affine.h."""
+
+DECLARATIONS = """
+int attend_T(T* projected, long tokens, int* offsets, long sequences, long heads, long size, float* weights,
+    long weight_rows, int first_only, float* rotation, long positions, long window, void* relative, T* out,
+    int threads)
+int causal_T(T* projected, long tokens, int* offsets, int* prefixes, long sequences, int* borders,
+    long groups, long size, float* weights, long weight_rows, int last_only, float* rotation, long positions,
+    float* query_norm, float* key_norm, float epsilon, T* out, int threads)
+void normalise_T(T* x, long rows, long width, T* weight, T* bias, float epsilon, T* out, int threads)
+void root_normalise_T(T* x, long rows, long width, float* weight, float epsilon, T* out, int threads)
+long quantize_T(T* x, long rows, long width, float* multiplier, float* shift, float middle, float largest,
+    byte* out, byte* broken, int threads)
+void quantize_gelu(float* x, long count, int by_tanh, float multiplier, float shift, float largest, byte* out,
+    int threads)
+int map_bfloat16(T* x, long rows, long inputs, T* weights, float* bias, long outputs, int finish, T* other,
+    T* norm_weight, T* norm_bias, float epsilon, T* out, int threads)
+int map_int8(void* x, int quantized, long rows, long inputs, float* source_multiplier, float* source_shift,
+    float middle, byte* weights, int* start, float* scale, float* bias, long outputs, int finish, T* other,
+    float multiplier, float shift, T* norm_weight, T* norm_bias, float epsilon, void* out, int threads)
+"""
+"""The functions of native/kernels.cpp, whose names begin with `headroom_`; T is each of DTYPES."""
+
+NormWeights = tuple[Tensor, Tensor | None, float]
+"""Weight, bias and ε of a layer normalisation of a map's result; the tensors: (outputs,) bfloat16."""
 
 
 class Kernels:
     """The kernels of a compiled library. Threads may share it.
 
-    name: the level that the library was compiled for. multiplies: whether it has `affine`.
+    name: the level that the library was compiled for. multiplies: whether it has affine maps.
     """
 
     def __init__(self, name: str, library: Path) -> None:
         """Load a library. Raises OSError if it cannot be loaded, RuntimeError if it may not be used."""
         self.name = name
         loaded = ctypes.CDLL(str(library))
-        self.multiplies = hasattr(loaded, "headroom_map_bfloat16")
-        kinds = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
-        self._attend, self._causal, self._normalise, self._root_normalise, self._quantize = (
-            {dtype: _function(loaded, f"{name}_{kind}", form) for dtype, kind in kinds.items()}
-            for name, form in (
-                ("attend", "i:pnpnnnpnipnnppi"),
-                ("causal", "i:pnppnpnnpnipnppfpi"),
-                ("normalise", " :pnnppfpi"),
-                ("root_normalise", " :pnnpfpi"),
-                ("quantize", "n:pnnppffppi"),
-            )
-        )
-        self._quantize_gelu = _function(loaded, "quantize_gelu", " :pnifffpi")
-        if self.multiplies:
-            self._map_bfloat16 = _function(loaded, "map_bfloat16", "i:pnnppnipppfpi")
-            self._map_int8 = _function(loaded, "map_int8", "i:pinnppfppppnipffppfpi")
+        self._functions = _functions(loaded)
+        self.multiplies = "map_bfloat16" in self._functions
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
 
@@ -74,19 +92,32 @@ class Kernels:
         Raises MemoryError if there is not enough for the longest sequence, ValueError for tensors of another
         form.
         """
-        (tokens, columns), sequences = projected.shape, len(offsets) - 1
-        size, rotation, window = columns // (3 * heads), positions.rotation, positions.window
-        turns, distances = 0 if rotation is None else len(rotation), None
-        if positions.relative is not None:
-            distances = laid_out(positions.relative, size, projected.dtype, tiles=self.multiplies)
-        weights, rows = _rows(head_weights)
+        tokens, columns = projected.shape
+        dtype = projected.dtype
+        sequences = len(offsets) - 1
+        size = columns // (3 * heads)
+        rotation = positions.rotation
+        rotated = 0 if rotation is None else len(rotation)
+        relative = positions.relative
+        weights = None if head_weights is None else head_weights.float().contiguous()
+        weight_rows = 0 if weights is None else len(weights)
         out = projected.new_empty(sequences if first_only else tokens, heads * size)
-        problem = self._attend[projected.dtype](
-            *(_address(projected, projected.dtype, tokens * 3 * heads * size), tokens),
-            *(_address(offsets, torch.int32, sequences + 1), sequences, heads, size),
-            *(_address(weights, torch.float32, rows * heads), rows, first_only),
-            *(_address(rotation, torch.float32, turns * size), turns, -1 if window is None else window),
-            *(distances, out.data_ptr(), torch.get_num_threads()),
+        problem = self._functions[f"attend_{DTYPES[dtype]}"](
+            _address(projected, dtype, tokens * 3 * heads * size),
+            tokens,
+            _address(offsets, torch.int32, sequences + 1),
+            sequences,
+            heads,
+            size,
+            _address(weights, torch.float32, weight_rows * heads),
+            weight_rows,
+            first_only,
+            _address(rotation, torch.float32, rotated * size),
+            rotated,
+            -1 if positions.window is None else positions.window,
+            None if relative is None else kernel_tables(relative, size, dtype, tiles=self.multiplies),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         _check(problem, tokens)
         return out
@@ -95,7 +126,7 @@ class Kernels:
         self,
         projected: Tensor,
         offsets: Tensor,
-        how: Causal,
+        spec: Causal,
         head_weights: Tensor | None = None,
         *,
         prefixes: Tensor | None = None,
@@ -103,21 +134,37 @@ class Kernels:
     ) -> Tensor:
         """Attend as `TorchOps.causal` does; the arguments are those of `attention`, but for these.
 
-        how: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as in
-            `PackedBatch`. last_only: only each sequence's last token attends.
+        spec: of these heads, with a row of the rotation for each position. prefixes: (sequences,) int32, as
+            in `PackedBatch`. last_only: only each sequence's last token attends.
         """
-        tokens, sequences, (positions, size) = len(projected), len(offsets) - 1, how.rotation.shape
-        heads, borders = how.borders[-1], torch.tensor(how.borders, dtype=torch.int32)
-        weights, rows = _rows(head_weights)
+        tokens = len(projected)
+        dtype = projected.dtype
+        sequences = len(offsets) - 1
+        positions, size = spec.rotation.shape
+        heads = spec.borders[-1]
+        borders = torch.tensor(spec.borders, dtype=torch.int32)
+        weights = None if head_weights is None else head_weights.float().contiguous()
+        weight_rows = 0 if weights is None else len(weights)
         out = projected.new_empty(sequences if last_only else tokens, heads * size)
-        problem = self._causal[projected.dtype](
-            *(_address(projected, projected.dtype, tokens * (heads + 2 * how.groups) * size), tokens),
-            *(_address(offsets, torch.int32, sequences + 1), _address(prefixes, torch.int32, sequences)),
-            *(sequences, borders.data_ptr(), how.groups, size),
-            *(_address(weights, torch.float32, rows * heads), rows, last_only),
-            *(_address(how.rotation, torch.float32, positions * size), positions),
-            *(_address(norm, torch.float32, size) for norm in (how.query_norm, how.key_norm)),
-            *(how.eps, out.data_ptr(), torch.get_num_threads()),
+        problem = self._functions[f"causal_{DTYPES[dtype]}"](
+            _address(projected, dtype, tokens * (heads + 2 * spec.groups) * size),
+            tokens,
+            _address(offsets, torch.int32, sequences + 1),
+            _address(prefixes, torch.int32, sequences),
+            sequences,
+            borders.data_ptr(),
+            spec.groups,
+            size,
+            _address(weights, torch.float32, weight_rows * heads),
+            weight_rows,
+            last_only,
+            _address(spec.rotation, torch.float32, positions * size),
+            positions,
+            _address(spec.query_norm, torch.float32, size),
+            _address(spec.key_norm, torch.float32, size),
+            spec.eps,
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         _check(problem, tokens)
         return out
@@ -129,15 +176,18 @@ class Kernels:
         x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype; a weight without a bias is float32.
         The result is like x. Raises ValueError for tensors of another form.
         """
-        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
-        given = _address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width
+        x = x.contiguous()
+        dtype = x.dtype
+        rows, width = x.shape
         out = torch.empty_like(x)
-        writing = eps, out.data_ptr(), torch.get_num_threads()
+        given = _address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width
+        last = eps, out.data_ptr(), torch.get_num_threads()
         if bias is None:
-            self._root_normalise[dtype](*given, _address(weight, torch.float32, width), *writing)
+            root_normalise = self._functions[f"root_normalise_{DTYPES[dtype]}"]
+            root_normalise(*given, _address(weight, torch.float32, width), *last)
         else:
-            factors = _address(weight, dtype, width), _address(bias, dtype, width)
-            self._normalise[dtype](*given, *factors, *writing)
+            normalise = self._functions[f"normalise_{DTYPES[dtype]}"]
+            normalise(*given, _address(weight, dtype, width), _address(bias, dtype, width), *last)
         return out
 
     def quantize(
@@ -149,12 +199,21 @@ class Kernels:
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
         Raises ValueError for tensors of another form.
         """
-        x, dtype, (rows, width) = x.contiguous(), x.dtype, x.shape
-        out, broken = torch.empty(x.shape, dtype=torch.uint8), torch.empty(rows, dtype=torch.bool)
-        count = self._quantize[dtype](
-            *(_address(x, dtype, rows * (width - width % SIZE_MULTIPLE)), rows, width),
-            *(_address(multiplier, torch.float32, width), _address(shift, torch.float32, width)),
-            *(middle, largest, out.data_ptr(), broken.data_ptr(), torch.get_num_threads()),
+        x = x.contiguous()
+        rows, width = x.shape
+        out = torch.empty(x.shape, dtype=torch.uint8)
+        broken = torch.empty(rows, dtype=torch.bool)
+        count = self._functions[f"quantize_{DTYPES[x.dtype]}"](
+            _address(x, x.dtype, rows * (width - width % SIZE_MULTIPLE)),
+            rows,
+            width,
+            _address(multiplier, torch.float32, width),
+            _address(shift, torch.float32, width),
+            middle,
+            largest,
+            out.data_ptr(),
+            broken.data_ptr(),
+            torch.get_num_threads(),
         )
         return out, broken if count else None
 
@@ -167,15 +226,59 @@ class Kernels:
         x: float32 of any shape. by_tanh: which GELU. Returns uint8 of the same shape; NaN becomes 0.
         Raises ValueError for another dtype.
         """
-        x, count = x.contiguous(), x.numel()
+        x = x.contiguous()
+        count = x.numel()
         out = torch.empty(x.shape, dtype=torch.uint8)
-        self._quantize_gelu(
-            *(_address(x, torch.float32, count), count, by_tanh, multiplier, shift, largest),
-            *(out.data_ptr(), torch.get_num_threads()),
+        address = _address(x, torch.float32, count)
+        threads = torch.get_num_threads()
+        self._functions["quantize_gelu"](
+            address, count, by_tanh, multiplier, shift, largest, out.data_ptr(), threads
         )
         return out
 
-    def affine(
+    def map_bfloat16(
+        self,
+        x: Tensor,
+        tiles: Tensor,
+        bias: Tensor,
+        outputs: int,
+        finish: str,
+        other: Tensor | None = None,
+        norm: NormWeights | None = None,
+    ) -> Tensor:
+        """Return x·Wᵀ + b, after `finish`: GELU (within 6e-5 before it is rounded), SiLU, or `other` added or
+        multiplied; and normalised.
+
+        x: (T, in) bfloat16; tiles: W, bfloat16, as `to_tiles` lays it out; bias: float32, `filled`; other:
+        (T, outputs) bfloat16. finish: one of FINISHES without the quantized ones. norm: of the result.
+        Returns (T, outputs) bfloat16. A row has the same bits in any batch and thread count.
+        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
+        """
+        x = x.contiguous()
+        rows, inputs = x.shape
+        other = None if other is None else other.contiguous()
+        norm_weight, norm_bias, eps = norm or (None, None, 0.0)
+        out = torch.empty(rows, outputs, dtype=torch.bfloat16)
+        out_of_memory = self._functions["map_bfloat16"](
+            _address(x, torch.bfloat16, rows * inputs),
+            rows,
+            inputs,
+            _address(tiles, torch.bfloat16, _tiled_numbers(outputs, inputs, tiles.itemsize)),
+            _address(bias, torch.float32, _up(outputs, BLOCK)),
+            outputs,
+            FINISHES.index(finish),
+            _address(other, torch.bfloat16, rows * outputs),
+            _address(norm_weight, torch.bfloat16, outputs),
+            _address(norm_bias, torch.bfloat16, outputs),
+            eps,
+            out.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if out_of_memory:
+            raise MemoryError("not enough memory for an affine map")
+        return out
+
+    def map_int8(
         self,
         x: Tensor,
         tiles: Tensor,
@@ -183,70 +286,72 @@ class Kernels:
         outputs: int,
         finish: str,
         other: Tensor | None = None,
-        target: tuple[float, float] = (0.0, 0.0),
+        norm: NormWeights | None = None,
         *,
         source: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0),
-        norm: Norm | None = None,
+        target: tuple[float, float] = (0.0, 0.0),
     ) -> Tensor:
-        """Return x·Wᵀ + b; or, for a W of int8, (start + x·Wᵀ)·scale + b. Then comes what `finish` says: GELU
-        (within 6e-5 before it is rounded), SiLU, `other` added or multiplied, or GELU and `quantize_gelu`.
+        """Return (start + x·Wᵀ)·scale + b, finished as `map_bfloat16` does, or by GELU and `quantize_gelu`.
 
-        x: (T, in) bfloat16, or uint8 for a W of int8; tiles: W, bfloat16 or int8, as `to_tiles` lays it out;
-            factors: b, float32; or start, int32, scale and b; filled up with zeros as W is;
-            other: (T, outputs) bfloat16.
+        x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as `to_tiles` lays it out;
+            factors: start, int32, scale and b, float32, all `filled`.
+        source: multiplier, shift and middle of `quantize`, for an x of bfloat16. Its width is then a multiple
+            of SIZE_MULTIPLE, and its rows that hold NaN or an infinity become NaN, unless the result is
+            quantized.
         target: multiplier and shift of `quantize_gelu`, for the quantized finishes.
-        source: multiplier, shift and middle of `quantize`, for an x of bfloat16 and a W of int8. The width of
-            x is then a multiple of SIZE_MULTIPLE, and its rows that hold NaN or an infinity become NaN,
-            unless the result is quantized.
-        norm: of the result.
-        Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
-        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
+        Returns (T, outputs) bfloat16, or uint8 for the quantized finishes. Raises as `map_bfloat16` does.
         """
-        x, other = x.contiguous(), None if other is None else other.contiguous()
-        (rows, inputs), bf16, fp32, step = x.shape, torch.bfloat16, torch.float32, STEP // tiles.itemsize
-        size, width = -(-outputs // BLOCK) * BLOCK, -(-inputs // step) * step
-        weight, bias, eps = None, None, 0.0
-        if norm is not None and norm.kernels is not None:
-            weight, bias, eps, norm = norm.weight, norm.bias, norm.eps, None
-        out = torch.empty(rows, outputs, dtype=torch.uint8 if finish.startswith("quantized") else bf16)
-        finishing = outputs, FINISHES.index(finish), _address(other, bf16, rows * outputs)
-        writing = (
-            *(_address(weight, bf16, outputs), _address(bias, bf16, outputs), eps),
-            *(out.data_ptr(), torch.get_num_threads()),
+        x = x.contiguous()
+        rows, inputs = x.shape
+        is_quantized = x.dtype is torch.uint8
+        other = None if other is None else other.contiguous()
+        start, scale, bias = factors
+        padded = _up(outputs, BLOCK)
+        multiplier, shift, middle = (None, None, 0.0) if is_quantized else source
+        norm_weight, norm_bias, eps = norm or (None, None, 0.0)
+        is_target = finish.startswith("quantized")
+        out = torch.empty(rows, outputs, dtype=torch.uint8 if is_target else torch.bfloat16)
+        out_of_memory = self._functions["map_int8"](
+            _address(x, torch.uint8 if is_quantized else torch.bfloat16, rows * inputs),
+            is_quantized,
+            rows,
+            inputs,
+            _address(multiplier, torch.float32, inputs),
+            _address(shift, torch.float32, inputs),
+            middle,
+            _address(tiles, torch.int8, _tiled_numbers(outputs, inputs, tiles.itemsize)),
+            _address(start, torch.int32, padded),
+            _address(scale, torch.float32, padded),
+            _address(bias, torch.float32, padded),
+            outputs,
+            FINISHES.index(finish),
+            _address(other, torch.bfloat16, rows * outputs),
+            *target,
+            _address(norm_weight, torch.bfloat16, outputs),
+            _address(norm_bias, torch.bfloat16, outputs),
+            eps,
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
-        if tiles.dtype is torch.int8:
-            is_quantized = x.dtype is torch.uint8
-            multiplier, shift, middle = (None, None, 0.0) if is_quantized else source
-            out_of_memory = self._map_int8(
-                *(_address(x, x.dtype if is_quantized else bf16, rows * inputs), is_quantized, rows, inputs),
-                *(_address(multiplier, fp32, inputs), _address(shift, fp32, inputs), middle),
-                *(_address(tiles, torch.int8, size * width), _address(factors[0], torch.int32, size)),
-                *(_address(factors[1], fp32, size), _address(factors[2], fp32, size)),
-                *(*finishing, *target, *writing),
-            )
-        else:
-            out_of_memory = self._map_bfloat16(
-                *(_address(x, bf16, rows * inputs), rows, inputs),
-                *(_address(tiles, bf16, size * width), _address(factors[0], fp32, size)),
-                *(*finishing, *writing),
-            )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
-        return out if norm is None else norm(out)
+        return out
 
 
-def _function(library: ctypes.CDLL, name: str, form: str) -> Any:
-    """Return a function of the library. form: its result and arguments: pointer, long (n), int or float."""
-    types = {"p": ctypes.c_void_p, "n": ctypes.c_long, "i": ctypes.c_int, "f": ctypes.c_float, " ": None}
-    function = getattr(library, f"headroom_{name}")
-    result, arguments = form.split(":")
-    function.restype, function.argtypes = types[result], [types[letter] for letter in arguments]
-    return function
-
-
-def _rows(head_weights: Tensor | None) -> tuple[Tensor | None, int]:
-    """Return the weights as the attention kernels read them, and how many rows they have."""
-    return (None, 0) if head_weights is None else (head_weights.float().contiguous(), len(head_weights))
+def _functions(library: ctypes.CDLL) -> dict[str, Any]:
+    """Return those of DECLARATIONS that a library has, by name."""
+    types = {"int": ctypes.c_int, "long": ctypes.c_long, "float": ctypes.c_float, "void": None}
+    functions = {}
+    for result, declared, arguments in re.findall(r"(\w+) (\w+)\(([^)]*)\)", DECLARATIONS):
+        kinds = [argument.split()[0] for argument in arguments.split(",")]
+        for dtype in DTYPES.values():
+            name = re.sub("T$", dtype, declared)
+            function = getattr(library, f"headroom_{name}", None)
+            if function is not None:
+                function.restype = types[result]
+                function.argtypes = [ctypes.c_void_p if kind[-1] == "*" else types[kind] for kind in kinds]
+                functions[name] = function
+    return functions
 
 
 def _check(problem: int, tokens: int) -> None:
@@ -274,6 +379,16 @@ def _address(tensor: Tensor | None, dtype: torch.dtype, count: int) -> int | Non
             f"{tuple(tensor.shape)} {tensor.dtype}{layout}; needed: {count} numbers of {dtype}, contiguous"
         )
     return tensor.data_ptr()
+
+
+def _up(number: int, multiple: int) -> int:
+    """Return a number rounded up to a multiple."""
+    return -(-number // multiple) * multiple
+
+
+def _tiled_numbers(outputs: int, inputs: int, itemsize: int) -> int:
+    """Return how many numbers `to_tiles` makes of a weight, zeros among them."""
+    return _up(outputs, BLOCK) * _up(inputs, STEP // itemsize)
 
 
 def filled(numbers: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_ROWS, _SPARE = 16, 32
+_ROWS = 16
+_SPARE = 32
 """The rows of a kernel's table are filled up to a multiple of the first, and so many more zeros follow."""
 
 
@@ -27,17 +28,18 @@ class Relative:
     tables: K of queries (content to position), (h, W, d); Q of keys (position to content), (h, W, d); and
         order, (2·reach + 1,) int32, the row for each distance j − i from −reach to reach, ascending.
     straight: up to this distance, neighbouring distances have neighbouring rows.
-    slopes: (h,) float32. laid_out: what the function of this name made, with and without tiles.
+    slopes: (h,) float32. _for_kernel: what `kernel_tables` made, with and without tiles.
     """
 
     tables: tuple[Tensor, Tensor, Tensor] | None = None
     straight: int = 0
     slopes: Tensor | None = None
-    laid_out: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
+    _for_kernel: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
 
     def only(self, heads: Sequence[int]) -> Self:
         """Return what some heads add. heads: their positions."""
-        slopes, tables = self.slopes, self.tables
+        slopes = self.slopes
+        tables = self.tables
         if slopes is not None:
             slopes = slopes[torch.tensor(heads, device=slopes.device)]
         if tables is not None:
@@ -106,21 +108,24 @@ class _Relative(ctypes.Structure):
     )
 
 
-def laid_out(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) -> int:
+def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) -> int:
     """Return the address of a layer's distances as the kernel reads them; they live as long as `relative`.
 
     size, dtype: of the queries' heads, and of the tables. tiles: whether the kernel multiplies bfloat16 on
     tiles.
     """
-    if (found := relative.laid_out.get(tiles)) is not None:
+    if (found := relative._for_kernel.get(tiles)) is not None:
         return ctypes.addressof(found[0])
     per_unit = 4 // dtype.itemsize  # numbers in a unit of 32 bits
-    steps, width, reach = size // per_unit, 0, 0
+    steps = size // per_unit
+    width = 0
+    reach = 0
     steps += -steps % 16 if tiles and per_unit == 2 else 0
     parts: list[Tensor | None] = [None, None, None]
     if relative.tables is not None:
         *tables, order = relative.tables
-        rows, reach = tables[0].shape[1], len(order) // 2
+        rows = tables[0].shape[1]
+        reach = len(order) // 2
         width = rows + -rows % _ROWS + _SPARE
         fill = 0, steps * per_unit - tables[0].shape[2], 0, width - rows
         keys, queries = (F.pad(table, fill).contiguous().view(torch.int32) for table in tables)
@@ -129,4 +134,4 @@ def laid_out(relative: Relative, size: int, dtype: torch.dtype, *, tiles: bool) 
     addresses = (None if part is None else part.data_ptr() for part in parts)
     made = _Relative(*addresses, width, steps, reach, relative.straight, relative.terms), parts
     # Of threads that make it at once, all read the first one's: another one would be freed while it is read.
-    return ctypes.addressof(relative.laid_out.setdefault(tiles, made)[0])
+    return ctypes.addressof(relative._for_kernel.setdefault(tiles, made)[0])

@@ -7,21 +7,16 @@ what has a faster form on some hardware: affine maps, layer normalisation and at
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.causal import Causal, rms_normed, turned
-from models.ops.relative import Relative
-
-if TYPE_CHECKING:  # they call what this module computes
-    from models.ops.kernels import Kernels
+from models.ops.causal import Causal, rms_normed
+from models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights
+from models.ops.positions import Positions, rotated
 
 # MKL chooses the code of its vector functions (cos, tanh, log, erf) at the first call in a process. If that
 # one runs on several threads, one of them may compute by other code, which is off by up to 2e-4. So the first
@@ -30,9 +25,6 @@ torch.ones(1).cos()
 
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
-
-SIZE_MULTIPLE = 16
-"""Our compiled kernels compute heads and rows whose size is a multiple of this."""
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -47,27 +39,27 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear:
-    """y = act(x·Wᵀ + b), or y = norm(x·Wᵀ + b + residual).
+    """y = act(x·Wᵀ + b).
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
-    activation: a name in FUNCTIONS. norm: of the sum with a residual.
+    activation: a name in FUNCTIONS.
     """
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
         self._weight = weight.contiguous()
         self.bias = bias.contiguous()
         self.activation = activation
-        self.norm = norm
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Compute the map, x: (T, in) → (T, out).
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the map, x: (T, in) → (T, out)."""
+        return FUNCTIONS[self.activation](F.linear(x, self._weight, self.bias))
 
-        residual: (T, out), for a map that has no activation; its memory may become the result.
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Return norm(residual + x·Wᵀ + b); without a norm, the sum. For a map that has no activation.
+
+        x: (T, in); residual: (T, out), its memory may become the result.
         """
-        y = F.linear(x, self._weight, self.bias)
-        return FUNCTIONS[self.activation](y) if residual is None else normed(y + residual, self.norm)
+        return normed(self(x) + residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -76,7 +68,7 @@ class Linear:
         """
         return self(x) * other(x)
 
-    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+    def mask_inputs(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return an input of this map, (T, in), times weights, (1, in) or (T, in); x may be overwritten."""
         weights = weights.to(x.dtype)
         return x * weights if torch.is_grad_enabled() else x.mul_(weights)
@@ -101,7 +93,7 @@ class Linear:
 
     def _alike(self, weight: Tensor, bias: Tensor) -> Linear:
         """Return the same kind of map with another weight and bias."""
-        return type(self)(weight, bias, self.activation, self.norm)
+        return type(self)(weight, bias, self.activation)
 
 
 class Norm:
@@ -119,6 +111,11 @@ class Norm:
         self.eps = eps
         self.kernels = None if len(weight) % SIZE_MULTIPLE else kernels
 
+    @property
+    def fused(self) -> NormWeights | None:
+        """Return what a kernel needs to normalise its own result; None if torch computes this norm."""
+        return None if self.kernels is None else (self.weight, self.bias, self.eps)
+
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
         if self.kernels is not None:
@@ -133,64 +130,6 @@ def normed(x: Tensor, norm: Norm | None) -> Tensor:
     return x if norm is None else norm(x)
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """How a layer's attention sees positions.
-
-    rotation: (positions, d) float32, of `rotations`: queries and keys are rotated by their positions.
-    window: a token sees this many tokens to each side; None: all of its sequence.
-    relative: scores of distances that are added.
-    """
-
-    rotation: Tensor | None = None
-    window: int | None = None
-    relative: Relative | None = None
-
-    def only(self, heads: Sequence[int]) -> tuple[Positions, Sequence[int]]:
-        """Return the same for some heads, and the heads of keys that they read: their own."""
-        relative = None if self.relative is None else self.relative.only(heads)
-        return replace(self, relative=relative), heads
-
-    def scored(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor | None, float]:
-        """Return what the scores of one sequence are made of.
-
-        projected: (n, 3·h, d), queries, keys and values.
-        Returns queries and keys, (h, n, d), what is added to their scaled products, and the scale.
-        """
-        parts = projected.view(len(projected), 3, -1, projected.shape[-1])
-        if self.rotation is not None:
-            parts = rotated(parts, self.rotation[: len(parts)])
-        query, key, _ = parts.permute(1, 2, 0, 3)
-        return query, key, self.bias(query, key), self.scale(query.shape[-1])
-
-    def scale(self, head_size: int) -> float:
-        """Return what q·kᵀ is multiplied by."""
-        terms = 1 if self.relative is None else self.relative.terms
-        return 1 / math.sqrt(head_size * terms)
-
-    def bias(self, query: Tensor, key: Tensor, exists: Tensor | None = None) -> Tensor | None:
-        """Return what is added to the scaled scores, broadcastable to (B, h, n, n); None for nothing.
-
-        query, key: (B, h, n, d). exists: (B, n) bool, False for keys that fill up a shorter sequence; its
-        queries, whose results nobody reads, see everything.
-        """
-        keys = key.shape[-2]
-        visible = None if exists is None else exists[:, None, None]
-        if self.window is not None and self.window < keys - 1:
-            position = torch.arange(keys, device=key.device)
-            near = (position[:, None] - position).abs() <= self.window
-            visible = near if visible is None else near & visible | ~visible.mT
-        added = None if self.relative is None else self.relative.bias(query, key)
-        if visible is None:
-            return added
-        hidden = key.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
-        return hidden if added is None else hidden + added
-
-
-PLAIN_POSITIONS = Positions()
-"""Every token sees its whole sequence, and attention knows no positions."""
-
-
 class TorchOps:
     """Plain torch on one device.
 
@@ -203,18 +142,16 @@ class TorchOps:
     kernels: Kernels | None = None
     """Our compiled kernels, which compute attention and norms; None: torch does."""
 
-    takes_any_lengths = False
-    """Whether attention computes batches with `any_lengths`."""
+    supports_capture = False
+    """Whether attention computes batches that are `captured`."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
 
-    def linear(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map for this device, as `Linear` takes it."""
-        return Linear(weight, bias, activation, norm)
+        return Linear(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation for this device. weight, bias: (D,)."""
@@ -244,7 +181,9 @@ class TorchOps:
         for tokens, exists, index in batch.groups:
             query, key, value = parts[tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
-                query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+                query = query.contiguous()
+                key = key.contiguous()
+                value = value.contiguous()
             bias = positions.bias(query, key, exists)
             scale = positions.scale(query.shape[-1])
             context = self._attend(query, key, value, bias, scale).transpose(1, 2).flatten(0, 1)
@@ -256,29 +195,31 @@ class TorchOps:
         context = F.pad(context.flatten(1), (0, 0, 0, len(projected) - len(context)))
         return batch.leaving(context)
 
-    def causal(self, projected: Tensor, batch: PackedBatch, how: Causal, weights: Tensor | None) -> Tensor:
+    def causal(self, projected: Tensor, batch: PackedBatch, spec: Causal, weights: Tensor | None) -> Tensor:
         """Attend within each sequence of a pack, and to its prefix, one sequence at a time.
 
         projected: (T, (h + 2·groups)·d); weights: as `attention` takes them.
         Returns (T, h·d), 0 for tokens of no sequence; (B or more, h·d) if only last tokens are read.
         """
-        lengths, last_only = batch.lengths.tolist(), batch.read == "last"
-        before = [-1] * batch.rows if batch.prefixes is None else batch.prefixes[: batch.rows].tolist()
-        starts = [0 if prefix < 0 else lengths[prefix] for prefix in before]
-        split = projected[: sum(lengths)].split_with_sizes(lengths)
-        parts = [how.parts(part, start) for part, start in zip(split, starts, strict=True)]
+        lengths = batch.lengths.tolist()
+        prefixes = [-1] * batch.rows if batch.prefixes is None else batch.prefixes.tolist()
+        last_only = batch.read == "last"
+        parts = []
+        for row, tokens in enumerate(projected[: sum(lengths)].split_with_sizes(lengths)):
+            prefix = prefixes[row]
+            parts.append(spec.parts(tokens, start=0 if prefix < 0 else lengths[prefix]))
         contexts = []
-        for row, (query, *own) in enumerate(parts):
-            asked = query[:, -1:] if last_only else query
-            if before[row] >= 0:
-                own = [torch.cat(both, 1) for both in zip(parts[before[row]][1:], own, strict=True)]
-            key, value = (how.grouped(part) for part in own)  # (h, n, d) each
-            visible = torch.ones(asked.shape[1], key.shape[1], dtype=torch.bool, device=key.device)
-            mask = visible.tril_(key.shape[1] - asked.shape[1])
-            context = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask)
+        for row, (query, key, value) in enumerate(parts):
+            if prefixes[row] >= 0:
+                _, prefix_key, prefix_value = parts[prefixes[row]]
+                key = torch.cat([prefix_key, key], 1)
+                value = torch.cat([prefix_value, value], 1)
+            if last_only:
+                query = query[:, -1:]
+            context = _causal_context(query, spec.grouped(key), spec.grouped(value))
             if weights is not None:
-                of_heads = weights[row if len(weights) > 1 else 0]
-                context = (context * of_heads[:, None, None]).to(context.dtype)
+                head_weights = weights[row if len(weights) > 1 else 0]
+                context = (context * head_weights[:, None, None]).to(context.dtype)
             contexts.append(context)
         joined = torch.cat(contexts, 1).transpose(0, 1).flatten(1)
         rows = len(batch.first_token) if last_only else len(projected)
@@ -308,28 +249,17 @@ class CudaOps(TorchOps):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale)
 
 
+def _causal_context(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the context of the last n of m tokens, which see those before them: (h, n, d).
+
+    query: (h, n, d); key, value: (h, m, d).
+    """
+    visible = torch.ones(query.shape[1], key.shape[1], dtype=torch.bool, device=key.device)
+    visible = visible.tril_(key.shape[1] - query.shape[1])
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+
+
 def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Return softmax(q kᵀ·scale + bias), (…, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d)."""
     scores = query @ key.transpose(-1, -2) * scale
     return torch.softmax(scores if bias is None else scores + bias, -1)
-
-
-def rotations(
-    theta: float, positions: int, head_size: int, device: torch.device, divisor: Tensor | None = None
-) -> Tensor:
-    """Return cosines and sines of the angles position·theta^(−2i/d), i < d/2: (positions, d) float32.
-
-    divisor: () or (d/2,), of the angles.
-    """
-    frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
-    frequencies = frequencies if divisor is None else frequencies / divisor
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-    return torch.cat([angles.cos(), angles.sin()], -1).to(device)
-
-
-def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate queries and keys by their positions (RoPE, Su et al. 2021, https://arxiv.org/abs/2104.09864).
-
-    parts: (T, 3, h, d), queries, keys and values; rotation: (T, d), rows of `rotations`.
-    """
-    return torch.cat([turned(parts[:, :2], rotation[:, None, None]), parts[:, 2:]], 1)

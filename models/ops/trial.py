@@ -12,10 +12,13 @@ from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.ops.causal import Causal
 from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
+from models.ops.positions import PLAIN_POSITIONS, Positions, rotations
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, rotations
+from models.ops.torch import TorchOps
 
-LENGTHS, HEADS, SPAN = (1, 16, 37, 70), 3, 16
+LENGTHS = (1, 16, 37, 70)
+HEADS = 3
+SPAN = 16
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and a block of queries."""
 
 
@@ -45,13 +48,16 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         return torch.randn(*shape, generator=generator).to(dtype).to(ops.device, ops.dtype)
 
     pairs = [EncodedPair(np.zeros(length, np.int32), 1, 0, False) for length in LENGTHS]
-    batch, tokens, width = pack(pairs, device=ops.device), sum(LENGTHS), HEADS * size
+    batch = pack(pairs, device=ops.device)
+    tokens = sum(LENGTHS)
+    width = HEADS * size
     angles = rotations(100.0, 2 * max(LENGTHS), size, ops.device)
     order = log_buckets(SPAN, 60, max(LENGTHS) - 1).to(ops.device)
     slopes = torch.tensor(alibi_slopes(HEADS), device=ops.device)
     tables = random(2, HEADS, 2 * SPAN, size)
     relative = Relative((tables[0], tables[1], order), SPAN // 2, slopes)
-    projected, weights = random(len(batch.ids), 3 * width), random(batch.rows, HEADS).float()
+    projected = random(len(batch.ids), 3 * width)
+    weights = random(batch.rows, HEADS).float()
     for some, positions in (
         (None, PLAIN_POSITIONS),
         (weights, Positions(window=9)),
@@ -62,7 +68,8 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         first = ops.attention(projected, replace(batch, read="first"), HEADS, some, positions)
         yield "attention of first tokens", first[: batch.rows]
 
-    projected, norms = random(len(batch.ids), (HEADS + 4) * size), random(2, size).float()
+    projected = random(len(batch.ids), (HEADS + 4) * size)
+    norms = random(2, size).float()
     fill = [-1] * (len(batch.first_token) - batch.rows)
     shared = replace(batch, prefixes=np.array([2, -1, -1, 2, *fill], np.int32))
     for view, (query_norm, key_norm) in ((batch, (None, None)), (shared, norms)):
@@ -72,7 +79,9 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         yield "causal attention of last tokens", last[: batch.rows]
 
     x, other = random(2, tokens, width)
-    weight, bias, scale = random(width, width) / 8, random(width), random(width)
+    weight = random(width, width) / 8
+    bias = random(width)
+    scale = random(width)
     norm = ops.norm(scale, bias, 1e-12)
     yield "layer normalisation", norm(x)
     yield "normalisation by the root mean square", ops.rms_norm(scale, 1e-6, 0.0)(x)
@@ -87,4 +96,4 @@ def _results(ops: TorchOps, size: int, dtype: torch.dtype, *, compiled: bool) ->
         yield "quantized GELU", up(x * 32) / 64
     for activation in ("none", "gelu", "gelu_tanh", "silu"):
         yield f"affine map, {activation},", ops.linear(weight, bias, activation)(x)
-    yield "affine map, normalised,", ops.linear(weight, bias, norm=norm)(x, other)
+    yield "affine map, normalised,", ops.linear(weight, bias).add_norm(x, other, norm)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.torch import CudaOps, Linear, Norm, Positions, rotated
+from models.ops.positions import Positions, rotated
+from models.ops.torch import CudaOps, Linear, Norm
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""
@@ -77,7 +77,8 @@ def attention_kernel(
     best = tl.full([tile], -1e30, tl.float32)  # finite: a block may hold no key that a query sees
     total = tl.zeros([tile], tl.float32)
     context = tl.zeros([tile, size], tl.float32)
-    low, high = 0, block
+    low = 0
+    high = block
     if long:
         low = tl.maximum(first_query - window, 0) // block * block
         high = tl.minimum(first_query + tile + window, length)
@@ -125,15 +126,20 @@ class SumNorm(Norm):
     def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
         super().__init__(weight, bias, eps)
         padded = triton.next_power_of_2(len(weight))
-        self._constants = len(weight), padded
+        self._padded = padded
         self._num_warps = min(8, max(1, padded // 512))
 
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
         """Return the norm of x + residual in x's memory. Both: (T, D), T > 0."""
         with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             norm_kernel[(x.shape[0],)](
-                *(x, residual.contiguous(), self.weight, self.bias, self.eps),
-                *self._constants,
+                x,
+                residual.contiguous(),
+                self.weight,
+                self.bias,
+                self.eps,
+                width=len(self.weight),
+                padded=self._padded,
                 num_warps=self._num_warps,
             )
         return x
@@ -142,17 +148,17 @@ class SumNorm(Norm):
 class SumNormLinear(Linear):
     """An affine map whose sum with a residual is normalised in one step."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Compute the map as `Linear` does."""
-        if residual is None or not isinstance(self.norm, SumNorm):
-            return super().__call__(x, residual)
-        return self.norm.of_sum(F.linear(x, self._weight, self.bias), residual)
+    def add_norm(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute sum and norm as `Linear` does."""
+        if isinstance(norm, SumNorm):
+            return norm.of_sum(self(x), residual)
+        return super().add_norm(x, residual, norm)
 
 
 class GeluLinear(Linear):
     """An affine map with GELU, by tanh, computed before the product is rounded."""
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:  # noqa: ARG002 - it adds none
+    def __call__(self, x: Tensor) -> Tensor:
         """Compute the map as `Linear` does."""
         return torch._addmm_activation(self.bias, x, self._weight.T, use_gelu=True)
 
@@ -164,16 +170,14 @@ class TritonOps(CudaOps):
     is computed after the product was rounded: in bfloat16 for both forms, in float16 for tanh's alone.
     """
 
-    takes_any_lengths = True
+    supports_capture = True
 
-    def linear(
-        self, weight: Tensor, bias: Tensor, activation: str = "none", norm: Norm | None = None
-    ) -> Linear:
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
         """Lay out an affine map."""
         gelus = ("gelu", "gelu_tanh") if weight.dtype == torch.bfloat16 else ("gelu_tanh",)
         if weight.dtype != torch.float32 and activation in gelus:
-            return GeluLinear(weight, bias, activation, norm)
-        return SumNormLinear(weight, bias, activation, norm)
+            return GeluLinear(weight, bias, activation)
+        return SumNormLinear(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation."""
@@ -191,29 +195,35 @@ class TritonOps(CudaOps):
         if positions.rotation is not None:
             parts = projected.view(len(projected), 3, heads, -1)
             projected = rotated(parts, positions.rotation[batch.positions]).flatten(1)
-        size, window = projected.shape[1] // (3 * heads), positions.window
+        size = projected.shape[1] // (3 * heads)
         first_only = batch.read == "first"
-        rows = (batch.first_token if first_only else projected).shape[0]
-        out = projected.new_empty(rows, heads * size)
-        row_stride = 0 if weights is None or weights.shape[0] == 1 else weights.stride(0)
-        scale = math.log2(math.e) / math.sqrt(size)
-        for long, sequences in zip((False, True), batch.by_length(SHORT), strict=True):
+        out = projected.new_empty(len(batch.first_token if first_only else projected), heads * size)
+        row_stride = 0 if weights is None or len(weights) == 1 else weights.stride(0)
+        short, long = batch.by_length(SHORT)
+        for sequences, is_long in ((short, False), (long, True)):
             if not sequences:
                 continue
-            block = BLOCK if long else SHORT
-            longest = len(batch.ids) if batch.any_lengths else int(batch.lengths[-1])
-            blocks = -(-longest // block) if long and not first_only else 1
+            block = BLOCK if is_long else SHORT
+            longest = len(batch.ids) if batch.captured else int(batch.lengths[-1])
+            blocks = -(-longest // block) if is_long and not first_only else 1
             with torch.cuda.device_of(projected):  # type: ignore[no-untyped-call]
                 attention_kernel[(len(sequences) * heads, blocks)](
-                    *(projected, batch.offsets, weights, out, sequences.start, heads, row_stride),
-                    *(NO_WINDOW if window is None else window, scale),
+                    projected,
+                    batch.offsets,
+                    weights,
+                    out,
+                    first_row=sequences.start,
+                    heads=heads,
+                    row_stride=row_stride,
+                    window=NO_WINDOW if positions.window is None else positions.window,
+                    scale=math.log2(math.e) / math.sqrt(size),
                     size=size,
                     tile=FEWEST_QUERIES if first_only else block,
                     block=block,
                     limit=SHORT,
-                    long=long,
+                    long=is_long,
                     first_only=first_only,
-                    num_warps=4 if long else 2,
-                    num_stages=3 if long and size <= 64 else 2,  # as many as fit into the memory of any chip
+                    num_warps=4 if is_long else 2,
+                    num_stages=3 if is_long and size <= 64 else 2,  # as many as fit into any chip's memory
                 )
         return out

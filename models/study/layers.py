@@ -116,9 +116,9 @@ def _likeness(study: Study) -> Floats:
         states = [list[Floats32]() for _ in network.layers]
         with torch.inference_mode():
             for batch, tokens in batches:
-                x = network.embed(batch)
-                for layer, chosen, leaving in zip(network.layers, selection, states, strict=True):
-                    x = network.layer_output(layer, x, batch, chosen)
+                hidden_states = network.hidden_states(batch, selection, every_token=True)
+                next(hidden_states)  # what enters the first layer
+                for leaving, x in zip(states, hidden_states, strict=True):
                     leaving.append(x[tokens].float().numpy(force=True))
         study.progress.advance()
         return list(map(np.concatenate, states))

@@ -14,7 +14,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -152,17 +152,14 @@ def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Float
     logits = np.empty((len(masks), batch.rows, len(network.config.labels)), np.float32)
     layers = len(network.layers)
     with torch.inference_mode():
-        views = [batch] * (layers - 1) + [replace(batch, read=network.reads)]
         states = [network.embed(batch)]  # states[n] enters layer n; the last one enters the classifier
         before = np.full_like(masks[0], np.nan)  # differs from every mask
         for index in np.lexsort(masks.reshape(len(masks), -1).T[::-1]):
             differs = (masks[index] != before).any(axis=1)
-            start = int(differs.argmax()) if differs.any() else layers
-            del states[start + 1 :]
-            for number in range(start, layers):
-                chosen = _chosen(network, number, masks[index, number])
-                entering = states[-1].clone()  # a layer may use its input's memory
-                states.append(network.layer_output(network.layers[number], entering, views[number], chosen))
+            first = int(differs.argmax()) if differs.any() else layers
+            selection = (_chosen(network, number, masks[index, number]) for number in range(first, layers))
+            later = network.hidden_states(batch, selection, entering=states[first], first=first)
+            states[first:] = [state.clone() for state in later]  # the next layer may overwrite it
             pooled = network.pool(states[-1], batch)
             logits[index, batch.order] = network.classify(pooled)[: batch.rows].numpy(force=True)
             before = masks[index]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.batch import PackedBatch, filled_size, pack
-from models.ops.torch import PLAIN_POSITIONS, TorchOps
+from models.ops.positions import PLAIN_POSITIONS
+from models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
 SIZE = 4

@@ -1,96 +1,108 @@
-"""Multi-head attention in its three kinds, against torch's own implementations."""
+"""Multi-head attention in its three kinds, against torch's own implementations.
 
+Encoders attend by `TorchOps.attention`, decoders by `TorchOps.causal`, both over packs. All of it, and
+queries that read another sequence, is softmax(q kᵀ/√d)·v by `attention_probabilities`.
+"""
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.layer import MultiHeadAttention
-from models.ops.torch import Linear, attention_probabilities
+from models.batch import PackedBatch, pack
+from models.ops.causal import Causal
+from models.ops.positions import PLAIN_POSITIONS, rotations
+from models.ops.torch import TorchOps, attention_probabilities
+from tests.models.reference import CPU, random_pair
+
+OPS = TorchOps(CPU, torch.float32)
 
 
-def torch_reference(
-    heads: int, width: int, seed: int
-) -> tuple[torch.nn.MultiheadAttention, MultiHeadAttention]:
-    """torch's module and ours with the same weights."""
+def torchs_attention(heads: int, width: int, seed: int) -> nn.MultiheadAttention:
     torch.manual_seed(seed)
-    theirs = torch.nn.MultiheadAttention(width, heads, batch_first=True).eval()
-    torch.nn.init.normal_(theirs.in_proj_weight, std=0.2)
-    torch.nn.init.normal_(theirs.in_proj_bias)
-    torch.nn.init.normal_(theirs.out_proj.bias)
-    projection = Linear(theirs.in_proj_weight.detach(), theirs.in_proj_bias.detach())
-    output = Linear(theirs.out_proj.weight.detach(), theirs.out_proj.bias.detach())
-    return theirs, MultiHeadAttention(heads, width // heads, projection, output)
+    attention = nn.MultiheadAttention(width, heads, batch_first=True).eval()
+    nn.init.normal_(attention.in_proj_weight, std=0.2)
+    nn.init.normal_(attention.in_proj_bias)
+    nn.init.normal_(attention.out_proj.bias)
+    return attention
 
 
-def padding(lengths: Tensor, width: int) -> Tensor:
-    return torch.arange(width) >= lengths[:, None]
+def packed(lengths: list[int]) -> PackedBatch:
+    """Pack sequences, which come shortest first."""
+    rng = np.random.default_rng(0)
+    return pack([random_pair(rng, length, 50) for length in sorted(lengths)], device=CPU)
+
+
+def sequences(batch: PackedBatch, x: Tensor) -> list[Tensor]:
+    """Return the rows of each sequence of a pack."""
+    return list(x[: int(batch.lengths.sum())].split(batch.lengths.tolist()))
 
 
 @settings(max_examples=30, deadline=None)
 @given(
     heads=st.integers(1, 8),
     size=st.sampled_from([4, 8, 64]),
-    rows=st.integers(1, 4),
-    length=st.integers(1, 20),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    masked=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_encoder_self_attention(heads: int, size: int, rows: int, length: int, seed: int) -> None:
-    theirs, ours = torch_reference(heads, heads * size, seed)
-    x = torch.randn(rows, length, heads * size)
-    lengths = torch.randint(1, length + 1, (rows,))
+def test_encoder_self_attention(heads: int, size: int, lengths: list[int], masked: bool, seed: int) -> None:
+    theirs = torchs_attention(heads, heads * size, seed)
+    batch = packed(lengths)
+    x = torch.randn(len(batch.ids), heads * size)
+    # a head's weight multiplies its columns of W^O
+    weights = torch.rand(heads) if masked else torch.ones(heads)
+    scaled = theirs.out_proj.weight.detach() * weights.repeat_interleave(size)
 
-    expected = theirs(x, x, x, key_padding_mask=padding(lengths, length), need_weights=False)[0]
+    projected = F.linear(x, theirs.in_proj_weight, theirs.in_proj_bias)
+    context = OPS.attention(projected, batch, heads, weights[None] if masked else None, PLAIN_POSITIONS)
+    ours = F.linear(context, theirs.out_proj.weight, theirs.out_proj.bias)
 
-    torch.testing.assert_close(ours(x, key_lengths=lengths), expected.detach(), atol=1e-4, rtol=1e-4)
+    theirs.out_proj.weight.data = scaled
+    for found, sequence in zip(sequences(batch, ours), sequences(batch, x), strict=True):
+        expected = theirs(*[sequence[None]] * 3, need_weights=False)[0][0]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_decoder_self_attention_never_looks_ahead() -> None:
-    theirs, ours = torch_reference(4, 32, 1)
-    x = torch.randn(3, 9, 32)
-    causal = torch.nn.Transformer.generate_square_subsequent_mask(9)
+@pytest.mark.parametrize("lengths", [[9], [3, 9, 14]])
+def test_decoder_self_attention_never_looks_ahead(lengths: list[int]) -> None:
+    theirs = torchs_attention(4, 32, 1)
+    batch = packed(lengths)
+    x = torch.randn(len(batch.ids), 32)
+    unrotated = rotations(1.0, 20, 8, CPU)
+    unrotated[:, :4] = 1.0
+    unrotated[:, 4:] = 0.0
 
-    before = ours(x, causal=True)
-    torch.testing.assert_close(before, theirs(x, x, x, attn_mask=causal)[0].detach(), atol=1e-5, rtol=1e-4)
+    projected = F.linear(x, theirs.in_proj_weight, theirs.in_proj_bias)
+    context = OPS.causal(projected, batch, Causal((0, 1, 2, 3, 4), unrotated, 1e-6), None)
+    ours = F.linear(context, theirs.out_proj.weight, theirs.out_proj.bias)
 
-    x[:, 5:] = torch.randn(3, 4, 32)  # the future changes
-    torch.testing.assert_close(ours(x, causal=True)[:, :5], before[:, :5], atol=1e-6, rtol=1e-5)
+    for found, sequence in zip(sequences(batch, ours), sequences(batch, x), strict=True):
+        mask = nn.Transformer.generate_square_subsequent_mask(len(sequence))
+        expected = theirs(*[sequence[None]] * 3, attn_mask=mask)[0][0]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_encoder_decoder_attention_reads_keys_and_values_from_the_memory() -> None:
-    theirs, ours = torch_reference(4, 32, 2)
+    theirs = torchs_attention(4, 32, 2)
     queries, memory = torch.randn(3, 5, 32), torch.randn(3, 11, 32)
-    lengths = torch.tensor([11, 4, 1])
+    padding = torch.arange(11) >= torch.tensor([11, 4, 1])[:, None]
 
-    expected = theirs(queries, memory, memory, key_padding_mask=padding(lengths, 11))[0].detach()
-
-    torch.testing.assert_close(ours(queries, memory, key_lengths=lengths), expected, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
-def test_a_head_mask_removes_the_head_and_keeps_the_bias(kind: str) -> None:
-    _, ours = torch_reference(4, 32, 3)
-    x = torch.randn(2, 7, 32)
-    memory = torch.randn(2, 5, 32) if kind == "cross" else None
-    weights = torch.tensor([[1.0, 0.0, 1.0, 0.5], [0.0, 0.0, 0.0, 0.0]])
-
-    masked = ours(x, memory, causal=kind == "causal", head_weights=weights)
-
-    # The same, from the definition: the output projection of each head's own part, added up.
-    keys = x if memory is None else memory
     query, key, value = (
-        F.linear(source, w, b).unflatten(-1, (4, 8)).transpose(1, 2)
-        for source, w, b in zip(
-            (x, keys, keys),
-            ours.query_key_value.weight.chunk(3),
-            ours.query_key_value.bias.chunk(3),
+        F.linear(source, weight, bias).unflatten(-1, (4, 8)).transpose(1, 2)
+        for source, weight, bias in zip(
+            (queries, memory, memory),
+            theirs.in_proj_weight.chunk(3),
+            theirs.in_proj_bias.chunk(3),
             strict=True,
         )
     )
-    bias = torch.full((7, 7), -torch.inf).triu(1) if kind == "causal" else None
-    heads = attention_probabilities(query, key, bias, 8**-0.5) * weights[:, :, None, None] @ value
-    expected = F.linear(heads.transpose(1, 2).flatten(2), ours.output.weight, ours.output.bias)
-    torch.testing.assert_close(masked, expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(masked[1], ours.output.bias.expand(7, 32))
+    hidden = torch.zeros(3, 1, 1, 11).masked_fill(padding[:, None, None], -torch.inf)
+    context = attention_probabilities(query, key, hidden, 8**-0.5) @ value
+    ours = F.linear(context.transpose(1, 2).flatten(2), theirs.out_proj.weight, theirs.out_proj.bias)
+
+    expected = theirs(queries, memory, memory, key_padding_mask=padding)[0]
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)

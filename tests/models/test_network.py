@@ -251,7 +251,7 @@ def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
 
 
 def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.selection.LEAST_CACHE_BYTES", 0)
+    monkeypatch.setattr("models.selection.MINIMUM_CACHE_BYTES", 0)
     rng = np.random.default_rng(9)
     network = network_of(random_model(9))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)

@@ -16,7 +16,8 @@ from models.masks.head_mask import RowMasks
 from models.network import Bert, Network
 from models.networks import build
 from models.ops import choose_on_gpu as choose
-from models.ops.torch import FUNCTIONS, PLAIN_POSITIONS, Positions, TorchOps
+from models.ops.positions import PLAIN_POSITIONS, Positions
+from models.ops.torch import FUNCTIONS, TorchOps
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
@@ -164,7 +165,7 @@ def test_the_norm_of_a_sum_is_rounded_once(width: int) -> None:
         torch.randn(*shape, device=DEVICE).bfloat16()
         for shape in ((50, 64), (50, width), (width, 64), (width,), (width,), (width,))
     )
-    ours = ops.linear(weight, bias, norm=ops.norm(scale, shift, 1e-5))(x, residual)
+    ours = ops.linear(weight, bias).add_norm(x, residual, ops.norm(scale, shift, 1e-5))
     rounded = F.linear(x, weight, bias).float() + residual.float()
     exact = F.layer_norm(rounded, (width,), scale.float(), shift.float(), 1e-5)
     torch.testing.assert_close(ours.float(), exact, atol=1e-3, rtol=2**-7)

@@ -9,7 +9,7 @@ import torch
 from models.ops import kernel_library
 from models.ops.causal import Causal
 from models.ops.kernels import Kernels, filled, to_tiles
-from models.ops.torch import Positions, rotations
+from models.ops.positions import Positions, rotations
 
 HALF = torch.bfloat16
 
@@ -84,20 +84,24 @@ def test_rows_take_no_other_form(ours: Kernels) -> None:
             call()
 
 
-TILES, BIAS = to_tiles(torch.zeros(48, 48, dtype=HALF)), filled(torch.zeros(48))
+TILES = to_tiles(torch.zeros(48, 48, dtype=HALF))
+BIAS = filled(torch.zeros(48))
 OTHER = torch.zeros(3, 48, dtype=HALF)
 MAP = {
     "x": torch.zeros(3, 48, dtype=HALF),
     "tiles": TILES,
-    "factors": [BIAS],
+    "bias": BIAS,
     "outputs": 48,
     "finish": "add",
     "other": OTHER,
 }
-INT8_MAP = MAP | {
+INT8_MAP = {
     "x": torch.zeros(3, 48, dtype=torch.uint8),
     "tiles": to_tiles(torch.zeros(48, 48, dtype=torch.int8)),
     "factors": (BIAS.int(), BIAS, BIAS),
+    "outputs": 48,
+    "finish": "add",
+    "other": OTHER,
 }
 
 
@@ -106,17 +110,31 @@ INT8_MAP = MAP | {
     [
         ({"x": MAP["x"].float()}, r"\(3, 48\) torch\.float32"),
         ({"tiles": TILES.float()}, "torch.float32"),
+        ({"tiles": INT8_MAP["tiles"]}, "torch.int8"),
         ({"x": torch.zeros(3, 80, dtype=HALF)}, "needed: 6144 numbers"),
-        ({"factors": [torch.zeros(48)]}, r"\(48,\)"),
+        ({"bias": torch.zeros(48)}, r"\(48,\)"),
         ({"finish": "multiply", "other": OTHER.float()}, r"\(3, 48\) torch.float32"),
-        ({"tiles": TILES, "factors": INT8_MAP["factors"]}, r"torch\.bfloat16"),
-        ({"factors": (BIAS, BIAS, BIAS)}, r"\(64,\) torch.float32"),
     ],
 )
 def test_maps_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
     if not ours.multiplies:
         pytest.skip("this processor has no AMX")
-    arguments = INT8_MAP if len(changes.get("factors", ())) == 3 else MAP
-    ours.affine(**arguments)
+    ours.map_bfloat16(**MAP)
     with pytest.raises(ValueError, match=message):
-        ours.affine(**(arguments | changes))
+        ours.map_bfloat16(**(MAP | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tiles": TILES}, r"torch\.bfloat16"),
+        ({"factors": (BIAS, BIAS, BIAS)}, r"\(64,\) torch.float32"),
+        ({"x": MAP["x"].float()}, r"\(3, 48\) torch\.float32"),
+    ],
+)
+def test_maps_of_8_bits_take_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
+    if not ours.multiplies:
+        pytest.skip("this processor has no AMX")
+    ours.map_int8(**INT8_MAP)
+    with pytest.raises(ValueError, match=message):
+        ours.map_int8(**(INT8_MAP | changes))

@@ -19,8 +19,9 @@ from models.ops.causal import Causal
 from models.ops.cpu import CpuOps
 from models.ops.kernel_build import Level, levels_of_machine
 from models.ops.kernels import Kernels
+from models.ops.positions import PLAIN_POSITIONS, Positions, rotated, rotations
 from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import PLAIN_POSITIONS, Positions, TorchOps, attention_probabilities, rotated, rotations
+from models.ops.torch import TorchOps, attention_probabilities
 from models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.reference import CPU, network_of

@@ -53,24 +53,24 @@ def test_maps_are_rounded_once(ours: Kernels, inputs: int, outputs: int, rows: i
     weight, bias, x, other = a_map(inputs, outputs, rows)
     exact = x.double() @ weight.double().T + bias.double()
     for activation in ("none", "gelu", "gelu_tanh"):
-        linear = TileLinear(weight, bias, activation, None, ours)
+        linear = TileLinear(weight, bias, activation, ours)
         assert_rounded(linear(x), FUNCTIONS[activation](exact))
-    plain, gelu = (TileLinear(weight, bias, name, None, ours) for name in ("none", "gelu"))
-    assert_rounded(plain(x, other), exact + other.double())
+    plain, gelu = (TileLinear(weight, bias, name, ours) for name in ("none", "gelu"))
+    assert_rounded(plain.add_norm(x, other, None), exact + other.double())
     assert_rounded(plain.times(gelu, x), exact * gelu(x).double())
 
 
 @needs_tiles
 def test_a_rows_bits_depend_on_nothing_else(ours: Kernels) -> None:
     weight, bias, x, other = a_map(800, 100, 200)
-    linear = TileLinear(weight, bias, "none", None, ours)
-    before, whole = torch.get_num_threads(), linear(x, other)
+    linear = TileLinear(weight, bias, "none", ours)
+    before, whole = torch.get_num_threads(), linear.add_norm(x, other, None)
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            assert torch.equal(linear(x, other), whole)
+            assert torch.equal(linear.add_norm(x, other, None), whole)
             for begin, end in ((0, 1), (5, 38), (137, 200)):
-                assert torch.equal(linear(x[begin:end], other[begin:end]), whole[begin:end])
+                assert torch.equal(linear.add_norm(x[begin:end], other[begin:end], None), whole[begin:end])
     finally:
         torch.set_num_threads(before)
 
@@ -97,13 +97,12 @@ def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
     ours: Kernels, inputs: int, outputs: int, rows: int
 ) -> None:
     weight, bias, x, other = a_map(inputs, outputs, rows)
-    linear, norm = TileLinear(weight, bias, "none", None, ours), a_norm(ours, outputs)
-    with_norm = TileLinear(weight, bias, "none", norm, ours)
+    linear, norm = TileLinear(weight, bias, "none", ours), a_norm(ours, outputs)
     if rows:
         x[-1, 3] = torch.nan
-    expected = norm(linear(x, other))
+    expected = norm(linear.add_norm(x, other, None))
     with unittest.mock.patch.object(Kernels, "normalise", side_effect=ZeroDivisionError):
-        found = with_norm(x, other)
+        found = linear.add_norm(x, other, norm)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -111,7 +110,7 @@ def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> None:
     weight, bias, x, _ = a_map(800, 33, 70)
-    linear = TileLinear(weight, bias, "gelu", None, ours)
+    linear = TileLinear(weight, bias, "gelu", ours)
     expected = linear(x)
     spoilt = x.clone()
     spoilt[69, 799] = value
@@ -124,7 +123,7 @@ def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> Non
 @needs_tiles
 def test_rows_and_columns_of_a_map(ours: Kernels) -> None:
     weight, bias, x, _ = a_map(48, 40, 10)
-    linear, some = TileLinear(weight, bias, "gelu", None, ours), torch.tensor([3, 17, 39])
+    linear, some = TileLinear(weight, bias, "gelu", ours), torch.tensor([3, 17, 39])
     assert torch.equal(linear.weight, weight)
     assert torch.equal(linear.rows(some)(x), linear(x)[:, some])
     exact = x[:, some].double() @ weight[:, some].double().T + bias.double()
@@ -154,7 +153,7 @@ def test_integer_maps_are_exact_until_they_are_rounded(
     to_floats = Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, kernels=ours)
     assert_rounded(to_floats(x), exact)
     if activation == "none":
-        assert_rounded(to_floats(x, residual), exact + residual.double())
+        assert_rounded(to_floats.add_norm(x, residual, None), exact + residual.double())
         return
     target = TensorScale(0.02, 9)
     to_integers = Int8Linear(
@@ -197,19 +196,18 @@ def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
     quantized, _ = plain.quantize(x)
     plain_of_8_bits, gelu_of_8_bits, between_of_8_bits = linears(TensorScale(1.0, 128))
     sums, activated, steps = (
-        plain_of_8_bits(quantized, residual),
+        plain_of_8_bits.add_norm(quantized, residual, None),
         gelu_of_8_bits(quantized),
         between_of_8_bits(quantized),
     )
     for row in broken:
         sums[row], activated[row] = torch.nan, torch.nan
     with unittest.mock.patch.object(Kernels, "quantize", side_effect=ZeroDivisionError):
-        compare(plain(x, residual), sums)
+        compare(plain.add_norm(x, residual, None), sums)
         compare(gelu(x), activated)
         compare(between(x), steps)
         if norm is not None:
-            plain.norm = norm
-            compare(plain(x, residual), norm(sums))
+            compare(plain.add_norm(x, residual, norm), norm(sums))
     assert set(sums.isnan().any(1).nonzero().flatten().tolist()) == broken
 
 
@@ -219,7 +217,7 @@ def test_integer_maps_are_computed_on_tiles_and_can_be_cut(ours: Kernels) -> Non
     linear = Int8Linear(integers, dtype=torch.bfloat16, source=source, kernels=ours)
     x = torch.randint(0, 256, (40, 96)).to(torch.uint8)
     with (
-        unittest.mock.patch.object(Kernels, "affine", side_effect=ZeroDivisionError),
+        unittest.mock.patch.object(Kernels, "map_int8", side_effect=ZeroDivisionError),
         pytest.raises(ZeroDivisionError),
     ):
         linear(x)
