@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Family
 from models.checkpoint.fields import check, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import ATTENTION, MLP
+from models.checkpoint.model_config import Decoder, ModelConfig, Rope
+from models.checkpoint.tensor_names import ATTENTION, MLP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,22 +39,6 @@ _ACTIVATION_FN = {
     "identity": "torch.nn.modules.linear.Identity",
 }
 _YARN = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "truncate")
-
-
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The parts of a decoder's network beyond `ModelConfig`."""
-
-    head_size: int
-    key_heads: int  # heads of keys and values before pruning; each serves neighbouring heads of queries
-    head_norms: bool  # queries and keys are normalised
-    norm_offset: float  # is added to the weights of norms
-    embedding_scale: float  # embeddings are multiplied by it
-    vocabulary: str | None  # the tensor whose rows are read for `answers`; None: a classifier
-    answers: tuple[int, ...]  # the relevant one first
-    instruction: str | None  # of pairs that bring none; None: the template's own
-    plain_pairs: bool  # a classifier of query and title without a prompt
-    pad_token: int | None  # a classifier reads the last token that is another one
 
 
 def decoders(

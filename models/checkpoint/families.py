@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.decoder import decoders, read_rope
 from models.checkpoint.family import Family
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import ATTENTION, GATES, MLP, PRE_NORMS, PROJECTIONS
+from models.checkpoint.model_config import ModelConfig, Rope
+from models.checkpoint.shapes import PRE_NORMS
+from models.checkpoint.tensor_names import ATTENTION, GATES, MLP, PROJECTIONS
 from models.errors import UnsupportedCheckpoint
 
 logger = logging.getLogger("headroom.models")

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import GATES, LAYERS, POSITIONS, expected_shapes, int8_shapes
+from models.checkpoint.model_config import ModelConfig
+from models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes
+from models.checkpoint.tensor_names import GATES, LAYERS
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from models.checkpoint.config import read_config
 from models.checkpoint.fields import check
+from models.checkpoint.files import DESCRIPTION, check_files, weight_files
 from models.errors import UnsupportedCheckpoint
 from models.files import write_whole
 
@@ -100,9 +102,6 @@ def _download(target: str) -> Path:
     from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    from models.checkpoint.config import read_config
-    from models.checkpoint.files import DESCRIPTION, check_files, weight_files
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings name addresses
     name, _, version = target.partition("@")

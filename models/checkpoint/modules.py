@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from models import files
 from models.checkpoint.fields import check, positive_int, read_json, reading
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.prompt import PUBLISHED
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from models.checkpoint.config import ModelConfig
 
 FILE = "sentence_bert_config.json"
 

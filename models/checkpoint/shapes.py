@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from models.checkpoint.config import ModelConfig
+from models.checkpoint.model_config import ModelConfig
+from models.checkpoint.tensor_names import GATES, LAYERS, PROJECTIONS
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
-LAYERS = "bert.encoder.layer."
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 DISTANCES = "bert.encoder.rel_embeddings.weight"
 """Our name of DeBERTa's table with two rows for each bucket of `ModelConfig.distances`."""
 
 DISTANCES_NORM = "bert.encoder.LayerNorm"
-PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
-ATTENTION = (*PROJECTIONS, "attention.output.dense")
-GATES = ("intermediate.dense", "gate.dense")
-MLP = (*GATES, "output.dense")
-"""The maps in a layer."""
 PRE_NORMS = ("attention.LayerNorm", "intermediate.LayerNorm")
 POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 """The norms in a layer: of what enters its halves, or of what leaves them."""

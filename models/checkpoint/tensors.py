@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.decoder import answer_row
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import check
 from models.checkpoint.files import OF_PARENT, readable_as_usual, weight_map, weights_of
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.modules import head_tensors
 from models.checkpoint.shapes import expected_shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint

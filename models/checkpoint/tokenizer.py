@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from models.checkpoint.chat_template import Example, read_pairs, read_prompt
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, reading
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.prompt import Around, Form, Part, Prompt
 from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import (

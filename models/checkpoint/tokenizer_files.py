@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, read_json, reading
 from models.checkpoint.files import PIECES
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.modules import module_window
 from models.checkpoint.sandbox import SandboxFailed, try_tokenizer
 from models.errors import UnsupportedCheckpoint

@@ -21,7 +21,8 @@ PAIRS = [("angle bracket", "steel angle"), ("what is 12?", "-5 % (off)?\n"), ("u
 SIMPLE = "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}\n->"
 QUERY = "messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first"
 DOCUMENT = "messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first"
-SYSTEM = "{{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('judge') }}"
+JUDGE = "messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('judge')"
+SYSTEM = f"{{{{ {JUDGE} }}}}"
 ENDING = f"{{{{ {QUERY} }}}}\n# {{{{ {DOCUMENT} }}}}"
 """The document stands at the end."""
 
