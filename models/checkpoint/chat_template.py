@@ -28,7 +28,9 @@ _PAIRS = [
 ]
 _INSTRUCTIONS = ["find it: now?", " Judge\n"]
 
-_NONE, _MESSAGE, _VARIABLE = "none", "message", "variable"
+_NONE = "none"
+_MESSAGE = "message"
+_VARIABLE = "variable"
 """How an instruction is given: not at all, as a system message and the variable, as the variable alone."""
 
 
@@ -71,7 +73,8 @@ def read_prompt(directory: Path, family: str, instruction: str | None) -> tuple[
     prompts are not fixed texts around a query, then a title, and perhaps an instruction.
     """
     source = _source(directory)
-    prompt, examples = PUBLISHED[family], list[Example]()
+    prompt = PUBLISHED[family]
+    examples = list[Example]()
     if source:
         try:
             prompt, examples = _by_template(directory, source) or (prompt, examples)

@@ -50,7 +50,8 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     """
     if path is None:
         return DEFAULT
-    name, directory = str(path), Path(path).expanduser()
+    name = str(path)
+    directory = Path(path).expanduser()
     shared = Path(os.environ.get(LOCATED, ""))
     known = json.loads(shared.read_text()).get(name, "") if shared.is_file() else ""
     if known and Path(known).is_dir():  # else somebody has emptied the cache
@@ -105,7 +106,8 @@ def _download(target: str) -> Path:
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings name addresses
     name, _, version = target.partition("@")
-    revision, problem = version or None, None
+    revision = version or None
+    problem = None
     try:
         if not constants.is_offline_mode() and not re.fullmatch("[0-9a-f]{40}", version):
             HfApi().model_info(name, revision=revision, timeout=10.0)  # it may be silent
@@ -150,7 +152,9 @@ def _problem(error: BaseException, target: str) -> str:
 
     while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__  # the client wraps what happened in a page of advice
-    host, cache, (name, _, version) = _host(), constants.HF_HUB_CACHE, target.partition("@")
+    host = _host()
+    cache = constants.HF_HUB_CACHE
+    (name, _, version) = target.partition("@")
     match error:
         case errors.GatedRepoError():
             page = f"{urlsplit(constants.ENDPOINT).scheme}://{host}/{name}"

@@ -38,11 +38,11 @@ class Decoder:
     head_norms: bool  # queries and keys are normalised
     norm_offset: float  # is added to the weights of norms
     embedding_scale: float  # embeddings are multiplied by it
-    vocabulary: str | None  # the tensor whose rows are read for `answers`; None: a classifier
-    answers: tuple[int, ...]  # the relevant one first
-    instruction: str | None  # of pairs that bring none; None: the template's own
-    plain_pairs: bool  # a classifier of query and title without a prompt
-    pad_token: int | None  # a classifier reads the last token that is another one
+    instruction: str | None = None  # of pairs that bring none; None: the prompt's own
+    vocabulary: str | None = None  # the tensor whose rows are read for `answers`; None: a classifier
+    answers: tuple[int, ...] = ()  # the relevant one first
+    pad_token: int | None = None  # a classifier reads the last token that is another one
+    plain_pairs: bool = False  # a classifier of query and title without a prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,9 @@ class ModelConfig:
     def under(self, mask: HeadMask) -> ModelConfig:
         """Return the shape of the network that a mask leaves: its layers are numbered from 0, its heads keep
         their numbers, and a layer may be without units."""
-        layers, heads, units = mask.layers_kept, self.heads_kept(mask), self.units_kept(mask)
+        layers = mask.layers_kept
+        heads = self.heads_kept(mask)
+        units = self.units_kept(mask)
         widths = tuple(len(units[layer]) for layer in layers)
         return replace(
             self,

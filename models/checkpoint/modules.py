@@ -95,7 +95,8 @@ def head_tensors(directory: Path, config: ModelConfig, stored: Mapping[str, Tens
     _, dense, norm, last = (f"{folder.name}/" for folder in folders)
     for name in (f"{dense}linear.weight", f"{norm}norm.weight", f"{norm}norm.bias", f"{last}linear.weight"):
         check(name in stored, f"{directory}: tensor {name} is missing")
-    weight, norm_bias = stored[f"{last}linear.weight"], stored[f"{norm}norm.bias"]
+    weight = stored[f"{last}linear.weight"]
+    norm_bias = stored[f"{norm}norm.bias"]
     bias = stored.get(f"{last}linear.bias", weight.new_zeros(len(config.labels)))
     tensors = {
         "bert.pooler.dense.weight": stored[f"{dense}linear.weight"],

@@ -27,7 +27,9 @@ def layer_prefix(layer: int | str) -> str:
 
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return every float tensor of a network with its shape; narrower layers where they are pruned."""
-    hidden, embedded, decoder = config.hidden_size, config.embedding_size, config.decoder
+    hidden = config.hidden_size
+    embedded = config.embedding_size
+    decoder = config.decoder
     yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
     if config.absolute_positions:
         yield POSITIONS, (config.max_positions, embedded)
@@ -93,7 +95,9 @@ def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...
 
 def _maps(config: ModelConfig, number: int) -> Shapes:
     """Return weight and bias of each affine map of a layer."""
-    prefix, hidden, inner = layer_prefix(number), config.hidden_size, config.widths[number]
+    prefix = layer_prefix(number)
+    hidden = config.hidden_size
+    inner = config.widths[number]
     widths = config.projected(number)
     for name, width in zip(PROJECTIONS, widths, strict=True):
         yield from _both(f"{prefix}{name}", width, hidden)

@@ -116,7 +116,8 @@ class EncodedPair:
     @property
     def special(self) -> list[int]:
         """Return the positions of the special tokens."""
-        start, end = len(self.template.before), len(self.ids)
+        start = len(self.template.before)
+        end = len(self.ids)
         between = range(start + self.query_tokens, self.title_start)
         return [*range(start), *between, *range(end - len(self.template.after), end)]
 
@@ -226,7 +227,9 @@ class PairTokenizer(TextReader):
         as [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
         """
         other = copy.copy(self)
-        other._cache, other._cache_size, other._keep_end = OrderedDict(), 0, keep_end
+        other._cache = OrderedDict()
+        other._cache_size = 0
+        other._keep_end = keep_end
         other._alone = alone if self.prompt is None else ()
         if keep_end:
             other.reach = sys.maxsize
@@ -285,13 +288,15 @@ class PairTokenizer(TextReader):
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
         for index, (query_text, title_text) in enumerate(pairs):
-            query, title = texts[query_text], texts[title_text]
+            query = texts[query_text]
+            title = texts[title_text]
             is_alone = index in self._alone
             room = self.budget + len(self.template.between) if is_alone else self.budget
             truncated = query.tokens + title.tokens > room
             if truncated:
                 kept = (room, 0) if is_alone else self.kept(query.tokens, title.tokens)
-                query, title = self._part(query, kept[0]), self._part(title, kept[1])
+                query = self._part(query, kept[0])
+                title = self._part(title, kept[1])
             pair = self.pair(query, title, truncated=truncated)
             if is_alone:
                 end = len(self.template.before) + pair.query_tokens
@@ -330,7 +335,8 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     """Load a checkpoint's tokenizer, with the window that its files and its network allow. Raises
     UnsupportedCheckpoint, also for what transformers would score otherwise."""
     decoder = config.decoder
-    prompt, examples = None, list[Example]()
+    prompt = None
+    examples = list[Example]()
     with reading(directory / FILE):
         window = read_window(directory, config)
         if decoder is not None and decoder.plain_pairs:

@@ -75,7 +75,8 @@ def read_options(directory: Path) -> dict[str, Any]:
     Without added_tokens_decoder in it, special_tokens_map.json counts too, as in transformers.
     Raises UnsupportedCheckpoint if a file is not a JSON object or asks for truncation on the left.
     """
-    file, older = directory / FILE, directory / "special_tokens_map.json"
+    file = directory / FILE
+    older = directory / "special_tokens_map.json"
     options = read_json(file) if file.is_file() else {}
     if "added_tokens_decoder" not in options and older.is_file():
         options |= read_json(older)
@@ -284,5 +285,6 @@ def piece_reader(tokenizer: Tokenizer) -> Callable[[str], Piece]:
 def _piece(text: str, *, partial: bool = False) -> Piece:
     """Return a piece that is written with its space. partial: it holds some bytes of a letter."""
     word = text.strip()
-    begins, ends = (partial or word[:1].isalnum(), partial or word[-1:].isalnum())
+    begins = partial or word[:1].isalnum()
+    ends = partial or word[-1:].isalnum()
     return Piece(word, text[:1].isspace(), begins, ends)
