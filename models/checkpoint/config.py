@@ -130,7 +130,7 @@ def _widths(sizes: Any, shape: ModelConfig) -> tuple[int, ...]:
 
 
 def _is_int8(ours: Any, foreign: Any) -> bool:
-    """Return whether the weights are int8, as `headroom.quantization` says. foreign: `quantization_config`."""
+    """Return whether weights are int8, as `headroom.quantization` says. foreign: `quantization_config`."""
     is_plain = not foreign or (ours and foreign == QUANTIZATION_CONFIG)
     need(is_plain, "quantization_config", foreign, "load an unquantized checkpoint")
     is_known = ours is None or (isinstance(ours, Mapping) and ours.get("format") == INT8_FORMAT)

@@ -7,7 +7,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.checkpoint.chat_template import Example, read_pairs, read_prompt
+from models.checkpoint.chat_template import PAIRS, Texts, read_prompt
 from models.checkpoint.fields import check, reading
 from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.prompt import Around, Form, Part, Prompt
+from models.checkpoint.sandbox import run
 from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import (
     FILE,
@@ -336,11 +337,11 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     UnsupportedCheckpoint, also for what transformers would score otherwise."""
     decoder = config.decoder
     prompt = None
-    examples = list[Example]()
+    examples: dict[Texts, list[int]] = {}
     with reading(directory / FILE):
         window = read_window(directory, config)
         if decoder is not None and decoder.plain_pairs:
-            examples = read_pairs(directory)
+            examples = dict(zip(starmap(Texts, PAIRS), run(directory, pairs=PAIRS), strict=True))
         elif decoder is not None:
             prompt, examples = read_prompt(directory, config.family, decoder.instruction)
         tokenizer = PairTokenizer.load(
@@ -351,8 +352,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
             of_decoder=decoder is not None,
             unread=None if decoder is None else decoder.pad_token,
         )
-    for example in examples:
-        _check_example(directory, tokenizer, example)
+        _check_tokens(tokenizer, examples)
     has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
     check(
         not has_types or passes_types(directory) is not None,
@@ -376,19 +376,18 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     return tokenizer
 
 
-def _check_example(directory: Path, tokenizer: PairTokenizer, example: Example) -> None:
-    """Raise UnsupportedCheckpoint unless a decoder's tokenizer gives the tokens of transformers."""
-    texts = example.texts
-    if tokenizer.prompt is not None and texts.instruction is None and tokenizer.prompt.instruction:
-        return  # each of its prompts has an instruction
+def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
+    """Raise UnsupportedCheckpoint unless a decoder's pairs have the tokens of transformers."""
     wide = tokenizer.reading_as(keep_end=True)
     wide._use(wide.template, 1 << 20)
-    (pair,) = wide.instructed(texts.instruction).encode([(texts.query, texts.title)])
-    theirs = example.ids
-    while theirs and theirs[-1] == tokenizer._unread:
-        theirs = theirs[:-1]
-    check(
-        pair.ids.tolist() == theirs,
-        f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
-        "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
-    )
+    for texts, ids in examples.items():
+        if texts.instruction is None and tokenizer.prompt is not None and tokenizer.prompt.instruction:
+            continue  # each of its prompts has an instruction
+        (pair,) = wide.instructed(texts.instruction).encode([texts[:2]])
+        while ids and ids[-1] == tokenizer._unread:
+            ids = ids[:-1]
+        check(
+            pair.ids.tolist() == ids,
+            f"transformers gives the query {texts.query!r} and the title {texts.title!r} other tokens: the "
+            "tokenizer joins them with what stands beside them; put spaces or line ends there",
+        )

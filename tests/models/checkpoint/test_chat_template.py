@@ -119,12 +119,12 @@ def test_an_instruction_stands_wherever_the_template_puts_it(tmp_path: Path, tem
         (SIMPLE.replace("content }}\n->", "content or 'nothing' }}\n->"), "does more"),
         ("{% if 'screw' in messages[0].content %}!{% endif %}" + SIMPLE, "does more"),
         (f"{{{{ strftime_now('%Y') }}}} {SIMPLE}", "writes the date"),
-        (f"{{{{ {DOCUMENT} }}}}\n{{{{ {QUERY} }}}}\n", "the document before the query"),
-        (f"{{{{ {QUERY} }}}}\n", "shows the query;"),
-        (f"{SIMPLE} {{{{ {QUERY} }}}}", "the query before the document before the query"),
+        (f"{{{{ {DOCUMENT} }}}}\n{{{{ {QUERY} }}}}\n", "shows the document, the query, but"),
+        (f"{{{{ {QUERY} }}}}\n", "shows the query, but"),
+        (f"{SIMPLE} {{{{ {QUERY} }}}}", "shows the query, the document, the query, but"),
         (f"{{{{ raise_exception('no ' ~ ({QUERY})) }}}}", "TemplateError: no "),
         (f"{{% if instruction %}}asked{{% endif %}}{SIMPLE}", "an instruction that it does not show"),
-        ("Q{{ messages[0].content }}D{{ messages[1].content }}", "other tokens"),
+        (SIMPLE.replace("\n->", "s\n->"), "other tokens"),
     ],
 )
 def test_a_template_that_does_more_is_refused_by_name(tmp_path: Path, template: str, reason: str) -> None:
@@ -152,7 +152,7 @@ def test_only_a_template_of_other_roles_gives_way_to_the_published_prompt(tmp_pa
 def test_a_template_that_loops_for_days_does_not_hang_a_start(tmp_path: Path, template: str) -> None:
     directory = write(tmp_path, template + SIMPLE)
     began = time.process_time()
-    with pytest.raises(UnsupportedCheckpoint, match=r"chat template"):
+    with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         load(directory)
     assert time.process_time() - began < 20
 
@@ -209,5 +209,5 @@ def test_a_tokenizer_that_takes_seconds_for_a_letter_is_refused(
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.normalizer = normalizer
     tokenizer.save(str(file))
-    with pytest.raises(UnsupportedCheckpoint, match="to read a few short texts"):
+    with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         Classifier.load(directory, "cpu")
