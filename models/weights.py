@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig, Rope
-from models.checkpoint.shapes import PROJECTIONS, expected_shapes, layer_prefix
+from models.checkpoint.shapes import expected_shapes, layer_prefix
+from models.checkpoint.tensor_names import PROJECTIONS
 from models.layer import FeedForward, Layer, MultiHeadAttention
 from models.masks.head_mask import HeadMask
 from models.ops import int8

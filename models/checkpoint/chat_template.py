@@ -7,76 +7,46 @@ does more is refused.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.fields import check, read_json, reading
 from models.checkpoint.modules import adds_generation_prompt
 from models.checkpoint.prompt import INSTRUCTED, PUBLISHED, QUERY, TITLE, Form, Prompt
-from models.checkpoint.sandbox import SandboxFailed, encode_pairs, render_prompts
-from models.errors import UnsupportedCheckpoint
+from models.checkpoint.sandbox import run
 
-_PAIRS = [
+PAIRS = [
     ("angle bracket", "steel angle"),
     ("what is 12?", "-5 % (off)?\n"),
     ("  usb  lamp \n", " 中文 Résumé\n\n"),
     ("TOOL!", "a\ttab"),
     ("usb", ""),
     ("usb", "usb"),
-    ("long " * 5_000, "word " * 5_000),
 ]
-_INSTRUCTIONS = ["find it: now?", " Judge\n"]
-
-_NONE, _MESSAGE, _VARIABLE = "none", "message", "variable"
-"""How an instruction is given: not at all, as a system message and the variable, as the variable alone."""
+"""Pairs whose tokens are compared with those of transformers."""
 
 
 class Texts(NamedTuple):
-    """The texts of one prompt, and how its instruction is given."""
+    """The texts of a prompt."""
 
-    way: str
-    instruction: str | None
     query: str
     title: str
-
-    def conversation(self, add_generation_prompt: bool) -> tuple[list[dict[str, str]], dict[str, Any]]:
-        """Return the messages of the prompt, and the options of `apply_chat_template`."""
-        messages = [{"role": "query", "content": self.query}, {"role": "document", "content": self.title}]
-        options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt}
-        if self.instruction is not None:
-            options["instruction"] = self.instruction
-            if self.way == _MESSAGE:
-                messages.insert(0, {"role": "system", "content": self.instruction})
-        return messages, options
-
-    def put_into(self, marked: str) -> str:
-        """Return a marked text with these texts in the place of the marks."""
-        texts = {QUERY: self.query, TITLE: self.title, INSTRUCTED: self.instruction or ""}
-        return marked.translate({ord(mark): text for mark, text in texts.items()})
+    instruction: str | None = None
+    as_message: bool = False  # the instruction is a system message too, and not the variable alone
 
 
-class Example(NamedTuple):
-    """The tokens that transformers gives a prompt."""
-
-    texts: Texts
-    ids: list[int]
-
-
-def read_prompt(directory: Path, family: str, instruction: str | None) -> tuple[Prompt, list[Example]]:
-    """Return the prompt of a checkpoint, and examples whose tokens it must give.
+def read_prompt(
+    directory: Path, family: str, instruction: str | None
+) -> tuple[Prompt, dict[Texts, list[int]]]:
+    """Return the prompt of a checkpoint, and examples of the tokens that transformers gives it.
 
     instruction: of pairs without one. Without a template, and with one that takes neither query nor document,
     it is the prompt of the family's published reranker. Raises UnsupportedCheckpoint for a template whose
     prompts are not fixed texts around a query, then a title, and perhaps an instruction.
     """
     source = _source(directory)
-    prompt, examples = PUBLISHED[family], list[Example]()
-    if source:
-        try:
-            prompt, examples = _by_template(directory, source) or (prompt, examples)
-        except SandboxFailed as error:
-            raise UnsupportedCheckpoint(f"{directory}: the chat template cannot be used: {error}") from None
+    prompt, examples = (source and _by_template(directory, source)) or (PUBLISHED[family], {})
     default = instruction or prompt.instruction
     is_right = prompt.plain if default is None else prompt.instructed
     problem = "takes no instruction, and the checkpoint names one" if default else "needs an instruction"
@@ -84,86 +54,72 @@ def read_prompt(directory: Path, family: str, instruction: str | None) -> tuple[
     return Prompt(prompt.plain, prompt.instructed, default), examples
 
 
-def read_pairs(directory: Path) -> list[Example]:
-    """Return examples of pairs without a prompt."""
-    pairs = [pair for pair in _PAIRS if len(pair[0]) < 100]
-    try:
-        ids = encode_pairs(directory, pairs)
-    except SandboxFailed as error:
-        raise UnsupportedCheckpoint(f"{directory}: the tokenizer cannot be used: {error}") from None
-    return [Example(Texts(_NONE, None, *pair), of_pair) for pair, of_pair in zip(pairs, ids, strict=True)]
-
-
 def _source(directory: Path) -> str:
     """Return the text of a checkpoint's chat templates, "" if it has none."""
     file = directory / "chat_template.jinja"
+    options = directory / "tokenizer_config.json"
     with reading(file):
-        texts = [file.read_text(encoding="utf-8")] if file.is_file() else []
-    file = directory / "tokenizer_config.json"
-    found = read_json(file).get("chat_template") if file.is_file() else None
-    with reading(file):
-        texts += [each["template"] for each in found] if isinstance(found, list) else [found or ""]
-    return "".join(texts)
+        source = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if options.is_file():
+        source += str(read_json(options).get("chat_template") or "")
+    return source
 
 
-def _by_template(directory: Path, source: str) -> tuple[Prompt, list[Example]] | None:
+def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list[int]]] | None:
     """Return the prompt of a template and examples of it; None if it takes neither query nor document."""
-    all_texts = list(_all_texts(source))
-    adds_prompt = adds_generation_prompt(directory)
-    results = render_prompts(directory, [texts.conversation(adds_prompt) for texts in all_texts])
-    rendered = dict(zip(all_texts, results, strict=True))
-    of_marks = {
-        texts.way: result
-        for texts, result in rendered.items()
-        if texts.query == QUERY and texts.instruction in (None, INSTRUCTED)
-    }
-    forms = {way: result["text"] for way, result in of_marks.items() if _shown(result) == [QUERY, TITLE]}
-    plain = forms.get(_NONE)
-    instructed = next((way for way, marked in forms.items() if INSTRUCTED in marked), None)
-    if plain is None and instructed is None:
-        return _no_prompt(directory, source, of_marks[_NONE])
+    rendered = _render(directory, source)
+    ways = [(None, False), (INSTRUCTED, True), (INSTRUCTED, False)]
+    marked = {way: _marked(rendered[Texts(QUERY, TITLE, *way)]) for way in ways}
+    plain = marked[None, False]
+    asked = next((way for way in ways if INSTRUCTED in marked[way]), None)
     where = f"{directory}: the chat template"
+    if not plain and asked is None:
+        result = rendered[Texts(QUERY, TITLE)]
+        shown = re.sub(f"[^{QUERY}{TITLE}]", "", result["text"])
+        names_roles = result["error"] and re.search("['\"](query|document)['\"]", source)
+        order = result["error"] or shown.replace(QUERY, "the query, ").replace(TITLE, "the document, ")
+        problem = f"shows {order}but supported is the query once, and then the document"
+        check(not shown and not names_roles, f"{where} {problem}")
+        return None
     check("strftime_now" not in source, f"{where} writes the date, so its prompts are not the same every day")
-    for marked in forms.values():
-        is_right = INSTRUCTED in marked or plain in (None, marked)
-        check(is_right, f"{where} changes with an instruction that it does not show")
-    examples = []
+    is_right = all(INSTRUCTED in text or text in ("", plain) or not plain for text in marked.values())
+    check(is_right, f"{where} changes with an instruction that it does not show")
+    forms = {False: plain, True: "" if asked is None else marked[asked]}
+    examples = {}
     for texts, result in rendered.items():
-        if texts.way in (_NONE, instructed) and texts.way in forms:
-            text = result.get("text", result.get("error"))
-            check(
-                text == texts.put_into(forms[texts.way]),
-                f"{where} does more than to put texts in their places: of the query {texts.query[:40]!r} and "
-                f"the document {texts.title[:40]!r} it makes {text[:300]!r}",
-            )
-            if (texts.query, texts.title) in _PAIRS and texts.instruction != source and "ids" in result:
-                examples.append(Example(texts, result["ids"]))
-    form = None if instructed is None else Form.of(forms[instructed])
-    return Prompt(None if plain is None else Form.of(plain), form), examples
+        form = forms[texts.instruction is not None]
+        if not form or (asked and texts.instruction is not None and texts.as_message != asked[1]):
+            continue
+        values = {QUERY: texts.query, TITLE: texts.title, INSTRUCTED: texts.instruction or ""}
+        check(
+            result["text"] == form.translate({ord(mark): text for mark, text in values.items()}),
+            f"{where} does more than to put texts in their places: of the query {texts.query[:40]!r} and the "
+            f"document {texts.title[:40]!r} it makes {result['text'][:300] or result['error']!r}",
+        )
+        if texts[:2] in PAIRS and texts.instruction != source:
+            examples[texts] = result["ids"]
+    return Prompt(*(Form.of(form) if form else None for form in forms.values())), examples
 
 
-def _all_texts(source: str) -> Iterator[Texts]:
-    """Yield the texts that a template is tried with: marks first. Its own source holds all words that it
+def _render(directory: Path, source: str) -> dict[Texts, dict[str, Any]]:
+    """Return what a template makes of texts: of the marks first. Its own source holds all words that it
     compares texts with, and letters and signs of all kinds."""
-    instructions = [INSTRUCTED, *_INSTRUCTIONS, source]
-    ways = {_NONE: [None], _MESSAGE: instructions, _VARIABLE: instructions}
-    for way, of_way in ways.items():
-        for instruction in of_way:
-            for query, title in [(QUERY, TITLE), *_PAIRS, (source, f"<&>{source}")]:
-                yield Texts(way, instruction, query, title)
+    pairs = [(QUERY, TITLE), *PAIRS, (source, f"<&>{source}"), ("long " * 5_000, "word " * 5_000)]
+    instructions = product([INSTRUCTED, "find it: now?", " Judge\n", source], [True, False])
+    trials = [Texts(*pair, *way) for way in [(None, False), *instructions] for pair in pairs]
+    calls = []
+    for texts in trials:
+        messages = [{"role": "query", "content": texts.query}, {"role": "document", "content": texts.title}]
+        if texts.as_message:
+            messages.insert(0, {"role": "system", "content": texts.instruction or ""})
+        options: dict[str, Any] = {"add_generation_prompt": adds_generation_prompt(directory)}
+        if texts.instruction is not None:
+            options["instruction"] = texts.instruction
+        calls.append((messages, options))
+    return dict(zip(trials, run(directory, conversations=calls), strict=True))
 
 
-def _shown(result: Mapping[str, Any]) -> list[str]:
-    """Return the marks of query and title in a rendered text, in order."""
-    return [mark for mark in result.get("text", "") if mark in (QUERY, TITLE)]
-
-
-def _no_prompt(directory: Path, source: str, result: Mapping[str, Any]) -> None:
-    """Return if a template takes neither query nor document. Otherwise, raise UnsupportedCheckpoint."""
-    names_roles = re.search(r"""['"](query|document)['"]""", source) and "error" in result
-    names = {QUERY: "the query", TITLE: "the document"}
-    shown = " before ".join(names[mark] for mark in _shown(result)) or result.get("error")
-    check(
-        not names_roles and not _shown(result),
-        f"{directory}: the chat template shows {shown}; supported is the query once, and then the document",
-    )
+def _marked(result: dict[str, Any]) -> str:
+    """Return a rendered text that shows the mark of the query, then that of the title, once each; else ""."""
+    text = str(result["text"])
+    return text if re.sub(f"[^{QUERY}{TITLE}]", "", text) == QUERY + TITLE else ""

@@ -6,12 +6,14 @@ it is in the next one too, so that a phrase of up to that length is whole in som
 QAnything overlap 80 of 512 tokens, about as much; Dai & Callan half, at nearly twice the cost.
 """
 
+import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from models.checkpoint.texts import EncodedText
+from models.checkpoint.prompt import Around
+from models.checkpoint.texts import EncodedText, Portion
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.errors import ModelError
 
@@ -93,42 +95,63 @@ def chunk_pairs(
     is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at most half of the
     window, in a prompt three quarters.
     """
-    lead, trail = tokenizer.around_title
     for query_text, title_text in pairs:
-        query, title = texts[query_text], texts[title_text]
-        shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens
-        if shortened:
+        query = texts[query_text]
+        title = texts[title_text]
+        is_shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens
+        if is_shortened:
             title = tokenizer.part(title, 0, long_titles.max_tokens or 0)
         query_tokens, room = tokenizer.kept(query.tokens, title.tokens)
         if long_titles.overflow == "truncate" or title.tokens <= room or not room:
-            pair = tokenizer.join([("query", "title")], {"query": query, "title": title})[0]
-            yield ChunkedPair([pair], [], pair.truncated or shortened)
+            (pair,) = tokenizer.join([("query", "title")], {"query": query, "title": title})
+            yield ChunkedPair([pair], [], pair.truncated or is_shortened)
             continue
-        ids, starts, word_starts = array("i"), array("i"), bytearray()  # lists take ten times the memory
-        limits = long_titles.max_tokens, (long_titles.max_chunks or 0) * room
-        limit = min(filter(None, limits), default=None)
+        whole = _WholeTitle()
+        limits = (long_titles.max_tokens, (long_titles.max_chunks or 0) * room)
+        limit = min(filter(None, limits), default=sys.maxsize)
         for portion in tokenizer.portions(title_text):
-            ids.extend(portion.ids)
-            starts.extend(portion.starts)
-            word_starts.extend(portion.word_starts)
+            whole.append(portion)
             yield None
-            if limit is not None and len(ids) > limit:
+            if len(whole.ids) > limit:
                 break
-        starts.append(len(title_text))
-        windows = chunk_windows(word_starts[: long_titles.max_tokens], room, long_titles.max_chunks)
-        whole = EncodedText(ids.tobytes(), len(ids), unknown=0)
+        windows = chunk_windows(whole.word_starts[: long_titles.max_tokens], room, long_titles.max_chunks)
         beginning = tokenizer.part(query, 0, query_tokens)
+        title = EncodedText(whole.ids.tobytes(), len(whole.ids), unknown=0)
         yield ChunkedPair(
-            rows=[tokenizer.pair(beginning, tokenizer.part(whole, *window)) for window in windows],
-            spans=[
-                (
-                    max(0, starts[first] - len(lead)) if first else 0,
-                    min(starts[end], len(title_text) - len(trail)) - len(lead),
-                )
-                for first, end in windows
-            ],
-            truncated=windows[-1][1] < len(ids) or query_tokens < query.tokens,
+            rows=[tokenizer.pair(beginning, tokenizer.part(title, *window)) for window in windows],
+            spans=whole.spans(windows, len(title_text), tokenizer.around_title),
+            truncated=windows[-1][1] < title.tokens or query_tokens < query.tokens,
         )
+
+
+class _WholeTitle:
+    """The tokens of a long title that are read, in arrays: lists take ten times the memory."""
+
+    def __init__(self) -> None:
+        self.ids = array("i")
+        self.starts = array("i")  # the first character of each token
+        self.word_starts = bytearray()  # whether each token begins a word
+
+    def append(self, portion: Portion) -> None:
+        """Add the tokens that follow."""
+        self.ids.extend(portion.ids)
+        self.starts.extend(portion.starts)
+        self.word_starts.extend(portion.word_starts)
+
+    def spans(
+        self, windows: Sequence[tuple[int, int]], characters: int, around: Around
+    ) -> list[tuple[int, int]]:
+        """Return the title's own characters [start, end) of each window of tokens. characters: of the title
+        with what is encoded `around` it."""
+        starts = [*self.starts, characters]
+        last = characters - len(around.trail)
+        return [
+            (
+                max(0, starts[first] - len(around.lead)) if first else 0,
+                min(starts[end], last) - len(around.lead),
+            )
+            for first, end in windows
+        ]
 
 
 def chunk_windows(
@@ -164,7 +187,8 @@ def best_chunks(
     chunks: list[Chunk | None] = []
     end = 0
     for pair in pairs:
-        start, end = end, end + len(pair.rows)
+        start = end
+        end += len(pair.rows)
         best.append(max(range(start, end), key=scores.__getitem__))
         row = best[-1] - start
         chunks.append(Chunk(row, len(pair.rows), *pair.spans[row]) if pair.spans else None)

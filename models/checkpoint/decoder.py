@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.family import Family
 from models.checkpoint.fields import check, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import ATTENTION, MLP
+from models.checkpoint.model_config import Decoder, ModelConfig, Rope
+from models.checkpoint.tensor_names import ATTENTION, MLP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,88 +42,46 @@ _ACTIVATION_FN = {
 _YARN = ("original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "truncate")
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The parts of a decoder's network beyond `ModelConfig`."""
-
-    head_size: int
-    key_heads: int  # heads of keys and values before pruning; each serves neighbouring heads of queries
-    head_norms: bool  # queries and keys are normalised
-    norm_offset: float  # is added to the weights of norms
-    embedding_scale: float  # embeddings are multiplied by it
-    vocabulary: str | None  # the tensor whose rows are read for `answers`; None: a classifier
-    answers: tuple[int, ...]  # the relevant one first
-    instruction: str | None  # of pairs that bring none; None: the template's own
-    plain_pairs: bool  # a classifier of query and title without a prompt
-    pad_token: int | None  # a classifier reads the last token that is another one
-
-
 def decoders(
     architecture: str,
     *,
     head_size: int | None = None,
     head_norms: bool = False,
-    projection_bias: bool | None = None,
+    biases: tuple[str, ...] = (),
     is_gemma: bool = False,
 ) -> Family:
     """Return a family of decoders.
 
     architecture: begins the names of its classes. head_size: if config.json does not say it; None: as BERT's.
-    projection_bias: W^Q, W^K and W^V have biases, and W^O has none; None: config.json says it for all four.
+    biases: the maps of attention that always have one; empty: config.json says whether all have.
     is_gemma: embeddings are multiplied by √d_model, and 1 is added to the weights of norms.
     """
 
     def read(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
         """Return the shape with what only a decoder's config.json says."""
-        size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
-        rope = read_rope(raw, size, shape.max_positions, ("linear", "yarn"))
         kinds = set(raw.get("layer_types") or ())
         need(kinds <= {"full_attention"}, "layer_types", kinds, "sliding windows are not supported")
-        biased = raw.get("attention_bias", False) if projection_bias is None else projection_bias
-        without = () if biased and projection_bias is None else ATTENTION[-1:] if biased else ATTENTION
-        known = [[f"{architecture}For{kind}"] for kind in ("SequenceClassification", "CausalLM")]
-        is_language_model = choice(raw, "architectures", (*known, [], None)) == known[1]
-        ours = raw.get("headroom") or {}
-        way = choice(ours, "prompt", (None, "pair"))
-        pad = raw.get("pad_token_id")
-        need(pad is None or type(pad) is int, "pad_token_id", pad, "it must be a whole number")
-        key_heads = positive_int(raw, "num_key_value_heads", shape.num_heads, shape.num_heads)
-        wanted = f"the {shape.num_heads} heads of queries must share them in groups of one size"
-        need(shape.num_heads % key_heads == 0, "num_key_value_heads", key_heads, wanted)
-        is_tied = raw.get("tie_word_embeddings", is_gemma)
-        vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+        size = positive_int({"head_dim": raw.get("head_dim") or head_size or shape.head_size}, "head_dim")
+        rope = read_rope(raw, size, shape.max_positions, ("linear", "yarn"))
+        biased = ATTENTION if raw.get("attention_bias") and not biases else biases
         is_old_gelu = is_gemma and shape.activation == "gelu"  # transformers reads it as the other one
+        decoder = Decoder(
+            head_size=size,
+            key_heads=_key_heads(raw, shape.num_heads),
+            head_norms=head_norms,
+            norm_offset=float(is_gemma),
+            embedding_scale=math.sqrt(shape.hidden_size) if is_gemma else 1.0,
+        )
         return replace(
             shape,
             activation="gelu_tanh" if is_old_gelu else shape.activation,
             gated=True,
             pre_norm=True,
             absolute_positions=False,
-            without_bias=frozenset(without + MLP),
+            without_bias=frozenset({*ATTENTION, *MLP} - {*biased}),
             ropes=(rope,) * shape.num_layers,
-            decoder=Decoder(
-                head_size=size,
-                key_heads=key_heads,
-                head_norms=head_norms,
-                norm_offset=float(is_gemma),
-                embedding_scale=math.sqrt(shape.hidden_size) if is_gemma else 1.0,
-                vocabulary=vocabulary if is_language_model else None,
-                answers=tuple(ours.get("score_tokens") or ()) if is_language_model else (),
-                instruction=ours.get("instruction"),
-                plain_pairs=way == "pair" and not is_language_model,
-                pad_token=None if is_language_model else pad,
-            ),
+            decoder=_with_head(raw, decoder, architecture, is_tied=raw.get("tie_word_embeddings", is_gemma)),
         )
-
-    def write(config: ModelConfig) -> dict[str, Any]:
-        labels = dict(zip(config.label_order, config.labels, strict=True))
-        return {
-            "architectures": [f"{architecture}ForSequenceClassification"],
-            "layer_types": ["full_attention"] * config.num_layers,
-            "id2label": {str(number): labels[number] for number in sorted(labels)},
-            "label2id": {name: number for number, name in labels.items()},
-            "sentence_transformers": {"activation_fn": _ACTIVATION_FN.get(config.score_activation)},
-        }
 
     return Family(
         encoder="model.",
@@ -143,13 +102,49 @@ def decoders(
         fixed={"use_sliding_window": False, "use_bidirectional_attention": False},
         token_types=None,
         reads=read,
-        writes=write,
+        writes=partial(_fields, architecture),
     )
+
+
+def _key_heads(raw: Mapping[str, Any], heads: int) -> int:
+    """Return the number of heads of keys and values, which as many heads of queries share each."""
+    key_heads = positive_int(raw, "num_key_value_heads", heads, at_most=heads)
+    wanted = f"each must serve equally many of the {heads} heads of queries"
+    need(heads % key_heads == 0, "num_key_value_heads", key_heads, wanted)
+    return key_heads
+
+
+def _with_head(raw: Mapping[str, Any], decoder: Decoder, architecture: str, *, is_tied: bool) -> Decoder:
+    """Return a decoder with what is read at the end of its pairs: answers, or the labels of a classifier."""
+    ours = raw.get("headroom") or {}
+    classifier = [f"{architecture}ForSequenceClassification"]
+    language_model = [f"{architecture}ForCausalLM"]
+    decoder = replace(decoder, instruction=ours.get("instruction"))
+    if choice(raw, "architectures", (classifier, language_model, [], None)) == language_model:
+        vocabulary = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+        return replace(decoder, vocabulary=vocabulary, answers=tuple(ours.get("score_tokens") or ()))
+    pad = raw.get("pad_token_id")
+    need(pad is None or type(pad) is int, "pad_token_id", pad, "it must be a whole number")
+    prompt = choice({"headroom.prompt": ours.get("prompt")}, "headroom.prompt", (None, "pair"))
+    return replace(decoder, pad_token=pad, plain_pairs=prompt == "pair")
+
+
+def _fields(architecture: str, config: ModelConfig) -> dict[str, Any]:
+    """Return the fields of config.json of a decoder that is written: a classifier."""
+    labels = dict(zip(config.label_order, config.labels, strict=True))
+    return {
+        "architectures": [f"{architecture}ForSequenceClassification"],
+        "layer_types": ["full_attention"] * config.num_layers,
+        "id2label": {str(number): labels[number] for number in sorted(labels)},
+        "label2id": {name: number for number, name in labels.items()},
+        "sentence_transformers": {"activation_fn": _ACTIVATION_FN.get(config.score_activation)},
+    }
 
 
 def answer_row(decoder: Decoder, tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the classifier of a language model, (1, d_model): the difference of its answers' rows."""
-    name, answers = decoder.vocabulary or "", decoder.answers
+    name = decoder.vocabulary or ""
+    answers = decoder.answers
     has_rows = name in tensors and answers and max(answers) < len(tensors[name])
     check(has_rows, f"tensor {name} has no rows for the answers {answers}")
     relevant, *irrelevant = (tensors[name][token].float() for token in answers)
@@ -173,14 +168,27 @@ def read_rope(raw: Mapping[str, Any], head_size: int, positions: int, kinds: Seq
         return Rope(theta, factor)
     if kind == "ntk":  # θ becomes θ·f, and angles shrink by f^(2/d) (https://kexue.fm/archives/9706)
         return Rope(theta * factor, factor ** (2 / head_size))
-    whole = positive_int(given, "original_max_position_embeddings", positions)
-    low, high = (
-        head_size * math.log(whole / (turns * 2 * math.pi)) / (2 * math.log(theta))
-        for turns in (given.get("beta_fast") or 32.0, given.get("beta_slow") or 1.0)
-    )
+    return _yarn(given, Rope(theta, factor), head_size, positions)
+
+
+def _yarn(given: Mapping[str, Any], rope: Rope, head_size: int, positions: int) -> Rope:
+    """Return angles with YaRN's ramp, between the frequencies that turn `beta_fast` and `beta_slow` times in
+    the window that the model was trained with first."""
+    window = positive_int(given, "original_max_position_embeddings", positions)
+
+    def index(turns: float) -> float:
+        """Return the i whose angle turns so many times in the window."""
+        return head_size * math.log(window / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low = index(given.get("beta_fast") or 32.0)
+    high = index(given.get("beta_slow") or 1.0)
     if given.get("truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_size - 1)
-    length = given.get("attention_factor") or (0.1 * math.log(factor) + 1 if factor > 1 else 1.0)
-    ramp = low, high if high > low else low + 0.001
-    return Rope(theta, factor, ramp, length=positive_float(length, "length"))
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, head_size - 1)
+    if high <= low:
+        high = low + 0.001
+    usual_length = 0.1 * math.log(rope.factor) + 1 if rope.factor > 1 else 1.0
+    length = positive_float(given.get("attention_factor") or usual_length, "attention_factor")
+    return replace(rope, ramp=(low, high), length=length)

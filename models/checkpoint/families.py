@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.config import ModelConfig, Rope
 from models.checkpoint.decoder import decoders, read_rope
 from models.checkpoint.family import Family
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import ATTENTION, GATES, MLP, PRE_NORMS, PROJECTIONS
+from models.checkpoint.model_config import ModelConfig, Rope
+from models.checkpoint.shapes import PRE_NORMS
+from models.checkpoint.tensor_names import ATTENTION, GATES, MLP, PROJECTIONS
 from models.errors import UnsupportedCheckpoint
 
 logger = logging.getLogger("headroom.models")
@@ -27,7 +28,8 @@ OF_CONFIG = {"JinaBertConfig": "jina-bert", "XLMRobertaFlashConfig": "xlm-robert
 
 _GATED: dict[str, Any] = {"gated": True, "without_bias": frozenset(GATES), "absolute_positions": False}
 
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_GLOBAL = "full_attention"
+_LOCAL = "sliding_attention"
 """ModernBERT's names of the two kinds of layers, in `layer_types` and `rope_parameters`."""
 
 _BIASES = {
@@ -45,12 +47,14 @@ def _in_one_map(name: str) -> dict[str, str]:
 
 
 def _modernbert(raw: Mapping[str, Any], shape: ModelConfig) -> ModelConfig:
-    kinds, pooling = raw.get("layer_types"), choice(raw, "classifier_pooling", ("cls", "mean"), "cls")
+    kinds = raw.get("layer_types")
+    pooling = choice(raw, "classifier_pooling", ("cls", "mean"), "cls")
     if kinds is None:
         kinds = _regular_kinds(positive_int(raw, "global_attn_every_n_layers", 3), shape.num_layers)
     wanted = f"it must name the kind of each of {shape.num_layers} layers"
     need(len(kinds) == shape.num_layers, "layer_types", kinds, wanted)
-    window, ropes = positive_int(raw, "local_attention", 128) // 2, _modernbert_ropes(raw)
+    window = positive_int(raw, "local_attention", 128) // 2
+    ropes = _modernbert_ropes(raw)
     if raw.get("sliding_window") is not None:  # wins over local_attention
         window = positive_int(raw, "sliding_window")
     return replace(
@@ -289,7 +293,7 @@ FAMILIES: dict[str, Family] = {
     # Decoders: rotary positions, grouped keys, RMS norms, gated layers; an answer or labels are read at the
     # last token of a prompt (`models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole texts.
     "qwen3": decoders("Qwen3", head_size=128, head_norms=True),
-    "qwen2": decoders("Qwen2", projection_bias=True),
+    "qwen2": decoders("Qwen2", biases=PROJECTIONS),
     "gemma": decoders("Gemma", head_size=256, is_gemma=True),
 }
 
@@ -299,13 +303,15 @@ def family_of(raw: Mapping[str, Any]) -> str:
 
     Configs from before `model_type` are told apart by `architectures`; without these too, they are BERT's.
     """
-    model_type, architectures = raw.get("model_type"), raw.get("architectures") or ["BertModel"]
+    model_type = raw.get("model_type")
+    architectures = raw.get("architectures") or ["BertModel"]
     own_code = raw.get("auto_map") or {}
     named = OF_CONFIG.get(str(own_code.get("AutoConfig")).rsplit(".", 1)[-1], model_type)
     if named is None:  # XLMRobertaForSequenceClassification
         class_names = {name.replace("-", ""): name for name in FAMILIES}
         named = class_names.get(re.split("For|Model", architectures[0])[0].lower())
-    family, is_listwise = str(named), architectures == ["JinaForRanking"]
+    family = str(named)
+    is_listwise = architectures == ["JinaForRanking"]
     if family not in FAMILIES or is_listwise:
         kind = " (a listwise reranker)" if is_listwise else ""
         raise UnsupportedCheckpoint(

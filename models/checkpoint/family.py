@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.shapes import GATES, LAYERS, POSITIONS, expected_shapes, int8_shapes
+from models.checkpoint.model_config import ModelConfig
+from models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes
+from models.checkpoint.tensor_names import GATES, LAYERS
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -60,12 +61,14 @@ class Family:
         UnsupportedCheckpoint for what the network would not compute exactly."""
         for name, value in (_ENCODERS | self.fixed).items():
             choice(raw, name, (None, value))
-        called, defaults = dict(self.fields), {**_DEFAULTS, **self.defaults}
+        called = dict(self.fields)
+        defaults = {**_DEFAULTS, **self.defaults}
 
         def size(name: str, at_most: int = 100_000_000) -> int:
             return positive_int(raw, called.get(name, name), defaults.get(name), at_most)
 
-        hidden, positions = size("hidden_size"), size("max_position_embeddings", 131_072)
+        hidden = size("hidden_size")
+        positions = size("max_position_embeddings", 131_072)
         skipped = raw.get("pad_token_id", 1) + 1 if self.skips_pad else 0
         types = 0
         if self.token_types is not None and raw.get("type_vocab_size", 2):
@@ -140,10 +143,13 @@ class Family:
 
     def their_name(self, name: str) -> str:
         """Return the name of one of our tensors in a checkpoint."""
-        prefix, names, inside = "", self.names, name
+        prefix = ""
+        names = self.names
+        inside = name
         if name.startswith(LAYERS):
             number, inside = name.removeprefix(LAYERS).split(".", 1)
-            prefix, names = f"{self.encoder}{self.layer}{number}.", self.in_layer
+            prefix = f"{self.encoder}{self.layer}{number}."
+            names = self.in_layer
         for ours, theirs in names.items():
             if inside.startswith(ours):
                 return prefix + theirs + inside.removeprefix(ours)

@@ -56,7 +56,8 @@ def positive_float(value: Any, name: str) -> float:
 
 def choice(raw: Mapping[str, Any], name: str, known: Iterable[Any], default: Any = None) -> Any:
     """Return a field that has one of the known values. default: its value if it is missing."""
-    value, known = raw.get(name, default), list(known)
+    value = raw.get(name, default)
+    known = list(known)
     need(value in known, name, value, f"supported: {', '.join(map(repr, known))}")
     return value
 

@@ -71,7 +71,8 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     DESCRIPTION. names: all files of the repository."""
     found: list[str] = []
     for folder in ("", *(f"{folder.name}/" for folder in classifier_folders(directory))):
-        whole, pickled = f"{folder}model.safetensors", f"{folder}pytorch_model.bin"
+        whole = f"{folder}model.safetensors"
+        pickled = f"{folder}pytorch_model.bin"
         if whole in names:
             found.append(whole)
         elif not folder and INDEX in names:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from models.checkpoint.config import read_config
 from models.checkpoint.fields import check
+from models.checkpoint.files import DESCRIPTION, check_files, weight_files
 from models.errors import UnsupportedCheckpoint
 from models.files import write_whole
 
@@ -48,7 +50,8 @@ def locate(path: str | Path | None, model: str | Path | None = None) -> Path:
     """
     if path is None:
         return DEFAULT
-    name, directory = str(path), Path(path).expanduser()
+    name = str(path)
+    directory = Path(path).expanduser()
     shared = Path(os.environ.get(LOCATED, ""))
     known = json.loads(shared.read_text()).get(name, "") if shared.is_file() else ""
     if known and Path(known).is_dir():  # else somebody has emptied the cache
@@ -101,12 +104,10 @@ def _download(target: str) -> Path:
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    from models.checkpoint.config import read_config
-    from models.checkpoint.files import DESCRIPTION, check_files, weight_files
-
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings name addresses
     name, _, version = target.partition("@")
-    revision, problem = version or None, None
+    revision = version or None
+    problem = None
     try:
         if not constants.is_offline_mode() and not re.fullmatch("[0-9a-f]{40}", version):
             HfApi().model_info(name, revision=revision, timeout=10.0)  # it may be silent
@@ -151,7 +152,9 @@ def _problem(error: BaseException, target: str) -> str:
 
     while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         error = error.__cause__  # the client wraps what happened in a page of advice
-    host, cache, (name, _, version) = _host(), constants.HF_HUB_CACHE, target.partition("@")
+    host = _host()
+    cache = constants.HF_HUB_CACHE
+    (name, _, version) = target.partition("@")
     match error:
         case errors.GatedRepoError():
             page = f"{urlsplit(constants.ENDPOINT).scheme}://{host}/{name}"

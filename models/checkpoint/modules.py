@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from models import files
 from models.checkpoint.fields import check, positive_int, read_json, reading
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.prompt import PUBLISHED
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from models.checkpoint.config import ModelConfig
 
 FILE = "sentence_bert_config.json"
 
@@ -96,7 +95,8 @@ def head_tensors(directory: Path, config: ModelConfig, stored: Mapping[str, Tens
     _, dense, norm, last = (f"{folder.name}/" for folder in folders)
     for name in (f"{dense}linear.weight", f"{norm}norm.weight", f"{norm}norm.bias", f"{last}linear.weight"):
         check(name in stored, f"{directory}: tensor {name} is missing")
-    weight, norm_bias = stored[f"{last}linear.weight"], stored[f"{norm}norm.bias"]
+    weight = stored[f"{last}linear.weight"]
+    norm_bias = stored[f"{norm}norm.bias"]
     bias = stored.get(f"{last}linear.bias", weight.new_zeros(len(config.labels)))
     tensors = {
         "bert.pooler.dense.weight": stored[f"{dense}linear.weight"],

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from models.checkpoint.fields import read_json, reading
 
-QUERY, TITLE, INSTRUCTED = "\ue000", "\ue001", "\ue002"
+QUERY = "\ue000"
+TITLE = "\ue001"
+INSTRUCTED = "\ue002"
 """Stand for the texts in a prompt."""
 
 
@@ -49,7 +51,8 @@ class Form:
     def of(cls, marked: str) -> Self:
         """Return the form of a prompt whose texts are marked."""
         first, *rest = re.split(f"([{QUERY}{TITLE}{INSTRUCTED}])", marked)
-        marks, literals = rest[::2], rest[1::2]
+        marks = rest[::2]
+        literals = rest[1::2]
         blank, middle, lead = _cut(first)
         parts: list[list[Part]] = [[blank + middle]]
         arounds: list[Around] = []
@@ -143,7 +146,8 @@ ANSWERS = {"qwen3": ("yes", "no"), "qwen2": ("1", "0"), "gemma": ("Yes",)}
 
 def with_answers(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     """Return a config.json with the ids of the answers, if a language model's does not say them."""
-    answers, ours = ANSWERS.get(str(raw.get("model_type"))), raw.get("headroom") or {}
+    answers = ANSWERS.get(str(raw.get("model_type")))
+    ours = raw.get("headroom") or {}
     is_language_model = any(str(name).endswith("ForCausalLM") for name in raw.get("architectures") or ())
     if answers is None or not is_language_model or "score_tokens" in ours:
         return raw

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from models.checkpoint.config import ModelConfig
+from models.checkpoint.model_config import ModelConfig
+from models.checkpoint.tensor_names import GATES, LAYERS, PROJECTIONS
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
-LAYERS = "bert.encoder.layer."
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 DISTANCES = "bert.encoder.rel_embeddings.weight"
 """Our name of DeBERTa's table with two rows for each bucket of `ModelConfig.distances`."""
 
 DISTANCES_NORM = "bert.encoder.LayerNorm"
-PROJECTIONS = ("attention.self.query", "attention.self.key", "attention.self.value")
-ATTENTION = (*PROJECTIONS, "attention.output.dense")
-GATES = ("intermediate.dense", "gate.dense")
-MLP = (*GATES, "output.dense")
-"""The maps in a layer."""
 PRE_NORMS = ("attention.LayerNorm", "intermediate.LayerNorm")
 POST_NORMS = ("attention.output.LayerNorm", "output.LayerNorm")
 """The norms in a layer: of what enters its halves, or of what leaves them."""
@@ -34,7 +27,9 @@ def layer_prefix(layer: int | str) -> str:
 
 def expected_shapes(config: ModelConfig) -> Shapes:
     """Return every float tensor of a network with its shape; narrower layers where they are pruned."""
-    hidden, embedded, decoder = config.hidden_size, config.embedding_size, config.decoder
+    hidden = config.hidden_size
+    embedded = config.embedding_size
+    decoder = config.decoder
     yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
     if config.absolute_positions:
         yield POSITIONS, (config.max_positions, embedded)
@@ -100,7 +95,9 @@ def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...
 
 def _maps(config: ModelConfig, number: int) -> Shapes:
     """Return weight and bias of each affine map of a layer."""
-    prefix, hidden, inner = layer_prefix(number), config.hidden_size, config.widths[number]
+    prefix = layer_prefix(number)
+    hidden = config.hidden_size
+    inner = config.widths[number]
     widths = config.projected(number)
     for name, width in zip(PROJECTIONS, widths, strict=True):
         yield from _both(f"{prefix}{name}", width, hidden)

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.decoder import answer_row
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import check
 from models.checkpoint.files import OF_PARENT, readable_as_usual, weight_map, weights_of
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.modules import head_tensors
 from models.checkpoint.shapes import expected_shapes, int8_shapes
 from models.errors import UnsupportedCheckpoint
@@ -29,37 +29,51 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
     new_classifier: parts of the classifier that are missing, or have another number of labels, are random.
     Raises UnsupportedCheckpoint, which names the tensor that is missing, misshapen or unknown.
     """
-    family, stored = FAMILIES[config.family], _stored(directory)
-    found = family.ours(stored, config)
+    family = FAMILIES[config.family]
+    stored = _stored(directory)
+    ours = family.ours(stored, config)
     if config.decoder is not None and config.decoder.vocabulary is not None:
-        found["classifier.weight"] = answer_row(config.decoder, stored)
-    found |= head_tensors(directory, config, stored)
+        ours["classifier.weight"] = answer_row(config.decoder, stored)
+    ours |= head_tensors(directory, config, stored)
+    expected: dict[str, tuple[tuple[int, ...], str]] = {
+        name: (shape, "") for name, shape in expected_shapes(config)
+    }
+    if config.int8:
+        expected |= int8_shapes(config)
     tensors: dict[str, Tensor] = {}
-    floats = {name: (shape, "") for name, shape in expected_shapes(config)}
-    for name, (shape, kind) in (floats | dict(int8_shapes(config) if config.int8 else ())).items():
-        tensor = found.get(name)
+    for name, (shape, dtype) in expected.items():
+        tensor = ours.get(name)
         is_new = new_classifier and name.startswith(("bert.pooler.", "classifier."))
-        if is_new and (tensor is None or tensor.shape != shape):  # as usual (Devlin et al. 2019)
-            if name.endswith("LayerNorm.weight"):
-                tensor = torch.ones(shape)
-            else:
-                tensor = torch.zeros(shape) if name.endswith(".bias") else torch.randn(shape) * 0.02
+        if is_new and (tensor is None or tensor.shape != shape):
+            tensor = _new_tensor(name, shape)
         shown = f"{directory}: tensor {family.their_name(name)}"
-        if tensor is None:
-            raise UnsupportedCheckpoint(f"{shown} is missing")
-        there = tuple(tensor.shape)
-        check(there == shape, f"{shown} has shape {there}, config.json wants {shape}")
-        dtypes = (getattr(torch, kind),) if kind else _FLOATS
-        wanted = f"torch.{kind}" if kind else "floating point of 16, 32 or 64 bits"
-        check(tensor.dtype in dtypes, f"{shown} is {tensor.dtype}, not {wanted}")
-        check(torch.isfinite(tensor).all(), f"{shown} holds NaN or infinite values")
-        is_right = not name.endswith("_scale") or bool((tensor > 0).all())
-        check(is_right, f"{shown} holds a scale that is not above 0")
-        tensors[name] = tensor
-    unknown = min(found.keys() - tensors.keys(), default=None)
+        tensors[name] = _checked(shown, tensor, shape, dtype)
+    unknown = min(ours.keys() - tensors.keys(), default=None)
     problem = "does not belong to the network that config.json describes"
     check(unknown is None, f"{directory}: tensor {unknown} {problem}")
     return tensors
+
+
+def _new_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the first values of a part of the classifier (Devlin et al. 2019)."""
+    if name.endswith("LayerNorm.weight"):
+        return torch.ones(shape)
+    return torch.zeros(shape) if name.endswith(".bias") else torch.randn(shape) * 0.02
+
+
+def _checked(name: str, tensor: Tensor | None, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a tensor of this shape and dtype. name: begins the message. dtype: "" for the floating ones."""
+    if tensor is None:
+        raise UnsupportedCheckpoint(f"{name} is missing")
+    stored_shape = tuple(tensor.shape)
+    check(stored_shape == shape, f"{name} has shape {stored_shape}, config.json wants {shape}")
+    dtypes = (getattr(torch, dtype),) if dtype else _FLOATS
+    wanted = f"torch.{dtype}" if dtype else "floating point of 16, 32 or 64 bits"
+    check(tensor.dtype in dtypes, f"{name} is {tensor.dtype}, not {wanted}")
+    check(torch.isfinite(tensor).all(), f"{name} holds NaN or infinite values")
+    is_right = not name.endswith("_scale") or bool((tensor > 0).all())
+    check(is_right, f"{name} holds a scale that is not above 0")
+    return tensor
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:

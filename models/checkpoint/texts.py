@@ -86,7 +86,8 @@ class TextReader:
         self._by_words = special == added.keys() and _reads_words_apart(tokenizer)
         self._remembered = lru_cache(_WORDS)(self._ids)
         self._cache: OrderedDict[str, EncodedText] = OrderedDict()  # the texts that were encoded last
-        self._cache_size, self._lock = cache_size, Lock()
+        self._cache_size = cache_size
+        self._lock = Lock()
 
     def characters(self, text: str) -> int:
         """Return about how many characters of a text are read."""
@@ -155,7 +156,8 @@ class TextReader:
                 encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self.forbidden else id_ for id_ in encoding.ids]
             kept = [index for index, id_ in enumerate(ids) if id_ >= 0]
-            offsets, words = encoding.offsets, encoding.word_ids
+            offsets = encoding.offsets
+            words = encoding.word_ids
             yield Portion(
                 [ids[index] for index in kept],
                 [start + offsets[index][0] for index in kept],
@@ -191,7 +193,8 @@ class TextReader:
         """Return the ids of each text, word by word if they are the same."""
         if not self._by_words:
             return self.encode_batch(texts)
-        remembered, ids = self._remembered, self._ids
+        remembered = self._remembered
+        ids = self._ids
         return [
             b"".join([remembered(word) if len(word) <= _LONGEST else ids(word) for word in text.split(" ")])
             for text in texts

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.checkpoint.chat_template import Example, read_pairs, read_prompt
-from models.checkpoint.config import ModelConfig
+from models.checkpoint.chat_template import PAIRS, Texts, read_prompt
 from models.checkpoint.fields import check, reading
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.prompt import Around, Form, Part, Prompt
+from models.checkpoint.sandbox import run
 from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
 from models.checkpoint.tokenizer_files import (
     FILE,
@@ -117,7 +118,8 @@ class EncodedPair:
     @property
     def special(self) -> list[int]:
         """Return the positions of the special tokens."""
-        start, end = len(self.template.before), len(self.ids)
+        start = len(self.template.before)
+        end = len(self.ids)
         between = range(start + self.query_tokens, self.title_start)
         return [*range(start), *between, *range(end - len(self.template.after), end)]
 
@@ -227,7 +229,9 @@ class PairTokenizer(TextReader):
         as [CLS] query [SEP], or whatever tokens begin and end the model's pairs; a prompt stays whole.
         """
         other = copy.copy(self)
-        other._cache, other._cache_size, other._keep_end = OrderedDict(), 0, keep_end
+        other._cache = OrderedDict()
+        other._cache_size = 0
+        other._keep_end = keep_end
         other._alone = alone if self.prompt is None else ()
         if keep_end:
             other.reach = sys.maxsize
@@ -288,13 +292,15 @@ class PairTokenizer(TextReader):
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
         for index, (query_text, title_text) in enumerate(pairs):
-            query, title = texts[query_text], texts[title_text]
+            query = texts[query_text]
+            title = texts[title_text]
             is_alone = index in self._alone
             room = self.budget + len(self.template.between) if is_alone else self.budget
             truncated = query.tokens + title.tokens > room
             if truncated:
                 kept = (room, 0) if is_alone else self.kept(query.tokens, title.tokens)
-                query, title = self._part(query, kept[0]), self._part(title, kept[1])
+                query = self._part(query, kept[0])
+                title = self._part(title, kept[1])
             pair = self.pair(query, title, truncated=truncated)
             if is_alone:
                 end = len(self.template.before) + pair.query_tokens
@@ -333,11 +339,12 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     """Load a checkpoint's tokenizer, with the window that its files and its network allow. Raises
     UnsupportedCheckpoint, also for what transformers would score otherwise."""
     decoder = config.decoder
-    prompt, examples = None, list[Example]()
+    prompt = None
+    examples: dict[Texts, list[int]] = {}
     with reading(directory / FILE):
         window = read_window(directory, config)
         if decoder is not None and decoder.plain_pairs:
-            examples = read_pairs(directory)
+            examples = dict(zip(starmap(Texts, PAIRS), run(directory, pairs=PAIRS), strict=True))
         elif decoder is not None:
             prompt, examples = read_prompt(directory, config.family, decoder.instruction)
         tokenizer = PairTokenizer.load(
@@ -348,8 +355,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
             of_decoder=decoder is not None,
             unread=None if decoder is None else decoder.pad_token,
         )
-    for example in examples:
-        _check_example(directory, tokenizer, example)
+        _check_tokens(tokenizer, examples)
     has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
     check(
         not has_types or passes_types(directory) is not None,
@@ -373,19 +379,18 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     return tokenizer
 
 
-def _check_example(directory: Path, tokenizer: PairTokenizer, example: Example) -> None:
-    """Raise UnsupportedCheckpoint unless a decoder's tokenizer gives the tokens of transformers."""
-    texts = example.texts
-    if tokenizer.prompt is not None and texts.instruction is None and tokenizer.prompt.instruction:
-        return  # each of its prompts has an instruction
+def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
+    """Raise UnsupportedCheckpoint unless a decoder's pairs have the tokens of transformers."""
     wide = tokenizer.reading_as(keep_end=True)
     wide._use(wide.template, 1 << 20)
-    (pair,) = wide.instructed(texts.instruction).encode([(texts.query, texts.title)])
-    theirs = example.ids
-    while theirs and theirs[-1] == tokenizer._unread:
-        theirs = theirs[:-1]
-    check(
-        pair.ids.tolist() == theirs,
-        f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
-        "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
-    )
+    for texts, ids in examples.items():
+        if texts.instruction is None and tokenizer.prompt is not None and tokenizer.prompt.instruction:
+            continue  # each of its prompts has an instruction
+        (pair,) = wide.instructed(texts.instruction).encode([texts[:2]])
+        while ids and ids[-1] == tokenizer._unread:
+            ids = ids[:-1]
+        check(
+            pair.ids.tolist() == ids,
+            f"transformers gives the query {texts.query!r} and the title {texts.title!r} other tokens: the "
+            "tokenizer joins them with what stands beside them; put spaces or line ends there",
+        )

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import check, read_json, reading
 from models.checkpoint.files import PIECES
+from models.checkpoint.model_config import ModelConfig
 from models.checkpoint.modules import module_window
-from models.checkpoint.sandbox import SandboxFailed, try_tokenizer
+from models.checkpoint.sandbox import run
 from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
@@ -57,10 +57,7 @@ def read_tokenizer(directory: Path, prompt: str | None = None) -> Tokenizer:
     check(has_vocabulary, f"{directory} has neither tokenizer.json nor vocab.txt")
     options = read_options(directory)
     file = directory / "tokenizer.json"
-    try:
-        try_tokenizer(directory)
-    except SandboxFailed as error:
-        raise UnsupportedCheckpoint(f"{file} cannot be used: to read a few short texts, {error}") from None
+    run(directory)
     tokenizer = _from_json(file, options, prompt) if file.is_file() else None
     if tokenizer is None or _declares_more(directory, options, tokenizer):
         tokenizer = _by_transformers(directory, options, prompt)
@@ -75,7 +72,8 @@ def read_options(directory: Path) -> dict[str, Any]:
     Without added_tokens_decoder in it, special_tokens_map.json counts too, as in transformers.
     Raises UnsupportedCheckpoint if a file is not a JSON object or asks for truncation on the left.
     """
-    file, older = directory / FILE, directory / "special_tokens_map.json"
+    file = directory / FILE
+    older = directory / "special_tokens_map.json"
     options = read_json(file) if file.is_file() else {}
     if "added_tokens_decoder" not in options and older.is_file():
         options |= read_json(older)
@@ -284,5 +282,6 @@ def piece_reader(tokenizer: Tokenizer) -> Callable[[str], Piece]:
 def _piece(text: str, *, partial: bool = False) -> Piece:
     """Return a piece that is written with its space. partial: it holds some bytes of a letter."""
     word = text.strip()
-    begins, ends = (partial or word[:1].isalnum(), partial or word[-1:].isalnum())
+    begins = partial or word[:1].isalnum()
+    ends = partial or word[-1:].isalnum()
     return Piece(word, text[:1].isspace(), begins, ends)

@@ -21,7 +21,8 @@ PAIRS = [("angle bracket", "steel angle"), ("what is 12?", "-5 % (off)?\n"), ("u
 SIMPLE = "Q: {{ messages[0].content }}\nD: {{ messages[1].content }}\n->"
 QUERY = "messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first"
 DOCUMENT = "messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first"
-SYSTEM = "{{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('judge') }}"
+JUDGE = "messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('judge')"
+SYSTEM = f"{{{{ {JUDGE} }}}}"
 ENDING = f"{{{{ {QUERY} }}}}\n# {{{{ {DOCUMENT} }}}}"
 """The document stands at the end."""
 
@@ -118,12 +119,12 @@ def test_an_instruction_stands_wherever_the_template_puts_it(tmp_path: Path, tem
         (SIMPLE.replace("content }}\n->", "content or 'nothing' }}\n->"), "does more"),
         ("{% if 'screw' in messages[0].content %}!{% endif %}" + SIMPLE, "does more"),
         (f"{{{{ strftime_now('%Y') }}}} {SIMPLE}", "writes the date"),
-        (f"{{{{ {DOCUMENT} }}}}\n{{{{ {QUERY} }}}}\n", "the document before the query"),
-        (f"{{{{ {QUERY} }}}}\n", "shows the query;"),
-        (f"{SIMPLE} {{{{ {QUERY} }}}}", "the query before the document before the query"),
+        (f"{{{{ {DOCUMENT} }}}}\n{{{{ {QUERY} }}}}\n", "shows the document, the query, but"),
+        (f"{{{{ {QUERY} }}}}\n", "shows the query, but"),
+        (f"{SIMPLE} {{{{ {QUERY} }}}}", "shows the query, the document, the query, but"),
         (f"{{{{ raise_exception('no ' ~ ({QUERY})) }}}}", "TemplateError: no "),
         (f"{{% if instruction %}}asked{{% endif %}}{SIMPLE}", "an instruction that it does not show"),
-        ("Q{{ messages[0].content }}D{{ messages[1].content }}", "other tokens"),
+        (SIMPLE.replace("\n->", "s\n->"), "other tokens"),
     ],
 )
 def test_a_template_that_does_more_is_refused_by_name(tmp_path: Path, template: str, reason: str) -> None:
@@ -151,7 +152,7 @@ def test_only_a_template_of_other_roles_gives_way_to_the_published_prompt(tmp_pa
 def test_a_template_that_loops_for_days_does_not_hang_a_start(tmp_path: Path, template: str) -> None:
     directory = write(tmp_path, template + SIMPLE)
     began = time.process_time()
-    with pytest.raises(UnsupportedCheckpoint, match=r"chat template"):
+    with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         load(directory)
     assert time.process_time() - began < 20
 
@@ -208,5 +209,5 @@ def test_a_tokenizer_that_takes_seconds_for_a_letter_is_refused(
     tokenizer = Tokenizer.from_file(str(file))
     tokenizer.normalizer = normalizer
     tokenizer.save(str(file))
-    with pytest.raises(UnsupportedCheckpoint, match="to read a few short texts"):
+    with pytest.raises(UnsupportedCheckpoint, match="a few short texts take more than"):
         Classifier.load(directory, "cpu")

@@ -1,0 +1,46 @@
+"""The program that `models.checkpoint.sandbox` runs: DIRECTORY SECONDS BYTES, and a job on standard input."""
+
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from typing import Any
+
+_TEXTS = [*map(chr, range(32, 127)), "é中😀", "a word of 12 letters, " * 40]
+"""A usual tokenizer reads them in some milliseconds."""
+
+
+def main(directory: str, seconds: int, memory_bytes: int) -> None:
+    """Do the job, and print its result."""
+    from tokenizers import Tokenizer
+
+    job = json.load(sys.stdin)
+    if job:
+        sys.modules["torch"] = None  # type: ignore[assignment] # not needed, and slow to import
+        from transformers import AutoTokenizer
+    limit = int(sum(os.times()[:2])) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    with suppress(ValueError, OSError):  # not every system has this limit
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    with suppress(BaseException):  # what fails is told where it is used
+        tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
+        for text in _TEXTS:
+            tokenizer.encode(text)
+    result: list[Any] = []
+    if job:
+        theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        result = theirs(job["pairs"])["input_ids"] if "pairs" in job else []
+        for messages, options in job.get("conversations", ()):
+            rendered = {"text": "", "error": "", "ids": []}
+            result.append(rendered)
+            try:
+                rendered["text"] = theirs.apply_chat_template(messages, tokenize=False, **options)
+                rendered["ids"] = theirs.apply_chat_template(messages, return_dict=False, **options)
+            except Exception as error:  # whatever a template raises
+                rendered["error"] = f"{type(error).__name__}: {error}"[:300]
+    print(json.dumps(result), end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
