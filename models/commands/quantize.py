@@ -90,41 +90,35 @@ def command(
         batch = int8.tokenizer.encode(pairs[:BATCH])
         served = Classifier.load(model, "cpu")
         speed = speed_of(served, int8, batch)
-    dtype = served.network.number_format
-    sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
+    speed_text = speed_claim(speed, served.network.number_format)
+    document = {
+        "schema": 1,
+        "out": str(out),
+        "model": exact.name,
+        "calibration": str(data),
+        "test": None if test is None else str(test),
+        "bytes": {"before": bytes_of_weights(source), "after": bytes_of_weights(out)},
+        "parameters": {"before": exact.network.nbytes, "after": int8.network.nbytes},
+        "against_float32": result,
+        "speed": {
+            "dtype": served.network.number_format,
+            "median": speed.value,
+            "low": speed.low,
+            "high": speed.high,
+        },
+    }
     if as_json:
-        document = {
-            "schema": 1,
-            "out": str(out),
-            "model": exact.name,
-            "calibration": str(data),
-            "test": None if test is None else str(test),
-            "bytes": sizes,
-            "parameters": {"before": exact.network.nbytes, "after": int8.network.nbytes},
-            "against_float32": result,
-            "speed": {"dtype": dtype, "median": speed.value, "low": speed.low, "high": speed.high},
-        }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(f"{out}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB")
-        print(f"against {exact.name} in float32, on {test or 'the calibration pairs'}:")
-        print(summary(result))
-        print(f"on this machine, int8 {speed_claim(speed, dtype)} (batches of {len(batch)} pairs)")
-    if result["change"]:
-        _report_loss(result["change"]["qwk"], quiet=as_json)
-    if speed.is_below(1):
-        warn(f"int8 {speed_claim(speed, dtype)}: serve the checkpoint that it was made from")
-
-
-def _report_loss(change: Interval, *, quiet: bool) -> None:
-    """Print what quantizing costs, and warn if that is too much. quiet: only warn."""
-    if not quiet:
-        print(loss_claim(change))
-    if change.is_below(-TOLERANCE):
+        print(as_text(document))
+        print(f"on this machine, int8 {speed_text} (batches of {len(batch)} pairs)")
+    if result["change"] and result["change"]["qwk"].is_below(-TOLERANCE):
         warn(
-            f"{loss_claim(change)}: calibrate with pairs of the model's own traffic (--data), or keep the "
-            "checkpoint that it was made from"
+            f"{loss_claim(result['change']['qwk'])}: calibrate with pairs of the model's own traffic "
+            "(--data), or keep the checkpoint that it was made from"
         )
+    if speed.is_below(1):
+        warn(f"int8 {speed_text}: serve the checkpoint that it was made from")
 
 
 def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
@@ -150,15 +144,24 @@ def loss_claim(change: Interval) -> str:
     return f"{measured}, which does not show whether it falls by {TOLERANCE}; more graded pairs (--test) may"
 
 
-def summary(result: dict[str, Any]) -> str:
-    """Return the metrics before and after, each change with its 95 % interval, and how far scores moved."""
-    rows = []
-    for name in METRICS if result["change"] else ():
-        values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
-        rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
-    lines = [table(rows)] if rows else []
+def as_text(document: dict[str, Any]) -> str:
+    """Return the size, the metrics before and after, each change with its 95 % interval, and how far scores
+    moved."""
+    sizes = document["bytes"]
+    result = document["against_float32"]
+    lines = [
+        f"{document['out']}: {sizes['after'] / 1e6:.1f} MB of {sizes['before'] / 1e6:.1f} MB",
+        f"against {document['model']} in float32, on {document['test'] or 'the calibration pairs'}:",
+    ]
+    if result["change"]:
+        rows = []
+        for name in METRICS:
+            values = f"{fixed(result['before'][name], 4)} → {fixed(result['after'][name], 4)}"
+            rows.append([f"  {name}", values, result["change"][name].text(4, sign=True)])
+        lines += [table(rows), f"  {loss_claim(result['change']['qwk'])}"]
     lines.append("  {same_grade:.1%} of {pairs} pairs keep their grade".format(**result))
-    largest = result["largest_probability_difference"]
-    mean = result["mean_probability_difference"]
-    lines.append(f"  probabilities differ by at most {largest:.4f}, on average by {mean:.4f}")
+    lines.append(
+        "  probabilities differ by at most {largest_probability_difference:.4f}, on average by "
+        "{mean_probability_difference:.4f}".format(**result)
+    )
     return "\n".join(lines)

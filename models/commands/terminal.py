@@ -61,7 +61,8 @@ class Stages:
     def show(self, what: str, share: float, before: float = 0.0) -> None:
         """Show what is done and the time left, if it is time to.
 
-        share: of the stage, from 0 to 1. before: the share that an earlier run did, which tells no pace.
+        share: of the stage, from 0 to 1. before: the share that an earlier run did; it does not count for the
+        pace.
         """
         now = time.monotonic()
         seconds_left = (now - self.began) * (1 - share) / (share - before) if share > before else 0.0

@@ -89,7 +89,7 @@ def quantize(
     """Write the int8 form of the checkpoint in `source` to the directory `target`.
 
     pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
-    advance: told how many more layers are done. Returns the new configuration.
+    advance: called with how many more layers are done. Returns the new configuration.
     Raises ModelError if `target` is not empty or `source` is int8 already.
     """
     config = read_config(source)

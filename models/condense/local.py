@@ -26,8 +26,8 @@ def condense(
 ) -> Condensed:
     """Return the words of a query that keep the relevance of its titles, at least one, under a head mask.
 
-    advance: told how many more queries are judged. Raises ModelError if the query has no token, or a score is
-    not finite.
+    advance: called with how many more queries are judged.
+    Raises ModelError if the query has no token, or a score is not finite.
     """
     encoded = Titles(classifier.tokenizer, titles)
     if not encoded.encode([task.query])[0].query_tokens:

@@ -67,13 +67,14 @@ class Resamples:
 
     def changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
         """Return the paired change of each metric from the intact model."""
-        return {name: self._estimate(draws[name] - intact) for name, intact in self.intact.items()}
+        return {name: self.estimate(draws[name] - intact) for name, intact in self.intact.items()}
 
     def relative_changes(self, draws: dict[str, Draws]) -> dict[str, Estimate]:
         """Return the paired change of each metric, relative to the intact model's value."""
-        return {name: self._estimate(draws[name].relative_to(intact)) for name, intact in self.intact.items()}
+        return {name: self.estimate(draws[name].relative_to(intact)) for name, intact in self.intact.items()}
 
-    def _estimate(self, draws: Draws) -> Estimate:
+    def estimate(self, draws: Draws) -> Estimate:
+        """Return the estimate of a metric or of a change."""
         return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
 

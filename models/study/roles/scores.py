@@ -108,7 +108,7 @@ def role_scores(study: Study, pairs: Sequence[EncodedPair], query_of: Sequence[i
     heads = len(study.heads)
     tallies = defaultdict[str, _Tally](_Tally)
     term_match = tallies["term_match"]
-    term_match.score = defaultdict(list)  # not what another word in the term's place takes away
+    term_match.score = defaultdict(list)  # the attention itself; `observed` is less that to another word
     words = [Words.of(study.classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_form(words)
     for number, (pair, of_pair, query) in enumerate(zip(pairs, words, query_of, strict=True)):

@@ -74,6 +74,10 @@ def planner(study: Study, found: Gradients) -> Planner:
     return Planner.of(study.classifier.config, times, ("heads", "units", "layers"), found)
 
 
+def intact_seconds(planner: Planner) -> float:
+    return planner.seconds(intact_mask(planner.config))
+
+
 def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> None:
     matrix, units_off = np.ones((LAYERS, HEADS), np.float32), np.zeros((LAYERS, UNITS), np.bool_)
     for layer in IDLE_HEADS:
@@ -81,10 +85,10 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
         units_off[layer, list(IDLE_UNITS[layer])] = True
     useful = HeadMask(matrix, (IDLE_LAYER,), units_off)
     networks = Networks(study)
-    speedup = planner.seconds(intact_mask(planner.config)) / planner.seconds(useful)
+    speedup = intact_seconds(planner) / planner.seconds(useful)
 
     order = compute._layer_order(networks, planner, 4.0)
-    best = compute._best(networks, planner, order, 0.995 * speedup)
+    best = compute._best(networks, planner, order, intact_seconds(planner) / (0.995 * speedup))
 
     assert order[0] == IDLE_LAYER
     assert best is not None
@@ -94,23 +98,21 @@ def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> N
 
 def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, planner: Planner) -> None:
     networks = Networks(study)
-    best = compute._best(networks, planner, [IDLE_LAYER], 4.0)
+    best = compute._best(networks, planner, [IDLE_LAYER], intact_seconds(planner) / 4)
     assert best is not None
-    assert planner.seconds(best) <= planner.seconds(intact_mask(planner.config)) / 4
+    assert planner.seconds(best) <= intact_seconds(planner) / 4
     assert networks.divergence(best) > 1e-4
 
 
 def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
     config = study.classifier.config
-    units = replace(planner, what=("units",)).fitting(planner.seconds(intact_mask(planner.config)) / 1.3)
-    heads = replace(planner, what=("heads",)).fitting(planner.seconds(intact_mask(planner.config)) / 1.1)
+    units = replace(planner, what=("units",)).fitting(intact_seconds(planner) / 1.3)
+    heads = replace(planner, what=("heads",)).fitting(intact_seconds(planner) / 1.1)
     assert units is not None
     assert heads is not None
     assert config.heads_kept(units) == config.kept_heads
     assert {len(units) for units in config.units_kept(heads)} == {UNITS}
-    assert (
-        replace(planner, what=("heads",)).fitting(planner.seconds(intact_mask(planner.config)) / 20) is None
-    )
+    assert replace(planner, what=("heads",)).fitting(intact_seconds(planner) / 20) is None
 
 
 @pytest.mark.parametrize("pruned", ["none", "0.1-2,1.*"])
@@ -219,7 +221,7 @@ def test_of_all_heads_those_that_do_nothing_go_first(study: Study, found: Gradie
 
 def test_random_networks_keep_as_many_parts_of_each_layer(study: Study, planner: Planner) -> None:
     config = study.classifier.config
-    chosen = planner.fitting(planner.seconds(intact_mask(planner.config)) / 2, [IDLE_LAYER])
+    chosen = planner.fitting(intact_seconds(planner) / 2, [IDLE_LAYER])
     assert chosen is not None
     others = [plans.shuffled(chosen, config, seed) for seed in range(3)]
     assert all(planner.seconds(other) == planner.seconds(chosen) for other in others)
