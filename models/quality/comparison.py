@@ -97,7 +97,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     queries = []
     for query, ndcg10 in enumerate(evaluation.by_query["ndcg10"]):
         rows = np.flatnonzero(evaluation.query_of == query)
-        row = rows[misses[rows].argmax()]
+        row = int(rows[misses[rows].argmax()])
         entry = {
             "query": pairs[row].query,
             "pairs": len(rows),

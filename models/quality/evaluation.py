@@ -212,9 +212,9 @@ def changes_of(
 def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = False) -> dict[str, Interval]:
     """Return each metric with its interval. counts: (1 + resamples, clusters), row 0 of ones.
 
-    The intervals are symmetric, as far as the metric's range reaches. Without any spread between the queries,
-    as of a perfect model, the bootstrap has nothing to draw from. Then the ends allow for the queries that
-    are not in the sample: for accuracy, one pair a query, they are those of Clopper and Pearson (1934).
+    The intervals are symmetric, as far as the metric's range reaches. If every query has the best value, or
+    the worst, the bootstrap has nothing to draw from. Then the interval allows for the queries that are not
+    in the sample: for accuracy, one pair a query, it is that of Clopper and Pearson (1934).
     change: the draws are of differences of two metrics; two models that agree on every query differ by 0.
     """
     intervals = {}
@@ -226,7 +226,7 @@ def intervals_of(draws: Mapping[str, Draws], counts: Floats, *, change: bool = F
         if change:
             high -= low
             low = -high
-        elif estimated.error < _NO_SPREAD and drawn.queries:
+        elif estimated.error < _NO_SPREAD and drawn.queries and np.isclose(value, [low, high]).any():
             unseen = 1 - 0.025 ** (1 / drawn.queries)  # the largest share of other queries
             interval = Interval(value, value - unseen * (value - low), value + unseen * (high - value))
         intervals[name] = interval.within(low, high)

@@ -201,7 +201,7 @@ def cross_fitted(epochs: Sequence[np.ndarray], pairs: Sequence[LabelledPair]) ->
     for half in (0, 1):
         choosing = np.flatnonzero(halves != half)
         if len(choosing):
-            judges = [pairs[row] for row in choosing]
+            judges = [pairs[row] for row in choosing.tolist()]
             best = max(epochs, key=lambda epoch: order(epoch[choosing], judges))
             temperature = fitted_temperature(judges, best[choosing])
             logits[halves == half] = best[halves == half] / temperature

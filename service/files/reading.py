@@ -134,7 +134,7 @@ def _rows_that_fit(metadata: Any) -> int:
     """Return how many rows of mean size fit into WINDOW_BYTES. metadata: of a parquet file."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     file_bytes = sum(group.total_byte_size for group in groups)
-    row_bytes = max(file_bytes // max(metadata.num_rows, 1), 1)
+    row_bytes: int = max(file_bytes // max(metadata.num_rows, 1), 1)
     return max(WINDOW_BYTES // row_bytes, 1)
 
 
