@@ -113,7 +113,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         NOTICES: str(notices_pipe(run)),
         LOCATED: str(run / "located.json"),
     }
-    os.environ.pop(PIPE, None)  # `notices.Copier` sets it
+    os.environ.pop(PIPE, None)  # `notices.AccessLogCopier` sets it
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))

@@ -7,7 +7,7 @@ import numpy as np
 
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.classifier import Classifier
-from service.engine.threads import PairRow, RowScore, share
+from service.engine.threads import PairRow, RowScore, mark_prefixes
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, Course, Due, floor_of
 from service.scoring.catalog import Variant
@@ -36,7 +36,7 @@ class Column:
             for pair in pairs
             for row in (pair.rows if isinstance(pair, ChunkedPair) else (pair,))
         ]
-        share(self._rows)
+        mark_prefixes(self._rows)
 
     def advance(self) -> None:
         """Take the results of the rows that were due."""
