@@ -208,8 +208,8 @@ class Cluster:
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
-        first, most = autoscaling.bounds(deployment)
-        replicas = config.replicas or first
+        initial_replicas, max_replicas = autoscaling.bounds(deployment)
+        replicas = config.replicas or initial_replicas
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = autoscaling.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
@@ -218,7 +218,7 @@ class Cluster:
             options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
         asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, most), cores())
+        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, max_replicas), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),
