@@ -19,7 +19,7 @@ import torch
 
 from models.device import describe
 from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.engine.free_memory import give_back_for_ever
+from service.engine.free_memory import release_memory_periodically
 from service.engine.request import Deadline
 from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
 from service.engine.threads import Engine
@@ -51,7 +51,7 @@ from service.scoring.treatment import Treatment
 
 logger = logging.getLogger("headroom.replica")
 
-AGAIN_SECONDS = 1.0  # before a background task that failed begins again
+RESTART_SECONDS = 1.0  # before a background task that failed is restarted
 ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
 MAX_AGE_S = 0.5  # from which on a request is old; old ones get at least a sixteenth of each batch
@@ -83,8 +83,14 @@ class Replica:
         self._treatment = Treatment(self._scorer, live, shadow, lambda: self.scheduler.queued_tokens)
         self._serving = asyncio.create_task(self.scheduler.run())
         # Tasks of their own: a database that hangs must not keep the guardrails from being watched.
-        beside = (self._report, shadow.run, live.ledger.follow, live.guard.run, give_back_for_ever)
-        self._beside = [asyncio.create_task(_keep_up(work)) for work in beside]
+        background = (
+            self._report,
+            shadow.run,
+            live.ledger.follow,
+            live.guard.run,
+            release_memory_periodically,
+        )
+        self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
         base = catalog.base
         runs = (torch.__version__, base.name, describe(base.network.device), base.network.number_format)
         metrics.show("build_info", 1, version("headroom"), *runs)
@@ -161,7 +167,7 @@ class Replica:
                     self._nothing_in_hand.clear()
                     await self._nothing_in_hand.wait()
                 await self.scheduler.drain()
-        tasks = [self._serving, *self._beside]
+        tasks = [self._serving, *self._background]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -196,7 +202,7 @@ class Replica:
             return "the device failed"
         if self.engine.hangs:
             return "a forward pass hangs"
-        is_over = any(task.done() for task in (self._serving, *self._beside))
+        is_over = any(task.done() for task in (self._serving, *self._background))
         return "the scheduler or a background task stopped" if is_over else None
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
@@ -265,8 +271,8 @@ class Replica:
             await asyncio.sleep(GAUGE_SECONDS)
 
 
-async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
-    """Run a background task for ever: if it fails, log why and begin again. Requests do not depend on it."""
+async def _restart_forever(work: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Run a background task; if it fails, log why and restart it. Requests do not depend on it."""
     next_log = -math.inf
     while True:
         try:
@@ -274,8 +280,8 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
         except Exception:
             if time.monotonic() >= next_log:
                 next_log = time.monotonic() + ERROR_SECONDS
-                logger.exception("a background task failed; it begins again in %g s", AGAIN_SECONDS)
-        await asyncio.sleep(AGAIN_SECONDS)
+                logger.exception("a background task failed; it is restarted in %g s", RESTART_SECONDS)
+        await asyncio.sleep(RESTART_SECONDS)
 
 
 def _apply_experiments(live: LiveExperiments, config: LiveConfig, may_start: bool) -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from service.config.edits import Glance, LiveEdits, glance, pinned
+from service.config.edits import FileState, LiveEdits, pinned, read_state
 from service.config.file import ConfigFile, Overrides, load
 from service.config.settings import InvalidConfig
 from service.ray import environment, preflight
-from service.ray.notices import Copier
-from service.ray.processes import Guard, StopSignal, adopt_orphans, end_run, start
+from service.ray.notices import AccessLogCopier
+from service.ray.processes import StopSignal, Watchdog, adopt_orphans, end_run, run_in_thread
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def command(
 
 def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
-    seen = glance(path)
+    seen = read_state(path)
     config = pinned(load(path, overrides))
     preflight.check(path, config, _say)
     for warning in preflight.unknown_variables(config):
@@ -109,7 +109,7 @@ def run(path: Path, overrides: Overrides) -> None:
 
 def _serve(
     path: Path,
-    seen: Glance,
+    seen: FileState,
     overrides: Overrides,
     config: ConfigFile,
     directory: RunDirectory,
@@ -118,11 +118,11 @@ def _serve(
     run = directory.path
     drain_timeout_s = config.settings.drain_timeout_s
     environment.prepare(run, request_timeout_s=config.settings.request_timeout_s)
-    lines = Copier(run) if config.settings.access_log != "off" else None
+    lines = AccessLogCopier(run) if config.settings.access_log != "off" else None
     _say("starting Ray")
     adopt_orphans()
-    guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
-    stop.before_end = guard.close
+    watchdog = Watchdog(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
+    stop.before_end = watchdog.close
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.ray.cluster import Cluster
@@ -140,7 +140,7 @@ def _serve(
                     lines.start()
                 apply = partial(_apply, cluster, run, stop, path)
                 edits = LiveEdits(
-                    path, seen, overrides, config, apply=apply, say=_say, refused=cluster.show_refused
+                    path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
                 )
                 # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
                 show = partial(_show_notices, cluster.notices, stop.is_set)
@@ -151,7 +151,7 @@ def _serve(
             status = 0
         finally:
             cluster.drain(drain_timeout_s)
-            guard.close()
+            watchdog.close()
             cluster.end()
             if lines is not None:
                 lines.stop()
@@ -164,12 +164,12 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
 
     A download that hangs holds up no later edit: it is given up as soon as the file at `path` changes again.
     """
-    edited = glance(path)
-    checked = start(preflight.check_checkpoints, config)
+    edited = read_state(path)
+    checked = run_in_thread(preflight.check_checkpoints, config)
     while not wait([checked], CHECK_S).done:
         if stop.is_set():
             return "the service stops before its checkpoints are here"
-        if glance(path) != edited:
+        if read_state(path) != edited:
             return "it was edited again before its checkpoints were here"
     try:
         checked.result()

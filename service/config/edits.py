@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.checkpoint.files import bytes_of_weights, check_files, digest_of
@@ -11,11 +12,11 @@ from models.files import read_bytes
 from service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
 from service.config.settings import LiveConfig
 
-Glance = tuple[int, bytes] | None
+FileState = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
 
 
-def glance(path: Path) -> Glance:
+def read_state(path: Path) -> FileState:
     """Return the file's modification time and content, or None if it cannot be read."""
     try:
         return path.stat().st_mtime_ns, read_bytes(path)
@@ -27,88 +28,84 @@ class Unsettled(Exception):
     """An edit failed, and some replicas may have it; the message says why."""
 
 
+@dataclass
 class LiveEdits:
     """Watches the file of the served config. Call `look` regularly.
 
     Args:
-        config: the config that is served now.
-        seen: the result of `glance` when the file was loaded.
+        seen: the state of the file that was judged last: first that of the file that was loaded.
+        running: the config that is served now.
         apply: applies a config; returns why it was refused, or None; raises Unsettled.
         say: shows one line to the operator.
-        refused: is told whether the file's last edit was refused.
+        show_refused: is called with whether the file's last edit was refused.
+        seen_before: the state of the file at the last look. is_refused: whether the last edit was.
+        is_settled: whether all replicas have the running config.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        seen: Glance,
-        overrides: Overrides,
-        config: ConfigFile,
-        *,
-        apply: Callable[[ConfigFile], str | None],
-        say: Callable[[str], None],
-        refused: Callable[[bool], None],
-    ) -> None:
-        self._path = path
-        self._judged = seen
-        self._before = seen  # result of the previous look
-        self._overrides = overrides
-        self._running = config
-        self._apply = apply
-        self._say = say
-        self._refused = refused
-        self._is_refused = False
-        self._is_settled = True  # whether all replicas have the running config
+    path: Path
+    seen: FileState
+    overrides: Overrides
+    running: ConfigFile
+    apply: Callable[[ConfigFile], str | None]
+    say: Callable[[str], None]
+    show_refused: Callable[[bool], None]
+    seen_before: FileState = field(init=False)
+    is_refused: bool = False
+    is_settled: bool = True
+
+    def __post_init__(self) -> None:
+        self.seen_before = self.seen
 
     def look(self) -> None:
         """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
 
         Any error refuses the edit, because the service must not end because of one.
         """
-        seen = glance(self._path)
-        before, self._before = self._before, seen
-        if seen == self._judged or seen != before:
+        state = read_state(self.path)
+        is_complete = state == self.seen_before
+        self.seen_before = state
+        if state == self.seen or not is_complete:
             return
-        self._judged = seen
+        self.seen = state
         result = "config refused, the last good one stays"
         try:
-            reason = self._judge(seen)
+            reason = self._judge(state)
         except Unsettled as error:
-            self._is_settled = False
+            self.is_settled = False
             result = "config refused, but some replicas may have it; save the file again"
-            reason = f"{self._path}: {error}"
+            reason = f"{self.path}: {error}"
         except ConfigFileError as error:
             reason = str(error)
         except Exception as error:
             message = " ".join(str(error).split()) or type(error).__name__
-            reason = f"{self._path}: {message}"
-        self._is_refused = reason is not None
-        self._refused(self._is_refused)
+            reason = f"{self.path}: {message}"
+        self.is_refused = reason is not None
+        self.show_refused(self.is_refused)
         if reason is not None:
-            self._say(f"{result}: {reason}")
+            self.say(f"{result}: {reason}")
 
-    def _judge(self, seen: Glance) -> str | None:
+    def _judge(self, state: FileState) -> str | None:
         """Apply the edit and return None, or return why it is refused. Raises if it is no config."""
-        if seen is None:
-            load(self._path, self._overrides)  # raises an error that says why it is unreadable
+        if state is None:
+            load(self.path, self.overrides)  # raises an error that says why it is unreadable
             return None  # it has become readable; the next looks will find it
-        edited = pinned(read(seen[1], self._path, self._overrides), self._running)
-        if self._running.has_live and not edited.has_live:
+        edited = pinned(read(state[1], self.path, self.overrides), self.running)
+        if self.running.has_live and not edited.has_live:
             return (
-                f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
+                f"{self.path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
-        wanted = self._running.with_live(edited.deployment["user_config"], edited.live)
+        wanted = self.running.with_live(edited.deployment["user_config"], edited.live)
         if wanted.document != edited.document:
-            self._say("config: what was changed outside user_config applies at the next start")
-        if wanted.live != self._running.live or not self._is_settled:
-            reason = self._apply(wanted)
+            self.say("config: what was changed outside user_config applies at the next start")
+        if wanted.live != self.running.live or not self.is_settled:
+            reason = self.apply(wanted)
             if reason is not None:
-                return f"{self._path}: {reason}"
-            self._running = wanted
-            self._is_settled = True
-        elif not self._is_refused:
+                return f"{self.path}: {reason}"
+            self.running = wanted
+            self.is_settled = True
+        elif not self.is_refused:
             return None
-        self._say(f"config applied: version {wanted.live.version}")
+        self.say(f"config applied: version {wanted.live.version}")
         return None
 
 
@@ -121,15 +118,26 @@ def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
     running: the config in force, whose digests stay: its checkpoints are loaded, and other edits must go on
     to apply.
     """
-    settings, known = (config.settings, {}) if running is None else (running.settings, running.live.digests)
-    paths = {"": settings.model} | {v.checkpoint: v.checkpoint for v in config.live.variants if v.checkpoint}
+    served = config if running is None else running
+    model = served.settings.model
+    known_digests = {} if running is None else running.live.digests
+    checkpoints = {"": model}  # by their names in `digests`
+    for variant in config.live.variants:
+        if variant.checkpoint is not None:
+            checkpoints[variant.checkpoint] = variant.checkpoint
     digests = dict(config.live.digests)
-    for name, path in paths.items():
-        if name not in digests and (path is None or name[:1] == "@" or Path(path).expanduser().is_dir()):
-            with contextlib.suppress(OSError, UnsupportedCheckpoint):  # the check of the checkpoint says why
-                directory = locate(path, settings.model)
-                check_files(directory)
-                if bytes_of_weights(directory):
-                    digests[name] = known.get(name) or digest_of(directory, masks=True)
+    for name, checkpoint in checkpoints.items():
+        if name in digests or not _is_directory(checkpoint):
+            continue
+        with contextlib.suppress(OSError, UnsupportedCheckpoint):  # the check of the checkpoint says why
+            directory = locate(checkpoint, model)
+            check_files(directory)
+            if bytes_of_weights(directory):
+                digests[name] = known_digests.get(name) or digest_of(directory, masks=True)
     user_config = config.deployment["user_config"] | {"digests": digests}
     return config.with_live(user_config, LiveConfig.model_validate(user_config))
+
+
+def _is_directory(checkpoint: str | None) -> bool:
+    """Return whether a checkpoint's files are on this machine, and not in the hub's cache."""
+    return checkpoint is None or checkpoint.startswith("@") or Path(checkpoint).expanduser().is_dir()

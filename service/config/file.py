@@ -182,17 +182,16 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     return dict(document)
 
 
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*|0x[0-9a-fA-F]+)")
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-fA-F]+|(?:0|[1-9]\d*)|[\d.]*\.[\deE.+-]*|\.inf|\.nan)", re.IGNORECASE)
 
 
 class _Loader(yaml.SafeLoader):
-    def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Return a number, but refuse one such as 017 or 1:30: 15 and 90 to YAML 1.1, 17 and text to 1.2."""
-        is_float = node.tag.endswith("float")
-        if ":" in node.value or "_" in node.value or not (is_float or _INTEGER.fullmatch(node.value)):
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Refuse a number such as 017 or 1:30: YAML 1.1 reads 15 and 90, YAML 1.2 17 and text."""
+        if node.tag.endswith((":int", ":float")) and not _NUMBER.fullmatch(node.value):
             problem = f"{node.value} is another value to other programs; write a decimal number, or quotes"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        return super().construct_object(node, deep)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a key that stands twice."""
@@ -206,28 +205,28 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?0o[0-7]+$"), list("-+0"))
 
 
 def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:
+    """Return the document with its defaults and with the values of the command line."""
     merged = copy.deepcopy(dict(document))
-    http = merged["http_options"] = {"host": "127.0.0.1", "port": 8000} | _mapping(
-        merged, "http_options", path
-    )
+    http = _mapping(merged, "http_options", path)
+    http.setdefault("host", "127.0.0.1")
+    http.setdefault("port", 8000)
     application = merged["applications"][0]
     application.setdefault("name", "headroom")
     application.setdefault("route_prefix", "/")
-    arguments = application["args"] = _mapping(application, "args", path)
+    arguments = _mapping(application, "args", path)
     deployment = _deployment(merged)
-    deployment["user_config"] = _mapping(deployment, "user_config", path)
-    parent = deployment
-    for name in ("ray_actor_options", "runtime_env", "env_vars"):
-        if name in parent:
-            parent[name] = parent = _mapping(parent, name, path)
-    for target, names in ((http, ("host", "port")), (arguments, ("model", "device", "dtype"))):
-        target.update({name: value for name in names if (value := getattr(overrides, name)) is not None})
+    _mapping(deployment, "user_config", path)
+    options = deployment
+    for name in ("ray_actor_options", "runtime_env", "env_vars"):  # each lies in the one before
+        if name not in options:
+            break
+        options = _mapping(options, name, path)
+    _override(http, overrides, "host", "port")
+    _override(arguments, overrides, "model", "device", "dtype")
     if overrides.replicas is not None:
         deployment.pop("autoscaling_config", None)  # Serve takes one of the two
         deployment["num_replicas"] = overrides.replicas
@@ -235,12 +234,24 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     return merged
 
 
-def _mapping(parent: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """Return the mapping of this name, or an empty one if the name is missing or has no value."""
-    value = parent.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise ConfigFileError(f"{path}: {name} must be a mapping (name: value), not a {type(value).__name__}")
-    return value or {}
+def _mapping(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Return the mapping of this name; put an empty one there if it is missing or has no value."""
+    if parent.get(name) is None:
+        parent[name] = {}
+    mapping = parent[name]
+    if not isinstance(mapping, dict):
+        raise ConfigFileError(
+            f"{path}: {name} must be a mapping (name: value), not a {type(mapping).__name__}"
+        )
+    return mapping
+
+
+def _override(values: dict[str, Any], overrides: Overrides, *names: str) -> None:
+    """Replace the values of these names that the command line has."""
+    for name in names:
+        value = getattr(overrides, name)
+        if value is not None:
+            values[name] = value
 
 
 def _check_address(http: Mapping[str, Any], overrides: Overrides, path: Path) -> None:

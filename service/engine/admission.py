@@ -1,5 +1,6 @@
 """Decides which requests are let into the queue."""
 
+from dataclasses import dataclass
 from math import inf
 
 from service.engine.queue import FairQueue
@@ -9,6 +10,7 @@ from service.errors import QueueFull
 TOO_LATE = "The queue is too long for this request's deadline; try again later."
 
 
+@dataclass
 class Admission:
     """Refuses a request if too much work is ahead of it, or if the queue would hold too much.
 
@@ -18,20 +20,11 @@ class Admission:
     max_wait_s: limit on the time that the work ahead of a request takes, at the measured rate.
     """
 
-    def __init__(
-        self,
-        queue: FairQueue,
-        rate: TokenRate,
-        *,
-        max_queue_tokens: int,
-        max_request_tokens: int,
-        max_wait_s: float,
-    ) -> None:
-        self._queue = queue
-        self._rate = rate
-        self._max_queue_tokens = max_queue_tokens
-        self._max_request_tokens = max_request_tokens
-        self._max_wait_s = max_wait_s
+    queue: FairQueue
+    rate: TokenRate
+    max_queue_tokens: int
+    max_request_tokens: int
+    max_wait_s: float
 
     def check(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> None:
         """Raise QueueFull if a request with this number of tokens finds no room, or cannot be done in time.
@@ -40,26 +33,26 @@ class Admission:
 
         seconds_left: until its deadline.
         """
-        waiting = self._queue.tokens
-        self._max_request_tokens = max(self._max_request_tokens, tokens)
+        waiting = self.queue.tokens
+        self.max_request_tokens = max(self.max_request_tokens, tokens)
         if not waiting:
             return
-        queued_ahead = self._queue.ahead_of(tokens)
+        queued_ahead = self.queue.ahead_of(tokens)
         excesses: list[tuple[float, str | None]] = [  # tokens over each limit, and the message
-            (queued_ahead - self._max_queue_tokens, None),
-            (waiting + tokens - 2 * self._max_queue_tokens - self._max_request_tokens, None),
+            (queued_ahead - self.max_queue_tokens, None),
+            (waiting + tokens - 2 * self.max_queue_tokens - self.max_request_tokens, None),
         ]
-        if (rate := self._rate.per_second) is not None:
-            excesses.append((in_flight_tokens + queued_ahead - self._max_wait_s * rate, None))
+        if (rate := self.rate.per_second) is not None:
+            excesses.append((in_flight_tokens + queued_ahead - self.max_wait_s * rate, None))
             if 0 < seconds_left < inf:
                 excesses.append((in_flight_tokens + queued_ahead + tokens - seconds_left * rate, TOO_LATE))
         for excess, message in excesses:
             if excess > 0:
-                raise QueueFull(self._rate.retry_after(min(excess, waiting)), message=message)
+                raise QueueFull(self.rate.retry_after(min(excess, waiting)), message=message)
 
     def is_in_time(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> bool:
         """Return whether this number of tokens would be done in the seconds left, at the measured rate."""
-        rate = self._rate.per_second
+        rate = self.rate.per_second
         if rate is None:
             return seconds_left > 0
-        return in_flight_tokens + self._queue.ahead_of(tokens) + tokens <= seconds_left * rate
+        return in_flight_tokens + self.queue.ahead_of(tokens) + tokens <= seconds_left * rate

@@ -1,8 +1,8 @@
-"""Gives free memory back to the system now and then, in a process whose allocator is told to keep it.
+"""Gives free memory back to the system once a minute, in a process whose allocator keeps it.
 
 jemalloc keeps the pages of freed blocks, because a forward pass frees and asks for the same ones in every
 layer (docs/decisions/008-memory.md). So the process would keep for ever what a burst of large requests took.
-Once a minute, it faults the pages that it still needs in again, at 0.3 ms per MiB.
+Re-faulting the pages that it still needs costs 0.3 ms per MiB.
 """
 
 import asyncio
@@ -10,21 +10,21 @@ import ctypes
 
 EVERY_S = 60.0
 
-_ORDER = b"arena.4096.purge"
-"""To jemalloc; 4096 stands for all arenas (MALLCTL_ARENAS_ALL)."""
+_PURGE = b"arena.4096.purge"
+"""What `mallctl` is asked to do; 4096 stands for all arenas (MALLCTL_ARENAS_ALL)."""
 
 
-async def give_back_for_ever() -> None:
+async def release_memory_periodically() -> None:
     """Give free memory back every EVERY_S seconds, off the event loop."""
     while True:
         await asyncio.sleep(EVERY_S)
-        await asyncio.to_thread(give_back)
+        await asyncio.to_thread(release_memory)
 
 
-def give_back() -> bool:
+def release_memory() -> bool:
     """Give the pages of freed blocks back, if jemalloc is the allocator. Returns whether it is."""
     try:
-        order = ctypes.CDLL(None).mallctl
+        mallctl = ctypes.CDLL(None).mallctl
     except (AttributeError, OSError, TypeError):  # another allocator, or a system without `dlopen(NULL)`
         return False
-    return bool(order(_ORDER, None, None, None, ctypes.c_size_t(0)) == 0)
+    return bool(mallctl(_PURGE, None, None, None, ctypes.c_size_t(0)) == 0)

@@ -18,7 +18,7 @@ from itertools import accumulate, islice
 from math import inf
 from operator import attrgetter
 
-from service.engine.request import Row, Shared, Submission, added_tokens
+from service.engine.request import Prefix, Row, Submission, added_tokens
 
 AGED_PART = 16
 """Once something is past its age, a sixteenth of each batch, and every 16th choice of a lane, go by age.
@@ -76,18 +76,18 @@ class Sharing:
 
 @dataclass(slots=True, eq=False)
 class LanePart:
-    """The rows of one request in one lane, shortest first; those with equal beginnings follow each other.
+    """The rows of one request in one lane, shortest first; those with equal prefixes follow each other.
 
     rank: its rank in the fair order: when its request would be done under sharing, then the arrival.
-    ends: the running totals of what the rows add, from 0. next: index of the first row that still waits.
-    tokens: of the rows that still wait.
+    totals: the tokens that the rows before each index add to one batch of all, from 0 to all of them.
+    next: index of the first row that still waits. tokens: of the rows that still wait.
     """
 
     submission: Submission
     lane: WaitingLane
     rank: tuple[float, int]
     rows: Sequence[Row]
-    ends: Sequence[int]
+    totals: Sequence[int]
     tokens: int
     next: int = 0
 
@@ -120,6 +120,7 @@ class FairQueue:
         self._owed_by_age = 0.0
         self._lanes: dict[Hashable, WaitingLane] = {}
         self._parts: dict[LanePart, None] = {}  # all that wait, the oldest first
+        self._parts_of: dict[Submission, list[LanePart]] = {}
 
     def push(self, submission: Submission, rows: Sequence[Row]) -> None:
         """Add a new request of at least one row. Its `since` is not before that of an earlier one."""
@@ -136,30 +137,32 @@ class FairQueue:
         for name, rows_of_lane in by_lane.items():
             self._arrivals += 1
             rows_of_lane.sort(key=attrgetter("tokens"))
-            groups: dict[Shared | None, list[Row]] = {}
+            groups: dict[Prefix | None, list[Row]] = {}
             for row in rows_of_lane:
-                groups.setdefault(row.beginning, []).append(row)
-            rows_of_lane = [row for group in groups.values() for row in group]
-            ends = list(accumulate(added_tokens(rows_of_lane), initial=0))
+                groups.setdefault(row.prefix, []).append(row)
+            in_order = [row for group in groups.values() for row in group]
+            totals = list(accumulate(added_tokens(in_order), initial=0))
             if (lane := self._lanes.get(name)) is None:
                 lane = self._lanes[name] = WaitingLane(name)
             rank = (submission.finish, self._arrivals)
-            part = LanePart(submission, lane, rank, rows_of_lane, ends, ends[-1])
+            part = LanePart(submission, lane, rank, in_order, totals, totals[-1])
             insort(lane.parts, part, key=_RANK)
-            submission.parts.append(part)
+            self._parts_of.setdefault(submission, []).append(part)
             self._parts[part] = None
         self.rows += len(rows)
         self.tokens += submission.tokens
 
     def remove(self, submission: Submission) -> None:
         """Remove the part of a request that still waits."""
-        if not submission.parts:
+        parts = self._parts_of.get(submission)
+        if parts is None:
             return
         self.sharing.shorten(submission.finish, submission.waiting_tokens)
         self.rows -= submission.waiting_rows
         self.tokens -= submission.waiting_tokens
-        submission.waiting_rows = submission.waiting_tokens = 0
-        for part in list(submission.parts):
+        submission.waiting_rows = 0
+        submission.waiting_tokens = 0
+        for part in list(parts):
             self._leave(part)
         if not self.rows:
             self.sharing.advance(inf)
@@ -237,24 +240,33 @@ class FairQueue:
         An empty batch takes one row in any case.
         """
         first = part.next
-        again = part.rows[first].tokens - (part.ends[first + 1] - part.ends[first])  # an earlier batch had it
-        stop = bisect_right(part.ends, part.ends[first] + room - again) - 1
-        part.next = stop = max(stop, first if batch else first + 1)
-        batch += part.rows[first:stop]
-        tokens = part.ends[stop] - part.ends[first]
+        taken_before = part.totals[first]
+        first_adds = part.totals[first + 1] - taken_before
+        # If an earlier batch computed the first row's prefix, this one computes it again.
+        repeated_tokens = part.rows[first].tokens - first_adds
+        end = bisect_right(part.totals, taken_before + room - repeated_tokens) - 1
+        end = max(end, first if batch else first + 1)
+        if end == first:
+            return 0
+        batch += part.rows[first:end]
+        tokens = part.totals[end] - taken_before
+        part.next = end
         part.tokens -= tokens
-        part.submission.waiting_rows -= stop - first
+        part.submission.waiting_rows -= end - first
         part.submission.waiting_tokens -= tokens
-        self.rows -= stop - first
+        self.rows -= end - first
         self.tokens -= tokens
         if not part.tokens:
             self._leave(part)
-        return tokens + again if tokens else 0
+        return tokens + repeated_tokens
 
     def _leave(self, part: LanePart) -> None:
         """Remove a part of which nothing waits from its lane, and the lane if it was the last."""
         part.rows = ()
-        part.submission.parts.remove(part)
+        parts_of_request = self._parts_of[part.submission]
+        parts_of_request.remove(part)
+        if not parts_of_request:
+            del self._parts_of[part.submission]
         del self._parts[part]
         parts = part.lane.parts
         del parts[bisect_left(parts, part.rank, key=_RANK)]

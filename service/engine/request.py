@@ -7,10 +7,7 @@ import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from service.engine.queue import LanePart
+from typing import Any, NamedTuple, Protocol
 
 
 class Deadline(NamedTuple):
@@ -39,12 +36,12 @@ class Deadline(NamedTuple):
         return self.remaining() < 0.05 * (self.expires - self.received)
 
 
-class Shared(Hashable, Protocol):
-    """The first tokens of several rows; equal for equal ones."""
+class Prefix(Hashable, Protocol):
+    """The first tokens of several rows; equal ones compare equal."""
 
     @property
     def tokens(self) -> int:
-        """Return their number."""
+        """Return the number of tokens."""
         ...
 
 
@@ -53,8 +50,7 @@ class Row:
     """One sequence to compute. What the network needs beyond this is in a subclass.
 
     tokens: its length, at least 1. lane: only rows of one lane share a batch.
-    beginning: its first tokens, which a batch computes once for all rows that have the same; None: it shares
-        none.
+    prefix: its first tokens, which a batch computes once for all rows that have the same; None if none has.
     submission: what it was submitted with.
     result: what was computed, or an exception; None before.
     seconds: its part of the time of its forward pass.
@@ -62,7 +58,7 @@ class Row:
 
     tokens: int
     lane: Hashable
-    beginning: Shared | None = field(default=None, init=False)
+    prefix: Prefix | None = field(default=None, init=False)
     submission: Submission = field(init=False)
     result: Any = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
@@ -70,15 +66,15 @@ class Row:
 
 def added_tokens(rows: Sequence[Row]) -> list[int]:
     """Return how many tokens each row adds to what one batch of all these rows computes."""
-    begun: set[Shared | None] = {None}
+    prefixes: set[Prefix] = set()
     added = []
     for row in rows:
-        beginning = row.beginning
-        if beginning in begun:
-            added.append(row.tokens - (0 if beginning is None else beginning.tokens))
-        else:
-            begun.add(beginning)
-            added.append(row.tokens)
+        tokens = row.tokens
+        if row.prefix is not None:
+            if row.prefix in prefixes:
+                tokens -= row.prefix.tokens
+            prefixes.add(row.prefix)
+        added.append(tokens)
     return added
 
 
@@ -91,8 +87,8 @@ class Submission:
     since: when it was submitted. deadline: until when its batches must begin. tokens: what one
         batch of all its rows computes.
     unanswered: how many rows have no result yet.
-    waiting_rows, waiting_tokens: the part of it that is still in the queue. finish, parts: the queue's own
-        notes.
+    waiting_rows, waiting_tokens: the part of it that is still in the queue. finish: when it would be done if
+        all shared the device equally, as the queue computes it.
     is_background: whether it runs only while nothing else wants the device.
     started: when its first batch began; None before.
     queue_s: seconds until its first batch began. inference_s: seconds from then to its last result.
@@ -115,7 +111,6 @@ class Submission:
         self.is_background = is_background
         self.unanswered = self.waiting_rows = len(rows)
         self.tokens = self.waiting_tokens = sum(added_tokens(rows))
-        self.parts: list[LanePart] = []
         self.started: float | None = None
         self.queue_s = 0.0
         self.inference_s = 0.0

@@ -23,8 +23,12 @@ class Batch:
     alone: bool = False
 
 
+Forward = Callable[[Batch], Awaitable[Sequence[Any]]]
+"""One forward pass; returns a result or an exception for each row of the batch."""
+
+
 class Observer(Protocol):
-    """Hears what a scheduler does, as `Metrics` does. No method may raise."""
+    """Is called when a scheduler does something, as `Metrics` is. No method may raise."""
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """A forward pass begins. If a batch is tried again in parts, each part is reported as well."""
@@ -33,34 +37,26 @@ class Observer(Protocol):
         """A forward pass did not fit into the device's memory."""
 
 
+@dataclass
 class BatchRunner:
     """Runs batches on the device.
 
-    forward: one forward pass; returns a result or an exception for each row of the batch. After OutOfMemory
-        the budget is halved and the batch tried again in halves; after any other error it is tried again in
-        halves until the rows that cause the error are alone. DeviceFailed is the result of every row.
-    deliver: told which rows have their results.
+    After OutOfMemory the budget is halved and the batch tried again in halves; after any other error it is
+    tried again in halves until the rows that cause the error are alone. DeviceFailed is every row's result.
+
+    deliver: called with the rows that have their results.
     in_flight_tokens: of the rows that users wait for: background work is not counted.
     """
 
-    def __init__(
-        self,
-        forward: Callable[[Batch], Awaitable[Sequence[Any]]],
-        deliver: Callable[[Sequence[Row]], None],
-        budget: TokenBudget,
-        rate: TokenRate,
-        observer: Observer | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.busy_slots = 0
-        self.in_flight_rows = 0
-        self.in_flight_tokens = 0
-        self._forward = forward
-        self._deliver = deliver
-        self._budget = budget
-        self._rate = rate
-        self._observer = observer
-        self._clock = clock
+    forward: Forward
+    deliver: Callable[[Sequence[Row]], None]
+    budget: TokenBudget
+    rate: TokenRate
+    observer: Observer | None
+    clock: Callable[[], float]
+    busy_slots: int = 0
+    in_flight_rows: int = 0
+    in_flight_tokens: int = 0
 
     async def run(self, rows: list[Row], *, alone: bool) -> None:
         """Run a batch and deliver its rows with their results, in parts if the whole of it failed.
@@ -86,45 +82,56 @@ class BatchRunner:
     async def _attempt(self, rows: list[Row], *, alone: bool) -> bool:
         """Run one forward pass. Return False if the rows must be tried again in two halves."""
         batch = Batch(rows[0].lane, rows, sum(added_tokens(rows)), alone)
-        budget = self._budget.tokens
+        budget = self.budget.tokens
         is_single = len(rows) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
             return False
         # Background work comes in small batches, which say nothing about how fast users are served.
         is_measured = not rows[0].submission.is_background
-        if self._observer is not None and is_measured:
-            self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
+        if self.observer is not None and is_measured:
+            self.observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
-        mark = self._rate.pass_changes(1, self._clock())
+        started = self.rate.device_clock(self.clock(), passes=1)
         try:
-            results = await self._forward(batch)
-            if len(results) != len(rows):
-                raise RuntimeError(f"{len(results)} results for a batch of {len(rows)} rows")
-            has_run = True
+            results = await self._results(batch)
         except DeviceFailed as error:
-            results, has_run = [DeviceFailed(error.kind) for _ in rows], False  # each is raised by itself
+            # One exception per row: its traceback grows whenever it is raised.
+            results = [DeviceFailed(error.kind) for _ in rows]
+            is_measured = False
+        except Exception as error:
+            if isinstance(error, OutOfMemory):
+                self._note_out_of_memory(rows, budget)
+            if not is_single:
+                return False
+            results = [error]
+            is_measured = False
+        finally:
+            seconds = self.rate.device_clock(self.clock(), passes=-1) - started
+        if is_measured:
+            self.budget.record_success(batch.tokens)
+            self.rate.record(batch.tokens, seconds, budget=budget)
+        for row, result in zip(rows, results, strict=True):
+            row.result = result
+            row.seconds = seconds / len(rows)
+        self.deliver(rows)
+        return True
+
+    async def _results(self, batch: Batch) -> Sequence[Any]:
+        """Return one result per row. Raises what the pass raises; DeviceFailed if the engine cancelled it."""
+        try:
+            results = await self.forward(batch)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            # The engine cancelled the pass, and the slot goes on.
-            results, has_run = [DeviceFailed("cancelled") for _ in rows], False
-        except Exception as error:
-            if isinstance(error, OutOfMemory):
-                if self._observer is not None:
-                    self._observer.out_of_memory()
-                if not is_single:
-                    self._budget.halve(budget, at_least=max(row.tokens for row in rows))
-            if not is_single:
-                return False
-            results, has_run = [error], False
-        finally:
-            seconds = self._rate.pass_changes(-1, self._clock()) - mark
-        if has_run and is_measured:
-            self._budget.record_success(batch.tokens)
-            self._rate.record(batch.tokens, seconds, budget=budget)
-        for row, result in zip(rows, results, strict=True):
-            row.result = result
-            row.seconds = seconds / len(rows)
-        self._deliver(rows)
-        return True
+            raise DeviceFailed("cancelled") from None
+        if len(results) != len(batch.rows):
+            raise RuntimeError(f"{len(results)} results for a batch of {len(batch.rows)} rows")
+        return results
+
+    def _note_out_of_memory(self, rows: Sequence[Row], budget: int) -> None:
+        """Halve the budget under which these rows did not fit, unless it was one row alone."""
+        if self.observer is not None:
+            self.observer.out_of_memory()
+        if len(rows) > 1:
+            self.budget.halve(budget, at_least=max(row.tokens for row in rows))

@@ -16,14 +16,13 @@ next), `sizing` (how large a batch is), `runner` (the forward pass, and what hap
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
 
 from service.engine.admission import Admission
 from service.engine.queue import FairQueue
 from service.engine.request import Row, Submission
-from service.engine.runner import Batch, BatchRunner, Observer
+from service.engine.runner import BatchRunner, Forward, Observer
 from service.engine.sizing import Sizing, TokenBudget, TokenRate
 from service.errors import DeadlineExceeded, Draining
 
@@ -52,7 +51,7 @@ class Scheduler:
 
     def __init__(
         self,
-        forward: Callable[[Batch], Awaitable[Sequence[Any]]],
+        forward: Forward,
         *,
         max_batch_tokens: int,
         max_queue_tokens: int,
@@ -70,7 +69,8 @@ class Scheduler:
         self._clock = clock
         self._queue = FairQueue(max_age_s=max_age_s)
         self._background = FairQueue(max_age_s=inf)
-        budget, rate = TokenBudget(max_batch_tokens, first_batch_tokens), TokenRate(tokens_per_second)
+        budget = TokenBudget(max_batch_tokens, first_batch_tokens)
+        rate = TokenRate(tokens_per_second)
         self._rate = rate
         self._sizing = Sizing(budget, rate, slots=slots, split_tokens=split_tokens)
         self._admission = Admission(
@@ -231,7 +231,7 @@ class Scheduler:
         submission.is_open = False
         self._requests.discard(submission)
         self._sizing.long_requests.discard(submission)
-        if submission.parts:
+        if submission.waiting_rows:
             (self._background if submission.is_background else self._queue).remove(submission)
         if submission.started is not None:
             submission.inference_s = self._clock() - submission.started

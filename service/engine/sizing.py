@@ -9,6 +9,7 @@ Three rules decide, each within the one before it:
   with part of a long request.
 """
 
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -81,37 +82,44 @@ class TokenRate:
         self._has_guess = guess is not None
         self._small_tokens = 0
         self._small_seconds = 0.0
-        self._running = 0
-        self._now = 0.0
-        self._share_s = 0.0
+        self._passes = 0
+        self._clock_at = 0.0
+        self._clock_s = 0.0
 
-    def pass_changes(self, running: int, now: float) -> float:
-        """Note that a pass begins (`running` is 1) or ends, done or failed (-1).
+    def device_clock(self, now: float, *, passes: int) -> float:
+        """Return a clock of device time; a pass's cost is its difference between the end and the start.
 
-        Return the seconds of device time that a pass would have had if it had run since the first one. So
-        the part of a pass is what this returns at its end, less what it returned at its beginning.
+        While n passes run, it advances by 1/n of a second in each second.
+
+        passes: 1 if a pass starts now, -1 if one ends, done or failed.
         """
-        if self._running:
-            self._share_s += (now - self._now) / self._running
-        self._now = now
-        self._running += running
-        return self._share_s
+        if self._passes:
+            self._clock_s += (now - self._clock_at) / self._passes
+        self._clock_at = now
+        self._passes += passes
+        return self._clock_s
 
     def record(self, tokens: int, seconds: float, *, budget: int) -> None:
         """Count a batch that is done. seconds: its part of the device's time."""
-        is_full = FULL_PART * tokens >= budget
-        if not is_full and (self._has_full or self._has_guess):
+        if FULL_PART * tokens >= budget:
+            self._record_full(tokens, seconds)
+        elif not (self._has_full or self._has_guess):
+            self._average(tokens, seconds, weight=LAST_BATCH_WEIGHT if self._tokens else 1.0)
+        else:
             self._small_tokens += tokens
             self._small_seconds += seconds
-            if FULL_PART * self._small_tokens < budget:
-                return
-            tokens, seconds = self._small_tokens, self._small_seconds
-            self._small_tokens, self._small_seconds = 0, 0.0
-            if self.per_second is not None and tokens <= seconds * self.per_second:
-                return
-            is_full = True
-        weight = LAST_BATCH_WEIGHT if self._has_full or (not is_full and self._tokens) else 1.0
-        self._has_full = is_full
+            if FULL_PART * self._small_tokens >= budget:
+                if self.per_second is None or self._small_tokens > self._small_seconds * self.per_second:
+                    self._record_full(self._small_tokens, self._small_seconds)
+                self._small_tokens = 0
+                self._small_seconds = 0.0
+
+    def _record_full(self, tokens: int, seconds: float) -> None:
+        self._average(tokens, seconds, weight=LAST_BATCH_WEIGHT if self._has_full else 1.0)
+        self._has_full = True
+
+    def _average(self, tokens: int, seconds: float, *, weight: float) -> None:
+        """Take a batch into the averages with this weight, and set the rate."""
         self._tokens += weight * (tokens - self._tokens)
         self._seconds += weight * (seconds - self._seconds)
         if self._seconds > 0:
@@ -122,6 +130,7 @@ class TokenRate:
         return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0
 
 
+@dataclass
 class Sizing:
     """Decides how large the next batch is.
 
@@ -129,22 +138,21 @@ class Sizing:
     split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part of
         the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches of at
         least this many tokens.
-    long_requests: the open ones that need several batches.
+    long_requests: the open ones that need several batches. last_short: when the last short request came in.
     """
 
-    def __init__(self, budget: TokenBudget, rate: TokenRate, *, slots: int, split_tokens: int | None) -> None:
-        self._budget = budget
-        self._rate = rate
-        self._slots = slots
-        self._split_tokens = split_tokens
-        self.long_requests: set[Submission] = set()
-        self._last_short = -inf
+    budget: TokenBudget
+    rate: TokenRate
+    slots: int
+    split_tokens: int | None
+    long_requests: set[Submission] = field(default_factory=set, init=False)
+    last_short: float = field(default=-inf, init=False)
 
     def admit(self, submission: Submission, now: float) -> None:
         """Note a request that came in: it is short if it fits a slice, long if it needs several batches."""
         if submission.tokens <= self.slice_tokens():
-            self._last_short = now
-        if submission.tokens > self._budget.tokens:
+            self.last_short = now
+        if submission.tokens > self.budget.tokens:
             self.long_requests.add(submission)
 
     def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> BatchSize:
@@ -153,20 +161,20 @@ class Sizing:
         That is its share of what waits. If splitting would leave at least half of the slots idle, an
         otherwise idle device takes one large batch: alone, a forward pass uses every core.
         """
-        tokens = self._budget.tokens
-        if self._split_tokens is not None:
-            parts = max(1, min(self._slots - busy_slots, waiting_tokens // self._split_tokens))
-            if busy_slots or 2 * parts > self._slots:
-                tokens = min(tokens, max(self._split_tokens, -(-waiting_tokens // parts)))
-        is_mixed = self.long_requests and now - self._last_short < MIXED_S
+        tokens = self.budget.tokens
+        if self.split_tokens is not None:
+            parts = max(1, min(self.slots - busy_slots, waiting_tokens // self.split_tokens))
+            if busy_slots or 2 * parts > self.slots:
+                tokens = min(tokens, max(self.split_tokens, -(-waiting_tokens // parts)))
+        is_mixed = self.long_requests and now - self.last_short < MIXED_S
         if is_mixed and (slice_tokens := self.slice_tokens()) < tokens:
             return BatchSize(slice_tokens, fill=False)
         return BatchSize(tokens, fill=True)
 
     def slice_tokens(self) -> int:
         """Return the tokens of a batch that takes SLICE_S, at most the budget."""
-        budget = self._budget.tokens
-        if self._rate.per_second is None:
+        budget = self.budget.tokens
+        if self.rate.per_second is None:
             return budget
-        slot_rate = self._rate.per_second / (1 if self._split_tokens is None else self._slots)
+        slot_rate = self.rate.per_second / (1 if self.split_tokens is None else self.slots)
         return min(budget, max(budget // MIN_SLICE_PART, int(SLICE_S * slot_rate)))

@@ -53,37 +53,37 @@ class PairRow(Row):
     heads: tuple[tuple[int, int], ...] = ()
 
 
-def share(rows: Sequence[PairRow]) -> None:
-    """Note what rows of a decoder share with others of their lane and mask; an encoder shares nothing."""
+def mark_prefixes(rows: Sequence[PairRow]) -> None:
+    """Set the prefixes that a decoder's rows share within a lane and mask; an encoder's rows share none."""
     keys = ((row.lane, id(row.mask)) for row in rows)
-    beginnings = rows[0].lane.classifier.beginnings((row.pair for row in rows), keys)
-    if beginnings is not None:
-        for row, beginning in zip(rows, beginnings, strict=True):
-            row.beginning = beginning
+    prefixes = rows[0].lane.classifier.beginnings((row.pair for row in rows), keys)
+    if prefixes is not None:
+        for row, prefix in zip(rows, prefixes, strict=True):
+            row.prefix = prefix
 
 
 class RowScore(NamedTuple):
     """The result of a row that is scored. A one-label cross-encoder gives a score and no grades.
 
-    raw_score: what ranks titles, see `Scores`. probabilities: (grades,) float32. logits: (labels,) float32.
+    raw_score: what ranks titles, see `Scores`. logits: (labels,) float32. probabilities: (grades,) float32.
     """
 
     score: np.float32
     raw_score: float
-    grade: int | None
-    expected_grade: np.float32 | None
-    probabilities: np.ndarray | None
     logits: np.ndarray
+    grade: int | None = None
+    expected_grade: np.float32 | None = None
+    probabilities: np.ndarray | None = None
 
 
 SPLIT_TOKENS = 128
-"""Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
+"""Minimum tokens of a batch if what waits is split over slots: a smaller one would be mostly overhead."""
 
 GPU_SLOTS = 2
 """Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
 
 HANGS_AFTER_S = 60.0
-"""Least time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
+"""Minimum time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
 WARM_UP_HANGS_AFTER_S = 300.0
 """Time after which a pass of a warm-up counts as hung: its rate is not known yet."""
 HANGS_AFTER_TIMES = 50.0
@@ -124,7 +124,8 @@ class Engine:
             self.slots = GPU_SLOTS
             self._wide = self._narrow = forward_pool(self.slots, threads, device)
         else:
-            self.slots, self.split_tokens = threads, SPLIT_TOKENS
+            self.slots = threads
+            self.split_tokens = SPLIT_TOKENS
             self._wide = forward_pool(1, threads, device)
             self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
@@ -166,7 +167,7 @@ class Engine:
         """
         pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         row = PairRow(len(pair), lane, pair, mask)
-        share([row])
+        mark_prefixes([row])
         while True:
             try:
                 return self._warm_up(row, batch_tokens), batch_tokens
@@ -182,21 +183,28 @@ class Engine:
         The smallest runs twice: the weights of a set of live heads are sliced when the set comes a second
         time. On a GPU so does the largest, because kernels are compiled at the first.
         """
+        largest = 1 + max(0, batch_tokens - row.tokens) // added_tokens([row, row])[1]
+        counts = [1, 1, largest] if self.device_type == "cpu" else [1, largest, 1, largest]
         rate = 0.0
-        for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
-            more = max(0, batch_tokens - row.tokens) // added_tokens([row, row])[1]
-            for count in (1, 1, 1 + more) if self.device_type == "cpu" else (1, 1 + more) * 2:
-                began = time.monotonic()
-                limit_s = WARM_UP_HANGS_AFTER_S
-                batch = [row] * count
-                passes = [self._submit(pool, row.lane, batch, limit_s) for _ in range(slots)]
-                for ended in wait(passes, limit_s).not_done:
-                    ended.cancel()
-                    raise TimeoutError(f"a warm-up pass of {count} pairs did not end within {limit_s:.0f} s")
-                for ended in passes:
-                    ended.result()
-                rate = slots * sum(added_tokens(batch)) / (time.monotonic() - began)
+        if self._wide is not self._narrow:
+            for count in counts:
+                self._warm_up_pool(self._wide, 1, [row] * count)
+        for count in counts:
+            rate = self._warm_up_pool(self._narrow, self.slots, [row] * count)
         return rate
+
+    def _warm_up_pool(self, pool: ThreadPoolExecutor, slots: int, batch: Sequence[PairRow]) -> float:
+        """Run one batch on each thread of a pool at once, and return the rate in tokens per second."""
+        began = time.monotonic()
+        passes = [self._submit(pool, batch[0].lane, batch, WARM_UP_HANGS_AFTER_S) for _ in range(slots)]
+        for unfinished in wait(passes, WARM_UP_HANGS_AFTER_S).not_done:
+            unfinished.cancel()
+            raise TimeoutError(
+                f"a warm-up pass of {len(batch)} pairs did not end within {WARM_UP_HANGS_AFTER_S:.0f} s"
+            )
+        for done in passes:
+            done.result()
+        return slots * sum(added_tokens(batch)) / (time.monotonic() - began)
 
     def close(self) -> None:
         """End the threads after the batches in hand."""
@@ -256,10 +264,11 @@ def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadP
 
 def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore | Exception]:
     """Return the scores of logits, (rows, labels) float32; an error for a row that is not finite."""
-    scores, nothing = classifier.scores(logits), [None] * len(logits)
-    columns: list[Any] = [scores.score, scores.raw_score.tolist(), nothing, nothing, nothing, scores.logits]
+    scores = classifier.scores(logits)
+    columns: list[Any] = [scores.score, scores.raw_score.tolist(), scores.logits]
     if classifier.config.is_graded:
-        columns[2:5] = scores.grade.tolist(), scores.expected_grade, scores.probabilities
+        assert scores.grade is not None
+        columns += [scores.grade.tolist(), scores.expected_grade, scores.probabilities]
     results: list[RowScore | Exception] = [RowScore(*row) for row in zip(*columns, strict=True)]
     for index in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
         results[index] = InferenceFailed()

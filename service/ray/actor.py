@@ -36,7 +36,7 @@ default of 700, useless searches took a tenth of the event loop's time."""
 
 MAX_REASON_CHARS = 300
 
-Verdict = Literal["applied", "refused", "pending"]
+EditState = Literal["applied", "refused", "pending"]
 
 
 def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
@@ -85,8 +85,8 @@ class Relevance:
 
         The first one starts the replica, and raises if that fails: a replica without a config must not serve.
         Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
-        be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and `verdict`
-        afterwards.)
+        be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and then
+        `edit_state`.)
 
         user_config: with EXPERIMENTS_WAIT, its new experiments start when it comes again without that.
         """
@@ -123,7 +123,7 @@ class Relevance:
                 return _reason(error)
             return None
 
-    async def verdict(self, version: str, may_start: bool) -> tuple[Verdict, str]:
+    async def edit_state(self, version: str, may_start: bool) -> tuple[EditState, str]:
         """Return what became of the config of this version here, and the reason if it was refused.
 
         may_start: whether it is applied only once its experiments may start.

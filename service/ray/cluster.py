@@ -24,7 +24,12 @@ from service.config.file import ConfigFile
 from service.config.settings import EXPERIMENTS_WAIT
 from service.ray import autoscaling, environment, patches
 from service.ray.notices import Notices
-from service.ray.processes import deaf_children, kill_family, named, start
+from service.ray.processes import (
+    descendants_named,
+    ignoring_signals_in_children,
+    kill_process_tree,
+    run_in_thread,
+)
 from service.ray.run_directory import memory
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
@@ -85,7 +90,7 @@ class Cluster:
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
         patches.leave_out_idle_programs()
-        with deaf_children():
+        with ignoring_signals_in_children():
             ray.init(
                 address="local",
                 num_cpus=cores(),
@@ -122,7 +127,8 @@ class Cluster:
         say: shows one line to the operator: what Serve waits for, if that takes long.
         Returns False if the service stops first. Raises DeployError if the application cannot run.
         """
-        said, slow_from = "", time.monotonic() + SLOW_START_S
+        said = ""
+        slow_from = time.monotonic() + SLOW_START_S
         while not self.is_stopping():
             application = self.status()
             if application.status == ApplicationStatus.DEPLOY_FAILED:
@@ -175,13 +181,13 @@ class Cluster:
         deadline = time.monotonic() + drain_timeout_s
         with contextlib.suppress(Exception):  # HAProxy then waits for the answers
             self.ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
-        fronts = named(("haproxy",))
+        fronts = descendants_named(("haproxy",))
         for front in fronts:
             with contextlib.suppress(psutil.Error):
                 front.send_signal(signal.SIGUSR1)
         psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
         if not fronts:  # Serve's Python proxies
-            wait([start(serve.shutdown)], CLOSE_S)
+            wait([run_in_thread(serve.shutdown)], CLOSE_S)
 
     def end(self) -> None:
         """End every process of this cluster.
@@ -189,8 +195,8 @@ class Cluster:
         Ray's library in this process ends it with status 1 when it loses its raylet, so it lets go first. It
         would hang if one of Ray's processes is dead, hence the limit.
         """
-        wait([start(ray.shutdown)], SHUTDOWN_S)
-        kill_family()
+        wait([run_in_thread(ray.shutdown)], SHUTDOWN_S)
+        kill_process_tree()
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
         """Return the document with this run's replicas, their threads and GPUs, and a metrics directory."""
@@ -202,8 +208,8 @@ class Cluster:
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
-        first, most = autoscaling.bounds(deployment)
-        replicas = config.replicas or first
+        initial_replicas, max_replicas = autoscaling.bounds(deployment)
+        replicas = config.replicas or initial_replicas
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = autoscaling.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
@@ -212,7 +218,7 @@ class Cluster:
             options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
         asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, most), cores())
+        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, max_replicas), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),
@@ -223,7 +229,7 @@ class Cluster:
 
 def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
     """Return what a call to Ray or Serve returns. Raises what it raises, or NoAnswer after CALL_S."""
-    done = start(call, *arguments, **options)
+    done = run_in_thread(call, *arguments, **options)
     if not wait([done], CALL_S).done:
         raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
     return done.result()

@@ -30,7 +30,7 @@ COMPUTING = f"dirty_decay_ms:-1,{_ONE_ARENA}"
 and asks for the same megabytes in every layer (`service.engine.free_memory` gives them back once a minute).
 The last option lets small blocks use them too; else each burst of small blocks takes new pages."""
 
-RAYS_OWN = f"{_ONE_ARENA},tcache:false"
+RESTING = f"{_ONE_ARENA},tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
 time, and each would keep the blocks that it has freed for itself. They give free pages back after seconds."""
 
@@ -104,7 +104,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
     if os.environ["MALLOC_CONF"] == COMPUTING:
-        os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
+        os.environ["MALLOC_CONF"] = RESTING  # a replica has its own: `replica_variables`
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # Ray starts dozens of threads, each with an arena
     os.environ |= SERVE | {
@@ -113,7 +113,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         NOTICES: str(notices_pipe(run)),
         LOCATED: str(run / "located.json"),
     }
-    os.environ.pop(PIPE, None)  # `notices.Copier` sets it
+    os.environ.pop(PIPE, None)  # `notices.AccessLogCopier` sets it
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
@@ -121,7 +121,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
 
 def replica_variables() -> Mapping[str, str]:
     """Return variables that a replica needs and that Ray's other processes have otherwise."""
-    return {"MALLOC_CONF": COMPUTING} if os.environ.get("MALLOC_CONF") == RAYS_OWN else {}
+    return {"MALLOC_CONF": COMPUTING} if os.environ.get("MALLOC_CONF") == RESTING else {}
 
 
 def share_checkpoints(run: Path) -> None:

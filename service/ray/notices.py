@@ -11,11 +11,10 @@ the lines that they drop.
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from service.observe.access_log import PIPE
@@ -94,41 +93,30 @@ class Notices:
 
 
 class OperatorHandler(logging.Handler):
-    """Hands log records from WARNING on to `notify_operator`, Serve's from ERROR on.
+    """Hands log records from WARNING on to `notify_operator`, Serve's from ERROR on."""
 
-    write: takes one line. clock: seconds that never go backwards.
-    """
-
-    def __init__(
-        self,
-        write: Callable[[str], None] = notify_operator,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.addFilter(lambda record: record.levelno >= logging.ERROR or not record.name.startswith("ray."))
         self.setFormatter(logging.Formatter(f"replica {os.getpid()}: %(levelname)s %(name)s: %(message)s"))
-        self._write = write
-        self._clock = clock
-        self._began = -WINDOW_S
-        self._shown = 0
+        self._window_began = -math.inf
+        self._records = 0  # of the window
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record and its traceback, or count it if there were too many. Raises nothing."""
         try:
-            if self._is_shown():
+            if abs(record.created - self._window_began) >= WINDOW_S:  # the system's clock may be set back
+                if self._records > MAX_RECORDS:
+                    missing = self._records - MAX_RECORDS
+                    notify_operator(f"replica {os.getpid()}: {missing} more records are in its log")
+                self._window_began = record.created
+                self._records = 0
+            self._records += 1
+            if self._records <= MAX_RECORDS:
                 for line in self.format(record).splitlines()[:MAX_LINES]:
-                    self._write(line)
+                    notify_operator(line)
         except Exception:
             self.handleError(record)
-
-    def _is_shown(self) -> bool:
-        now = self._clock()
-        if now - self._began >= WINDOW_S:
-            if self._shown > MAX_RECORDS:
-                self._write(f"replica {os.getpid()}: {self._shown - MAX_RECORDS} more records are in its log")
-            self._began, self._shown = now, 0
-        self._shown += 1
-        return self._shown <= MAX_RECORDS
 
 
 def show_to_operator() -> None:
@@ -138,7 +126,7 @@ def show_to_operator() -> None:
         logging.getLogger(name).addHandler(handler)
 
 
-class Copier:
+class AccessLogCopier:
     """Makes the pipe of a run, and names it to the processes that this one starts from now on.
 
     It copies the lines of the pipe from `start` to `stop`. The pipe holds PIPE_BYTES of them.
@@ -167,7 +155,8 @@ class Copier:
             self._thread.join(STOP_SECONDS)
 
     def _copy(self) -> None:
-        data, is_read = b"", True
+        data = b""
+        is_read = True
         while not data.endswith(b"\0"):
             data = os.read(self._pipe, 65_536)
             try:

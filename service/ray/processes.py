@@ -1,4 +1,4 @@
-"""The processes of a run: who hears a stop signal, who is killed, and what ends the run when Ray has died.
+"""The processes of a run: which get a stop signal, which are killed, and what ends the run when Ray has died.
 
 A call into a dead Ray may block for ever, and Ray does not start its own programs again. So a thread looks at
 them, whatever the other threads wait for.
@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, TypeVar
@@ -29,10 +29,10 @@ VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeE
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.5
 END_S = 2.0
-"""How long `kill_family` waits for the end of those that it has killed."""
+"""How long `kill_process_tree` waits for the end of those that it has killed."""
 
 
-def start(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
+def run_in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
     """Run a call that may block for ever in a thread, which does not keep the process from ending."""
     done: Future[T] = Future()
 
@@ -47,24 +47,24 @@ def start(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent ends, so that `family` has them too."""
+    """Make this process the parent of descendants whose own parent ends, so that they stay `descendants`."""
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
-def family() -> list[psutil.Process]:
+def descendants() -> list[psutil.Process]:
     """Return all descendants of this process."""
     return psutil.Process().children(recursive=True)
 
 
-def named(names: Iterable[str]) -> dict[psutil.Process, str]:
+def descendants_named(names: Container[str]) -> dict[psutil.Process, str]:
     """Return the descendants of this process that have one of these names."""
-    wanted, found = set(names), {}
-    for process in family():
+    found = {}
+    for process in descendants():
         with contextlib.suppress(psutil.Error):  # it has ended
-            if (name := process.name()) in wanted:
-                found[process] = name
+            if process.name() in names:
+                found[process] = process.name()
     return found
 
 
@@ -76,7 +76,7 @@ def has_ended(process: psutil.Process) -> bool:
         return True
 
 
-def kill_family() -> None:
+def kill_process_tree() -> None:
     """Kill all descendants of this process and wait until they have ended.
 
     Meanwhile nothing reaches standard error: Ray's library in this process writes there what it has lost.
@@ -85,7 +85,7 @@ def kill_family() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        processes = family()
+        processes = descendants()
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -115,13 +115,13 @@ class StopSignal:
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._event.is_set():
             self.before_end()
-            kill_family()
+            kill_process_tree()
             os._exit(130)
         self._event.set()
 
 
 @contextlib.contextmanager
-def deaf_children() -> Iterator[None]:
+def ignoring_signals_in_children() -> Iterator[None]:
     """Block STOP_SIGNALS for the processes started in this block, and for all that these start.
 
     A terminal and systemd send a signal to every process of a run at once, but only this process knows which
@@ -139,7 +139,7 @@ def deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Guard:
+class Watchdog:
     """Watches the processes that Ray cannot do without. Make it before Ray starts.
 
     Args:
@@ -159,7 +159,7 @@ class Guard:
         self._stop_s = stop_s
         self._vital: dict[psutil.Process, str] = {}
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Guard:
             if self._is_stopping():
                 stopping_since = min(stopping_since, time.monotonic())
             if len(self._vital) < len(VITAL):
-                self._vital |= named(VITAL)
+                self._vital |= descendants_named(VITAL)
             ended = sorted(name for process, name in self._vital.items() if has_ended(process))
             if self._closed.is_set():  # what has ended may have been killed after `close`
                 return
@@ -191,7 +191,7 @@ def end_run(directory: RunDirectory, reason: str) -> None:
             file=sys.stderr,
             flush=True,
         )
-    kill_family()
+    kill_process_tree()
     with contextlib.suppress(OSError):  # the disk is full
         directory.keep_logs()
     os._exit(1)

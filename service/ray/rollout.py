@@ -94,20 +94,20 @@ def _deploy(
     replicas = 0
     deadline = 0.0
     while not cluster.is_stopping():
-        verdicts: list[tuple[str, str]] = []
+        states: list[tuple[str, str]] = []
         is_settled = False
         with contextlib.suppress(Exception):  # a replica or Serve's controller died: another one is started
             application = cluster.status()
-            verdicts = cluster.ask_all("verdict", config.live.version, may_start)
+            states = cluster.ask_all("edit_state", config.live.version, may_start)
             replicas = _count(application, ("STARTING", "RECOVERING", *SERVING))
             is_running = application.status == ApplicationStatus.RUNNING
-            is_settled = is_running and len(verdicts) == _count(application, SERVING)
-        reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
-        applied = [verdict for verdict, _ in verdicts].count("applied")
-        if applied and (starts_experiments or (is_settled and applied == len(verdicts))):
+            is_settled = is_running and len(states) == _count(application, SERVING)
+        reasons = [reason for state, reason in states if state == "refused"]
+        applied = [state for state, _ in states].count("applied")
+        if applied and (starts_experiments or (is_settled and applied == len(states))):
             return None
         is_late = applied <= applied_most and time.monotonic() > deadline
-        if reasons and (is_late or not starts_experiments or len(reasons) == len(verdicts)):
+        if reasons and (is_late or not starts_experiments or len(reasons) == len(states)):
             return _refused_by(reasons, replicas)
         if is_late and applied_most < replicas:
             others = f"and no other has in the last {APPLY_TIMEOUT_S:g} s"

@@ -7,7 +7,7 @@ import numpy as np
 
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.classifier import Classifier
-from service.engine.threads import PairRow, RowScore, share
+from service.engine.threads import PairRow, RowScore, mark_prefixes
 from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
 from service.scoring.cascade import LOWEST, CascadeProgress, Due, floor_of
 from service.scoring.catalog import Variant
@@ -34,7 +34,7 @@ class Column:
             for pair in pairs
             for row in (pair.rows if isinstance(pair, ChunkedPair) else (pair,))
         ]
-        share(self.rows)
+        mark_prefixes(self.rows)
 
     @property
     def seconds(self) -> float:

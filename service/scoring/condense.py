@@ -13,7 +13,7 @@ from models.condense.local import Titles, distributions, with_unknown
 from models.condense.search import Condensed, Floats, Steps, Task, search
 from models.condense.words import read_words
 from service.engine.request import Deadline
-from service.engine.threads import PairRow, share
+from service.engine.threads import PairRow, mark_prefixes
 from service.errors import InvalidRequest
 from service.observe.access_log import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
@@ -112,7 +112,7 @@ class _Run:
             raise InvalidRequest("holds no character that the model can read", param="query")
         lane, mask, scorer = self.variant.lane, self.variant.mask, self.condenser.scorer
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
-        share(rows)
+        mark_prefixes(rows)
         max_rows = scorer.settings.max_compare_rows
         for portion in (rows[start : start + max_rows] for start in range(0, len(rows), max_rows)):
             computed = Computed()

@@ -321,7 +321,7 @@ async def test_a_request_outlives_two_changes_of_the_config_and_its_checkpoint_t
         await go_on.wait()
         return await run(batch)
 
-    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+    monkeypatch.setattr(service.replica.scheduler._runner, "forward", held)
     old = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES, variant="other"))
     async with asyncio.timeout(60):
         await begun.wait()
@@ -492,7 +492,7 @@ async def test_a_request_that_is_not_done_at_the_drain_timeout_gets_503(
         async def never(*_: object) -> None:
             await hangs.wait()
 
-        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", never)
+        monkeypatch.setattr(service.replica.scheduler._runner, "forward", never)
         asking = asyncio.create_task(service.refused("/v1/score", 503, query=QUERY, titles=TITLES))
         while not service.replica.scheduler._requests:
             await asyncio.sleep(0)
@@ -513,10 +513,10 @@ async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_
 
         return fail
 
-    monkeypatch.setattr(replica, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(replica, "RESTART_SECONDS", 0.01)
     monkeypatch.setattr(replica.Replica, "_report", failing("gauges"))
     monkeypatch.setattr(replica.Shadow, "run", failing("shadow"))
-    monkeypatch.setattr(replica, "give_back_for_ever", failing("memory"))
+    monkeypatch.setattr(replica, "release_memory_periodically", failing("memory"))
     async with serve(tiny_checkpoint) as service:
         while min(calls.values()) < 3:
             await asyncio.sleep(0.01)

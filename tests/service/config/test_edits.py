@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.config.edits import LiveEdits, Unsettled, glance, pinned
+from service.config.edits import LiveEdits, Unsettled, pinned, read_state
 from service.config.file import ConfigFile, Overrides, load, read
 from tests.checkpoints import write_checkpoint
 from tests.service.running import DEPLOY
@@ -33,12 +33,12 @@ class Service:
     def watch(self, config: ConfigFile) -> LiveEdits:
         return LiveEdits(
             self.file,
-            glance(self.file),
+            read_state(self.file),
             Overrides(),
             config,
             apply=self._apply,
             say=self.said.append,
-            refused=self._show,
+            show_refused=self._show,
         )
 
     def _show(self, is_refused: bool) -> None:
@@ -145,12 +145,12 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
     file.write_text(WITHOUT_LIVE)
     edits = LiveEdits(
         file,
-        glance(file),
+        read_state(file),
         Overrides(),
         pinned(load(file, Overrides())),
         apply=lambda _: "never",
         say=service.said.append,
-        refused=lambda _: None,
+        show_refused=lambda _: None,
     )
     file.write_text(WITHOUT_LIVE.replace("8000", "8001"))
     edits.look()

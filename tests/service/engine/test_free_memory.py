@@ -14,7 +14,7 @@ from service.ray.environment import COMPUTING
 from tests.service.in_process import QUERY, TITLES, serve
 
 BURST = """
-from service.engine.free_memory import give_back
+from service.engine.free_memory import release_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
@@ -23,7 +23,7 @@ print(resident())
 burst = [bytearray(b"x") * (3 << 20) for _ in range(50)]
 del burst
 print(resident())
-print(give_back())
+print(release_memory())
 print(resident())
 """
 
@@ -46,7 +46,7 @@ async def test_a_replica_gives_it_back_again_and_again(
 ) -> None:
     threads: list[threading.Thread] = []
     monkeypatch.setattr(free_memory, "EVERY_S", 0.01)
-    monkeypatch.setattr(free_memory, "give_back", lambda: threads.append(threading.current_thread()))
+    monkeypatch.setattr(free_memory, "release_memory", lambda: threads.append(threading.current_thread()))
     async with serve(tiny_checkpoint) as service:
         while len(threads) < 3:
             await asyncio.sleep(0.01)

@@ -58,7 +58,7 @@ def test_what_rows_share_counts_once_in_each_batch(owns: list[list[int]], budget
     for number, own in enumerate(owns):
         for tokens in own:
             rows.append(Named(40 + tokens, "lane"))
-            rows[-1].beginning = Beginning(number, 40)
+            rows[-1].prefix = Beginning(number, 40)
     random.Random(0).shuffle(rows)
     queue: FairQueue = FairQueue(max_age_s=inf)
     submission = push(queue, 0, rows, now=0.0)
@@ -68,7 +68,7 @@ def test_what_rows_share_counts_once_in_each_batch(owns: list[list[int]], budget
         batches.append(batch)
         assert sum(added_tokens(batch)) <= budget
     assert (queue.tokens, queue.rows, sum(map(len, batches))) == (0, 0, len(rows))
-    parts = [{row.beginning for row in batch} for batch in batches]
+    parts = [{row.prefix for row in batch} for batch in batches]
     assert sum(map(len, parts)) < len(owns) + len(batches)  # only one beginning is cut by a batch's end
 
 

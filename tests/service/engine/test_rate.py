@@ -25,11 +25,11 @@ def run_sets(rate: TokenRate, slots: int, tokens: int, sets: int) -> None:
     """Run batches of so many tokens in all slots, again and again; the slots wait for each other."""
     chance, now = random.Random(1), 0.0
     for _ in range(sets):
-        marks = [rate.pass_changes(1, now) for _ in range(slots)]
+        marks = [rate.device_clock(now, passes=1) for _ in range(slots)]
         end = now + slots * tokens / DEVICE
         for mark, late in zip(marks, sorted(chance.uniform(0, AT_ONCE_S) for _ in marks), strict=True):
             now = end + late
-            rate.record(tokens, rate.pass_changes(-1, now) - mark, budget=BUDGET)
+            rate.record(tokens, rate.device_clock(now, passes=-1) - mark, budget=BUDGET)
         now += 0.01
 
 
@@ -52,14 +52,14 @@ def test_slots_that_are_never_idle_together_are_measured_too(slots: int) -> None
 
     def begin(now: float) -> None:
         tokens = chance.choice([40, 100, 200, BUDGET // 2, BUDGET])
-        heapq.heappush(ends, (now + slots * tokens / DEVICE, tokens, rate.pass_changes(1, now)))
+        heapq.heappush(ends, (now + slots * tokens / DEVICE, tokens, rate.device_clock(now, passes=1)))
 
     for _ in range(slots):
         begin(0.0)
     measured = []
     for _ in range(3000):
         now, tokens, mark = heapq.heappop(ends)
-        rate.record(tokens, rate.pass_changes(-1, now) - mark, budget=BUDGET)
+        rate.record(tokens, rate.device_clock(now, passes=-1) - mark, budget=BUDGET)
         measured.append(rate.per_second)
         begin(now)
     assert measured == pytest.approx([DEVICE] * 3000, rel=0.2)
@@ -74,7 +74,7 @@ class Machine:
         self.stall_s = 0.0
         self._chance = random.Random(1)
         self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
-        here.scheduler._runner._forward = self._compute
+        here.scheduler._runner.forward = self._compute
 
     async def answer(self, titles: int) -> None:
         """Answer a request of so many titles, of 20 tokens each."""

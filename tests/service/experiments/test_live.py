@@ -60,7 +60,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
 
 async def test_a_replica_that_watches_no_guardrails_is_not_ready(tiny_checkpoint: Path, path: Path) -> None:
     async with serve(tiny_checkpoint, config(), database_url=f"sqlite:///{path}") as service:
-        task = service.replica._beside[3]
+        task = service.replica._background[3]
         task.cancel()
         await asyncio.wait([task])
         answer = await service.http.get("/health/ready")

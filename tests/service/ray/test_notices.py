@@ -32,32 +32,37 @@ def hand_over(handler: logging.Handler, record: logging.LogRecord) -> None:
         handler.handle(record)
 
 
-def test_a_traceback_is_shown_line_by_line() -> None:
-    lines: list[str] = []
-    OperatorHandler(lines.append).emit(record("a pass failed", exc_info=True))
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the operator reads."""
+    written: list[str] = []
+    monkeypatch.setattr(notices, "notify_operator", written.append)
+    return written
+
+
+def test_a_traceback_is_shown_line_by_line(lines: list[str]) -> None:
+    OperatorHandler().emit(record("a pass failed", exc_info=True))
     assert lines[0] == f"{NAME}: ERROR headroom.engine: a pass failed"
     assert lines[1] == "Traceback (most recent call last):"
     assert lines[-1] == "OSError: the disk is full"
 
 
-def test_what_is_no_trouble_is_not_shown() -> None:
-    lines: list[str] = []
-    handler = OperatorHandler(lines.append)
+def test_what_is_no_trouble_is_not_shown(lines: list[str]) -> None:
+    handler = OperatorHandler()
     for name, level in (("headroom.engine", logging.INFO), ("ray.serve", logging.WARNING)):
         hand_over(handler, record("quiet", name=name, level=level))
     hand_over(handler, record("loud", name="service.experiments.writer", level=logging.WARNING))
     assert lines == [f"{NAME}: WARNING service.experiments.writer: loud"]
 
 
-def test_a_flood_is_cut_and_counted() -> None:
-    lines: list[str] = []
-    now = [0.0]
-    handler = OperatorHandler(lines.append, clock=lambda: now[0])
+def test_a_flood_is_cut_and_counted(lines: list[str]) -> None:
+    handler = OperatorHandler()
     for number in range(1000):
         handler.emit(record(f"failure {number}"))
     assert len(lines) == MAX_RECORDS
-    now[0] += WINDOW_S
-    handler.emit(record("\n".join(["long"] * 1000)))
+    later = record("\n".join(["long"] * 1000))
+    later.created += WINDOW_S
+    handler.emit(later)
     assert lines[MAX_RECORDS] == f"{NAME}: {1000 - MAX_RECORDS} more records are in its log"
     assert len(lines) == MAX_RECORDS + 1 + MAX_LINES
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from service.ray import processes
-from service.ray.processes import STOP_SIGNALS, Guard, deaf_children
+from service.ray.processes import STOP_SIGNALS, Watchdog, ignoring_signals_in_children
 from tests.service.running import PATIENCE_S, still_there
 
 SAYS_WHAT_IS_BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
@@ -18,11 +18,11 @@ GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SA
 
 SIGNALLED_MEANWHILE = """
 import os, signal
-from service.ray.processes import deaf_children
+from service.ray.processes import ignoring_signals_in_children
 
 heard = []
 signal.signal(signal.SIGTERM, lambda *_: heard.append("ours"))
-with deaf_children():
+with ignoring_signals_in_children():
     signal.signal(signal.SIGTERM, lambda *_: heard.append("Ray's"))
     os.kill(os.getpid(), signal.SIGTERM)
     print(heard)
@@ -31,7 +31,7 @@ print(heard)
 
 
 def test_child_processes_do_not_receive_stop_signals() -> None:
-    with deaf_children():
+    with ignoring_signals_in_children():
         shown = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
     assert shown.stdout.count("Signals.SIG") == len(STOP_SIGNALS)
     after = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
@@ -49,13 +49,13 @@ ON_RAY = """
 import threading
 import time
 from service.ray import environment
-from service.ray.processes import Guard, adopt_orphans, end_run
+from service.ray.processes import Watchdog, adopt_orphans, end_run
 from service.ray.run_directory import RunDirectory
 
 directory = RunDirectory()
 environment.prepare(directory.path, request_timeout_s=10)
 adopt_orphans()
-guard = Guard(lambda reason: end_run(directory, reason))
+guard = Watchdog(lambda reason: end_run(directory, reason))
 from service.ray.cluster import Cluster
 
 Cluster(directory.path).start()
@@ -104,7 +104,7 @@ def test_a_stop_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) ->
         reasons.append(reason)
         watching._closed.set()
 
-    watching = Guard(end, lambda: True, 0.05)
+    watching = Watchdog(end, lambda: True, 0.05)
     assert watching._closed.wait(PATIENCE_S)
     assert reasons == ["the stop has taken more than 0.05 s"]
 
@@ -122,9 +122,9 @@ def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
         return True
 
     monkeypatch.setattr(processes, "LOOK_S", 0.01)
-    monkeypatch.setattr(processes, "named", lambda _: {psutil.Process(): "raylet"})
+    monkeypatch.setattr(processes, "descendants_named", lambda _: {psutil.Process(): "raylet"})
     monkeypatch.setattr(processes, "has_ended", killed_meanwhile)
-    watching = Guard(reasons.append)
+    watching = Watchdog(reasons.append)
     made.set()
     watching._thread.join(PATIENCE_S)
     assert reasons == []

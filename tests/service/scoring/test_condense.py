@@ -113,7 +113,7 @@ class Gate:
             await self.open.wait()
             return await run(batch)
 
-        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+        monkeypatch.setattr(service.replica.scheduler._runner, "forward", held)
 
 
 def ask(service: Service) -> Exchange:
