@@ -204,11 +204,12 @@ class ExperimentAdmin:
                 kept.report = None
                 kept.looks = {}
             if kept.report is None or ledger.monotonic() - kept.made >= REPORT_SECONDS:
-                kept.made = ledger.monotonic()
+                begun = ledger.monotonic()
                 now = ledger.clock()
                 kept.report = await _in_thread(
                     self._analysts, lambda: analyse(ledger.store, config, history, now, kept.looks)
                 )
+                kept.made = begun
             return kept.report
 
     def _view(
