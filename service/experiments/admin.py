@@ -7,15 +7,16 @@ a guardrail, cannot act on a state that is no longer there.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from service.experiments.analysis import analyse
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Outcome, OutcomeReceipt, values_of
+from service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
 from service.experiments.live import LiveExperiments
 from service.experiments.report import (
@@ -28,7 +29,7 @@ from service.experiments.report import (
     Report,
 )
 from service.experiments.sample_ratio import running_p
-from service.experiments.state import Standing, fold
+from service.experiments.state import Standing, Standings, fold
 
 REPORT_SECONDS = 5.0
 """An analysis that is younger than this is shown again."""
@@ -41,12 +42,12 @@ MAX_RECORDING_CALLS = 32
 
 T = TypeVar("T")
 
-Decide = Callable[[ExperimentConfig, Mapping[str, Standing]], dict[str, Any]]
+Decide = Callable[[ExperimentConfig, Standings], dict[str, Any]]
 """Returns the fields of the action to record, from an experiment and the standings of all of them. Raises
 Conflict or InvalidRequest if these forbid it."""
 
 
-def ramp(config: ExperimentConfig, standings: Mapping[str, Standing], *, traffic: float) -> dict[str, Any]:
+def ramp(config: ExperimentConfig, standings: Standings, *, traffic: float) -> dict[str, Any]:
     """Set the traffic."""
     standing = standings[config.name]
     if not standing.is_running:
@@ -56,7 +57,7 @@ def ramp(config: ExperimentConfig, standings: Mapping[str, Standing], *, traffic
     return {"kind": "ramp", "traffic": traffic}
 
 
-def stop(config: ExperimentConfig, standings: Mapping[str, Standing]) -> dict[str, Any]:
+def stop(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
     """End the experiment. This also undoes a `ship`."""
     standing = standings[config.name]
     if standing.status == "stopped":
@@ -64,7 +65,7 @@ def stop(config: ExperimentConfig, standings: Mapping[str, Standing]) -> dict[st
     return {"kind": "stop"}
 
 
-def ship(config: ExperimentConfig, standings: Mapping[str, Standing], *, arm: str) -> dict[str, Any]:
+def ship(config: ExperimentConfig, standings: Standings, *, arm: str) -> dict[str, Any]:
     """End the experiment and give everybody an arm's variant."""
     standing = standings[config.name]
     names = [candidate.name for candidate in config.arms]
@@ -176,7 +177,7 @@ class ExperimentAdmin:
         config = self._config(name)
         configs = ledger.configs
 
-        def action(log: Sequence[Action]) -> Action:
+        def action(log: Log) -> Action:
             standings = {each.name: fold(each, _log_of(each.name, log)) for each in configs}
             fields = decide(config, standings)
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
@@ -212,9 +213,7 @@ class ExperimentAdmin:
                 kept.made = begun
             return kept.report
 
-    def _view(
-        self, config: ExperimentConfig, standing: Standing, exposures: Mapping[str, int]
-    ) -> ExperimentView:
+    def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -249,7 +248,7 @@ class ExperimentAdmin:
         )
 
 
-def _log_of(experiment: str, log: Sequence[Action]) -> list[Action]:
+def _log_of(experiment: str, log: Log) -> list[Action]:
     return [action for action in log if action.experiment == experiment]
 
 

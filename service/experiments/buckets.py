@@ -5,10 +5,13 @@ consecutive ranges of the buckets, sized by weight. `traffic` exposes the first 
 raising it moves nobody from one arm to another. tests/cases/assignment*.json are worked cases.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 BUCKETS = 10_000
+
+ByArm = Mapping[str, int]
+"""A number of units or buckets of each arm."""
 
 
 def bucket(salt: str, unit: str) -> int:

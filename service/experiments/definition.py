@@ -1,12 +1,12 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
 
-from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
+from service.experiments.buckets import BUCKETS, ByArm, exposed_buckets, ranges
 from service.experiments.fields import ConfigName, Declared, Salt, Share
 
 LAYER_SALT = "layer"
@@ -213,7 +213,7 @@ def check_unique(place: str, names: Sequence[str]) -> None:
             raise ValueError(f"{place}: two are called {name!r}")
 
 
-def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
+def _is_even(exposed: ByArm, widths: ByArm) -> bool:
     """Return whether each arm's share of the exposed buckets is about its share of all. Both are by arm."""
     traffic = sum(exposed.values()) / sum(widths.values())
     return traffic > 0 and all(
@@ -221,5 +221,5 @@ def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
     )
 
 
-def _ratio(buckets: Mapping[str, int]) -> str:
+def _ratio(buckets: ByArm) -> str:
     return " : ".join(f"{number:,}" for number in buckets.values())

@@ -123,3 +123,7 @@ class Action:
     """The guardrail's name, or the person's words."""
     detail: str = ""
     """The guardrail's figures, or the arms and salt at the start."""
+
+
+Log = Sequence[Action]
+"""The actions on one or more experiments, oldest first."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.guardrails import GuardrailWatcher
-from service.experiments.ledger import Ledger
+from service.experiments.ledger import Clock, Ledger
 from service.experiments.state import identity
 from service.experiments.store import Store
 from service.experiments.windows import ArmWindows, Scores
@@ -81,8 +81,8 @@ class LiveExperiments:
         store: Store,
         metrics: Metrics,
         *,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = time.time,
+        monotonic: Clock = time.monotonic,
     ) -> None:
         self.metrics = metrics
         store.on_failure = self._database_failed

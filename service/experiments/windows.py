@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.experiments.definition import ExperimentConfig, Guardrails
+from service.experiments.estimates import Floats
 from service.experiments.ledger import Ledger
 
 Scores = NDArray[np.float32]
@@ -41,7 +42,7 @@ class Counts:
     requests: int = 0
     errors: int = 0
     slow: int = 0
-    scores: NDArray[np.float64] = field(default_factory=lambda: np.zeros(SCORE_BINS))
+    scores: Floats = field(default_factory=lambda: np.zeros(SCORE_BINS))
     errors_by_unit: Counter[str] = field(default_factory=Counter)
     slow_by_unit: Counter[str] = field(default_factory=Counter)
 
