@@ -57,7 +57,7 @@ def documented(answer: type[T]) -> type[T]:
     """
     (definition,) = ast.parse(inspect.getsource(answer)).body
     assert isinstance(definition, ast.ClassDef)
-    fields = {field.name: field for field in dataclasses.fields(answer)}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(answer)}
     for statement, text in pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
             field = fields[ast.unparse(statement.target)]
