@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
-from service.experiments.buckets import bucket, is_exposed
+from service.experiments.buckets import Span, bucket, is_exposed
 from service.experiments.definition import LAYER_SALT, ExperimentConfig
 from service.experiments.state import IDLE, Standings
 
@@ -31,7 +31,7 @@ class Assigner:
     experiments: tuple[ExperimentConfig, ...] = ()
 
     @cached_property
-    def _spans(self) -> dict[str, list[tuple[int, int]]]:
+    def _spans(self) -> dict[str, list[Span]]:
         """The ranges of buckets of each experiment's arms, in order."""
         return {config.name: list(config.spans.values()) for config in self.experiments}
 

@@ -22,6 +22,7 @@ from service.observe.metrics import Metrics
 logger = logging.getLogger("headroom.experiments")
 
 Clock = Callable[[], float]
+Configs = tuple[ExperimentConfig, ...]
 
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
@@ -47,7 +48,7 @@ class Ledger:
         self.metrics = metrics
         self.clock = clock
         self.monotonic = monotonic
-        self.configs: tuple[ExperimentConfig, ...] = ()
+        self.configs: Configs = ()
         self.config_version = ""
         self.standings: Standings = {}
         self._exchanging = threading.Lock()  # held while a thread talks to the database
@@ -59,7 +60,7 @@ class Ledger:
         self._refreshes = 0
         self._database_failed = False
 
-    def apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+    def apply(self, configs: Configs, config_version: str) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
         If the database is down, the last known state is used. If it refuses one of the experiments, its

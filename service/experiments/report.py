@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from service.experiments.buckets import Span
 from service.experiments.events import Action
 from service.experiments.fields import documented
 from service.experiments.state import Status
@@ -225,7 +226,7 @@ class ExperimentView:
     """Share of each arm's units that is exposed now."""
     started: float | None
     """Start in seconds since the epoch, UTC; null before the start."""
-    slots: tuple[int, int]
+    slots: Span
     """The part of the 10,000 slots: first, and last plus one."""
     shadow: float
     """Share of requests that are scored under every arm."""
