@@ -32,7 +32,7 @@ from service.experiments.sample_ratio import running_p
 from service.experiments.state import Standing, Standings, fold
 
 REPORT_SECONDS = 5.0
-"""An analysis that is younger than this is shown again."""
+"""A report that is younger than this is returned from the cache."""
 
 ANALYSES = 3
 """Experiments that are analysed at once; the database has connections for these and for the other calls."""

@@ -184,7 +184,7 @@ def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
 
 
 _GUARDRAILS = {"error_rate": _errors, "p99": _slow, "score_shift": _shifted}
-"""What says how an arm's window breaks a guardrail, or None, by guardrail."""
+"""The check of each guardrail: it returns how an arm's window breaks the limit, or None."""
 
 
 def exceeds(count: int, total: int, limit: float) -> bool:

@@ -77,7 +77,7 @@ class Ledger:
                 self.config_version = config_version
 
     def refresh(self) -> None:
-        """Record the unrecorded actions, and read the log again. Blocks.
+        """Record the unrecorded actions, and reread the log. Blocks.
 
         If the database is down, the state stays as it is.
         """
