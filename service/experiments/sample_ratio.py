@@ -47,10 +47,12 @@ def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collect
         return SampleRatio(1.0, False, "No two arms have units to compare.", {})
     p = sequential_p(units, {arm: width / sum(widths.values()) for arm, width in widths.items()})
     seen = ", ".join(f"{arm} {count:,}" for arm, count in units.items())
-    if p >= ALARM:
-        return SampleRatio(p, False, f"The arms have the units they should ({seen}).", units)
-    text = f"The arms do not have the units they should ({seen}): find out why before trusting any result."
-    return SampleRatio(p, True, text, units)
+    text = f"The arms have the units they should ({seen})."
+    if p < ALARM:
+        text = (
+            f"The arms do not have the units they should ({seen}): find out why before trusting any result."
+        )
+    return SampleRatio(p, p < ALARM, text, units)
 
 
 def running_p(config: ExperimentConfig, standing: Standing, exposures: ByArm) -> float | None:

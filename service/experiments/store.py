@@ -125,10 +125,9 @@ class Store:
                 # Sorted, so that two calls cannot deadlock.
                 new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
             for row in chunk:
-                if (row.experiment, row.id) in new:
-                    new.remove((row.experiment, row.id))
-                else:
+                if (row.experiment, row.id) not in new:
                     duplicates.append(row.id)
+                new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
         return OutcomeReceipt(
             accepted=len(known) - len(duplicates),
             duplicates=len(duplicates),
