@@ -57,10 +57,10 @@ def documented(answer: type[T]) -> type[T]:
     """
     (definition,) = ast.parse(inspect.getsource(answer)).body
     assert isinstance(definition, ast.ClassDef)
-    fields = {field.name: field for field in dataclasses.fields(answer)}
+    fields = {field.name: field for field in dataclasses.fields(answer)}  # type: ignore[arg-type]
     for statement, text in pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
             field = fields[ast.unparse(statement.target)]
             description = inspect.cleandoc(ast.literal_eval(text.value))
-            field.type = Annotated[field.type, doc(description)]  # type: ignore[assignment]
+            field.type = Annotated[field.type, doc(description)]
     return answer

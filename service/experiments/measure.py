@@ -81,7 +81,7 @@ def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> 
     for arm in config.treatments:
         end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
         arms_by_end.setdefault(end, []).append(arm)
-    by_arm = {}
+    by_arm: dict[str, Comparison] = {}
     for end, arms in arms_by_end.items():
         until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
         comparison = Comparison((config.control, *arms), until_end, end)
