@@ -7,15 +7,16 @@ a guardrail, cannot act on a state that is no longer there.
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from service.experiments.analysis import analyse
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Outcome, OutcomeReceipt, values_of
+from service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
 from service.experiments.guardrails import population_stability
 from service.experiments.live import LiveExperiments
 from service.experiments.report import (
@@ -28,10 +29,10 @@ from service.experiments.report import (
     Report,
 )
 from service.experiments.sample_ratio import running_p
-from service.experiments.state import Standing, fold
+from service.experiments.state import Standing, Standings, fold
 
 REPORT_SECONDS = 5.0
-"""An analysis that is younger than this is shown again."""
+"""A report that is younger than this is returned from the cache."""
 
 ANALYSES = 3
 """Experiments that are analysed at once; the database has connections for these and for the other calls."""
@@ -41,12 +42,12 @@ MAX_RECORDING_CALLS = 32
 
 T = TypeVar("T")
 
-Decide = Callable[[ExperimentConfig, Mapping[str, Standing]], dict[str, Any]]
+Decide = Callable[[ExperimentConfig, Standings], dict[str, Any]]
 """Returns the fields of the action to record, from an experiment and the standings of all of them. Raises
 Conflict or InvalidRequest if these forbid it."""
 
 
-def ramp(config: ExperimentConfig, standings: Mapping[str, Standing], *, traffic: float) -> dict[str, Any]:
+def ramp(config: ExperimentConfig, standings: Standings, *, traffic: float) -> dict[str, Any]:
     """Set the traffic."""
     standing = standings[config.name]
     if not standing.is_running:
@@ -56,7 +57,7 @@ def ramp(config: ExperimentConfig, standings: Mapping[str, Standing], *, traffic
     return {"kind": "ramp", "traffic": traffic}
 
 
-def stop(config: ExperimentConfig, standings: Mapping[str, Standing]) -> dict[str, Any]:
+def stop(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
     """End the experiment. This also undoes a `ship`."""
     standing = standings[config.name]
     if standing.status == "stopped":
@@ -64,7 +65,7 @@ def stop(config: ExperimentConfig, standings: Mapping[str, Standing]) -> dict[st
     return {"kind": "stop"}
 
 
-def ship(config: ExperimentConfig, standings: Mapping[str, Standing], *, arm: str) -> dict[str, Any]:
+def ship(config: ExperimentConfig, standings: Standings, *, arm: str) -> dict[str, Any]:
     """End the experiment and give everybody an arm's variant."""
     standing = standings[config.name]
     names = [candidate.name for candidate in config.arms]
@@ -176,7 +177,7 @@ class ExperimentAdmin:
         config = self._config(name)
         configs = ledger.configs
 
-        def action(log: Sequence[Action]) -> Action:
+        def action(log: Log) -> Action:
             standings = {each.name: fold(each, _log_of(each.name, log)) for each in configs}
             fields = decide(config, standings)
             return Action(experiment=name, time=ledger.clock(), actor=actor, reason=reason, **fields)
@@ -204,16 +205,15 @@ class ExperimentAdmin:
                 kept.report = None
                 kept.looks = {}
             if kept.report is None or ledger.monotonic() - kept.made >= REPORT_SECONDS:
-                kept.made = ledger.monotonic()
+                begun = ledger.monotonic()
                 now = ledger.clock()
                 kept.report = await _in_thread(
                     self._analysts, lambda: analyse(ledger.store, config, history, now, kept.looks)
                 )
+                kept.made = begun
             return kept.report
 
-    def _view(
-        self, config: ExperimentConfig, standing: Standing, exposures: Mapping[str, int]
-    ) -> ExperimentView:
+    def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -248,7 +248,7 @@ class ExperimentAdmin:
         )
 
 
-def _log_of(experiment: str, log: Sequence[Action]) -> list[Action]:
+def _log_of(experiment: str, log: Log) -> list[Action]:
     return [action for action in log if action.experiment == experiment]
 
 

@@ -2,12 +2,13 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import NOBODY, Boundary, Estimate, Moments, contrast, estimate, finite
-from service.experiments.events import Action, values_of
+from service.experiments.events import Log, values_of
 from service.experiments.measure import Measured, comparisons, measure
 from service.experiments.report import (
     ArmReport,
@@ -37,7 +38,7 @@ LOOKS_SECONDS = 5.0
 def analyse(
     store: Store,
     config: ExperimentConfig,
-    actions: Sequence[Action],
+    actions: Log,
     now: float,
     looks: dict[float, Look] | None = None,
 ) -> Report:
@@ -81,7 +82,7 @@ def analyse(
 
 
 def past_looks(
-    store: Store, config: ExperimentConfig, actions: Sequence[Action], now: float, known: dict[float, Look]
+    store: Store, config: ExperimentConfig, actions: Log, now: float, known: dict[float, Look]
 ) -> list[Look]:
     """Return the looks before now, as far as there is time to compute them, and add the new ones to `known`.
 
@@ -98,7 +99,7 @@ def past_looks(
 def compare_all(
     store: Store,
     config: ExperimentConfig,
-    actions: Sequence[Action],
+    actions: Log,
     now: float,
     *,
     until: float | None = None,
@@ -119,7 +120,7 @@ def compare_all(
     }
 
 
-def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[float]:
+def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float]:
     """Return evenly spaced times from the start until now, or until the end.
 
     They stay the same from one call to the next, so that a past look is computed once.
@@ -136,7 +137,7 @@ def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) 
     return [start + step * number for number in range(1, int(seconds / step) + 1)]
 
 
-def past_look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
+def past_look(store: Store, config: ExperimentConfig, actions: Log, moment: float) -> Look:
     """Return what a report at a past time said of the metrics. Raises DatabaseUnavailable."""
     so_far = actions[: bisect_right(logged_at(actions), moment)]
     reports = compare_all(store, config, so_far, moment, until=moment)
@@ -199,7 +200,7 @@ def _estimates(
     return {arm: of(part) for arm, part in moments.items()}, of(pooled)
 
 
-def _early_outcomes(config: ExperimentConfig, early: Mapping[str, int], arm: str) -> str:
+def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
     """Return a sentence on the outcomes that do not count because they came too early; empty without any."""
     of_arm = early.get(arm, 0)
     of_control = early.get(config.control, 0)

@@ -1,14 +1,13 @@
 """Assigns units to arms by the contract's rules: slots, then the arm's buckets."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
-from service.experiments.buckets import bucket, is_exposed
+from service.experiments.buckets import Span, bucket, is_exposed
 from service.experiments.definition import LAYER_SALT, ExperimentConfig
-from service.experiments.state import IDLE, Standing
+from service.experiments.state import IDLE, Standings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +31,11 @@ class Assigner:
     experiments: tuple[ExperimentConfig, ...] = ()
 
     @cached_property
-    def _spans(self) -> dict[str, list[tuple[int, int]]]:
+    def _spans(self) -> dict[str, list[Span]]:
         """The ranges of buckets of each experiment's arms, in order."""
         return {config.name: list(config.spans.values()) for config in self.experiments}
 
-    def assign(self, unit: str, standings: Mapping[str, Standing]) -> Assigned | None:
+    def assign(self, unit: str, standings: Standings) -> Assigned | None:
         """Return the arm that a unit is exposed to.
 
         None if the unit is in no running experiment or outside the traffic, or if its arm is rolled back.
@@ -60,14 +59,14 @@ class Assigner:
         fallback = None if arm.name == config.control else config.variant_of(config.control)
         return Assigned(config.name, arm.name, arm.variant, position, fallback)
 
-    def shipped(self, standings: Mapping[str, Standing]) -> str | None:
+    def shipped(self, standings: Standings) -> str | None:
         """Return the variant that an experiment has shipped, if any; `check_one_shipped` allows one."""
         for config in self.experiments:
             if (arm := standings.get(config.name, IDLE).shipped) is not None:
                 return config.variant_of(arm)
         return None
 
-    def shadowed(self, standings: Mapping[str, Standing]) -> list[ExperimentConfig]:
+    def shadowed(self, standings: Standings) -> list[ExperimentConfig]:
         """Return the running experiments with a shadow share."""
         return [
             config

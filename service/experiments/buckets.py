@@ -5,10 +5,16 @@ consecutive ranges of the buckets, sized by weight. `traffic` exposes the first 
 raising it moves nobody from one arm to another. tests/cases/assignment*.json are worked cases.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 BUCKETS = 10_000
+
+ByArm = Mapping[str, int]
+"""A number of units or buckets of each arm."""
+
+Span = tuple[int, int]
+"""A range [a, b)."""
 
 
 def bucket(salt: str, unit: str) -> int:
@@ -16,7 +22,7 @@ def bucket(salt: str, unit: str) -> int:
     return int.from_bytes(sha256(f"{salt}:{unit}".encode()).digest()[:8], "big") % BUCKETS
 
 
-def ranges(weights: Sequence[int]) -> list[tuple[int, int]]:
+def ranges(weights: Sequence[int]) -> list[Span]:
     """Return the range [a, b) of buckets of each arm, in order.
 
     Sizes are rounded by largest remainder; ties go to the earlier arm.
@@ -40,7 +46,7 @@ def exposed_buckets(width: int, traffic: float) -> int:
     return int(traffic * width)
 
 
-def is_exposed(position: int, span: tuple[int, int], traffic: float) -> bool:
+def is_exposed(position: int, span: Span, traffic: float) -> bool:
     """Return whether a bucket of the range `span` takes part at this share of traffic."""
     start, end = span
     return position - start < exposed_buckets(end - start, traffic)

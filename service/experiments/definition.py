@@ -1,12 +1,12 @@
 """The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
 
-from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
+from service.experiments.buckets import BUCKETS, ByArm, Span, exposed_buckets, ranges
 from service.experiments.fields import ConfigName, Declared, Salt, Share
 
 LAYER_SALT = "layer"
@@ -128,7 +128,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
         return tuple(arm.name for arm in self.arms if arm.name != self.control)
 
     @property
-    def spans(self) -> dict[str, tuple[int, int]]:
+    def spans(self) -> dict[str, Span]:
         """The range [a, b) of buckets of each arm."""
         names = [arm.name for arm in self.arms]
         return dict(zip(names, ranges([arm.weight for arm in self.arms]), strict=True))
@@ -181,39 +181,39 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
     """Check experiments against each other and the variants. Raises ValueError."""
     salts = {LAYER_SALT: "the slots"}
     check_unique("experiments", [experiment.name for experiment in experiments])
-    taken: list[tuple[tuple[int, int], str]] = []
     for number, experiment in enumerate(experiments):
-        place = f"experiments[{number}]"
+        field = f"experiments[{number}]"
         if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
             raise ValueError(
-                f"{place}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
+                f"{field}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
             )
         salts[experiment.salt] = f"the experiment {experiment.name!r}"
         for index, arm in enumerate(experiment.arms):
             if arm.variant not in variants:
                 raise ValueError(
-                    f"{place}.arms[{index}].variant: there is no variant {arm.variant!r}; "
+                    f"{field}.arms[{index}].variant: there is no variant {arm.variant!r}; "
                     f"there are {', '.join(variants)}"
                 )
-        for (start, end), other in taken:
-            if experiment.slots[0] < end and start < experiment.slots[1]:
+        start, end = experiment.slots
+        for other in experiments[:number]:
+            other_start, other_end = other.slots
+            if start < other_end and other_start < end:
                 raise ValueError(
-                    f"{place}.slots: [{experiment.slots[0]}, {experiment.slots[1]}) overlaps "
-                    f"[{start}, {end}) of {other!r}, which keeps its slots as long as it is in the config, "
-                    "also after a ship or a stop; give this one slots of its own or, if "
-                    f"{other!r} is over, make the variant that it shipped the `default` and take it out"
+                    f"{field}.slots: [{start}, {end}) overlaps [{other_start}, {other_end}) of "
+                    f"{other.name!r}, which keeps its slots as long as it is in the config, also after a "
+                    f"ship or a stop; give this one slots of its own or, if {other.name!r} is over, make the "
+                    "variant that it shipped the `default` and take it out"
                 )
-        taken.append((experiment.slots, experiment.name))
 
 
-def check_unique(place: str, names: Sequence[str]) -> None:
+def check_unique(field: str, names: Sequence[str]) -> None:
     """Raise ValueError if a name is there twice."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{place}: two are called {name!r}")
+            raise ValueError(f"{field}: two are called {name!r}")
 
 
-def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
+def _is_even(exposed: ByArm, widths: ByArm) -> bool:
     """Return whether each arm's share of the exposed buckets is about its share of all. Both are by arm."""
     traffic = sum(exposed.values()) / sum(widths.values())
     return traffic > 0 and all(
@@ -221,5 +221,5 @@ def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
     )
 
 
-def _ratio(buckets: Mapping[str, int]) -> str:
+def _ratio(buckets: ByArm) -> str:
     return " : ".join(f"{number:,}" for number in buckets.values())

@@ -44,8 +44,8 @@ class Outcome:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class UnknownOutcome:
     """An outcome that is not stored."""
 
@@ -60,8 +60,8 @@ class UnknownOutcome:
     """One sentence; for people."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
     """The result of a batch of outcomes. The three numbers add up to the batch's length."""
 
@@ -102,8 +102,8 @@ class ShadowResult:
     unit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class Action:
     """A change to an experiment, made by a person, a guardrail or the config."""
 
@@ -123,3 +123,7 @@ class Action:
     """The guardrail's name, or the person's words."""
     detail: str = ""
     """The guardrail's figures, or the arms and salt at the start."""
+
+
+Log = Sequence[Action]
+"""The actions on one or more experiments, oldest first."""

@@ -1,6 +1,7 @@
 """The types of an experiment's fields: names, units and shares."""
 
 import ast
+import dataclasses
 import inspect
 from itertools import pairwise
 from typing import Annotated, Any, TypeVar
@@ -51,14 +52,15 @@ says = doc  # the name that service.schemas and service.api still use
 def documented(answer: type[T]) -> type[T]:
     """Describe each field of a dataclass in the OpenAPI document by the string below it.
 
-    It stands below `@dataclass`. Pydantic can do the same, but not for the fields of a parent class, and it
-    would read the source again for every app.
+    Pydantic can do the same, but not for the fields of a parent class, and it would read the source again
+    for every app.
     """
     (definition,) = ast.parse(inspect.getsource(answer)).body
     assert isinstance(definition, ast.ClassDef)
-    for field, text in pairwise(definition.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            name = ast.unparse(field.target)
-            description = doc(inspect.cleandoc(ast.literal_eval(text.value)))
-            answer.__annotations__[name] = Annotated[answer.__annotations__[name], description]
+    fields = {field.name: field for field in dataclasses.fields(answer)}  # type: ignore[arg-type]
+    for statement, text in pairwise(definition.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
+            field = fields[ast.unparse(statement.target)]
+            description = inspect.cleandoc(ast.literal_eval(text.value))
+            field.type = Annotated[field.type, doc(description)]
     return answer

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.experiments.definition import ExperimentConfig, Guardrails
+from service.experiments.estimates import Floats
 from service.experiments.events import Action
 from service.experiments.ledger import Ledger
 from service.experiments.sample_ratio import running_p
@@ -184,7 +184,7 @@ def _shifted(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
 
 
 _GUARDRAILS = {"error_rate": _errors, "p99": _slow, "score_shift": _shifted}
-"""What says how an arm's window breaks a guardrail, or None, by guardrail."""
+"""The check of each guardrail: it returns how an arm's window breaks the limit, or None."""
 
 
 def exceeds(count: int, total: int, limit: float) -> bool:
@@ -211,7 +211,7 @@ def exceeds_other(count: int, total: int, other_count: int, other_total: int, ma
     return _smallest(evidence, low, high) > _BOTH_BY_CHANCE
 
 
-def population_stability(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+def population_stability(scores: Floats, reference: Floats) -> float:
     """Return the population stability index Σ (p − q) ln(p / q) over tenths of the reference.
 
     scores, reference: units by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25

@@ -14,12 +14,15 @@ from contextlib import suppress
 
 from service.errors import DatabaseUnavailable
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action
-from service.experiments.state import IDLE, Standing, check_one_shipped, fold, identity
+from service.experiments.events import Action, Log
+from service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
 from service.experiments.store import Store
 from service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
+
+Clock = Callable[[], float]
+Configs = tuple[ExperimentConfig, ...]
 
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
@@ -38,19 +41,19 @@ class Ledger:
         store: Store,
         metrics: Metrics,
         *,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
+        clock: Clock,
+        monotonic: Clock,
     ) -> None:
         self.store = store
         self.metrics = metrics
         self.clock = clock
         self.monotonic = monotonic
-        self.configs: tuple[ExperimentConfig, ...] = ()
+        self.configs: Configs = ()
         self.config_version = ""
-        self.standings: Mapping[str, Standing] = {}
+        self.standings: Standings = {}
         self._exchanging = threading.Lock()  # held while a thread talks to the database
         self._lock = threading.Lock()  # guards what such a thread shares with the event loop
-        self._log: Mapping[str, Sequence[Action]] = {}
+        self._log: Mapping[str, Log] = {}
         self._unrecorded: list[Action] = []
         self._has_unrecorded = asyncio.Event()
         self._unit_counts: Mapping[str, Counter[str]] = {}
@@ -58,9 +61,7 @@ class Ledger:
         self._may_start = True
         self._database_failed = False
 
-    def apply(
-        self, configs: tuple[ExperimentConfig, ...], config_version: str, *, may_start: bool = True
-    ) -> None:
+    def apply(self, configs: Configs, config_version: str, *, may_start: bool = True) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
         may_start: whether new experiments start. If not, they are pending until this is called with True.
@@ -79,7 +80,7 @@ class Ledger:
                 self.config_version = config_version
 
     def refresh(self) -> None:
-        """Record the unrecorded actions, and read the log again. Blocks.
+        """Record the unrecorded actions, and reread the log. Blocks.
 
         If the database is down, the state stays as it is.
         """
@@ -113,7 +114,7 @@ class Ledger:
         self._has_unrecorded.set()
         self._fold()
 
-    def act(self, names: Sequence[str], decide: Callable[[Sequence[Action]], Action]) -> list[Action]:
+    def act(self, names: Sequence[str], decide: Callable[[Log], Action]) -> list[Action]:
         """Record what `decide` makes of the experiments' log, put it in force, and return the log. Blocks.
 
         Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.

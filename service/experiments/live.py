@@ -2,7 +2,7 @@
 
 A unit is exposed by a request that its arm's variant answered or failed. A request that was refused for a
 reason that no arm causes (a full queue, a wrong field, draining) exposes nobody. So an arm that fails keeps
-its units in the analysis, and a refusal adds none. The caller says which it was: `succeeded`, `failed`,
+its units in the analysis, and a refusal adds none. The caller tells them apart: `succeeded`, `failed`,
 `fell_back` or `abandoned`. No request waits for the database.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from service.experiments.assignment import Assigned, Assigner
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.guardrails import GuardrailWatcher
-from service.experiments.ledger import Ledger
+from service.experiments.ledger import Clock, Ledger
 from service.experiments.state import identity
 from service.experiments.store import Store
 from service.experiments.windows import ArmWindows, Scores
@@ -30,7 +30,7 @@ SHADOW_DEPTH = 1_000
 
 
 class RecentlySeen:
-    """A set that forgets the member that was added least recently once it holds more than `capacity`."""
+    """A set of at most `capacity` members, which evicts the least recently added one."""
 
     def __init__(self, capacity: int = 50_000) -> None:
         self._capacity = capacity
@@ -70,8 +70,8 @@ UNROUTED = Route()
 class LiveExperiments:
     """One replica's share in the experiments: assigns requests, logs exposures, counts each arm's requests.
 
-    ledger: knows where the experiments stand; somebody runs its `follow`. guard: watches the guardrails;
-        somebody runs its `run`. writer: stores exposures.
+    ledger: the state of the experiments; its `follow` runs in the background. guard: watches the guardrails;
+        its `run` runs in the background. writer: stores exposures.
     store: opened with the first config that has an experiment.
     clock: returns Unix seconds. monotonic: returns seconds that never go back.
     """
@@ -81,8 +81,8 @@ class LiveExperiments:
         store: Store,
         metrics: Metrics,
         *,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = time.time,
+        monotonic: Clock = time.monotonic,
     ) -> None:
         self.metrics = metrics
         store.on_failure = self._database_failed
@@ -146,7 +146,7 @@ class LiveExperiments:
         logger.warning("experiment %s: arm %s failed: %r", assigned.experiment, assigned.arm, error)
 
     def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
-        """Log that nobody waits for the answer any more. late: its deadline passed, which is an error.
+        """Log that the client no longer waits for the answer. late: its deadline passed, which is an error.
 
         A client that hung up says something about the arm only if it had already waited too long. Its unit
         is exposed in any case, because a slow arm loses more clients.

@@ -25,6 +25,7 @@ from sqlalchemy import (
     true,
 )
 
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig, Metric
 from service.experiments.estimates import Moments
 from service.experiments.state import Withdrawal
@@ -40,6 +41,7 @@ WHOLE_SECOND = 1.0
 SKEW_SECONDS = 60.0
 """If an outcome is older than its unit's exposure by less than this, the sender's clock is probably slow."""
 
+Expression = ColumnElement[Any]
 Condition = ColumnElement[bool]
 
 
@@ -54,7 +56,7 @@ class Comparison:
     withdrawals: tuple[Withdrawal, ...] = ()
     end: float = math.inf
 
-    def had_arm(self, units: FromClause, time: ColumnElement[Any]) -> Condition:
+    def had_arm(self, units: FromClause, time: Expression) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
         still = (
             not_(
@@ -79,7 +81,7 @@ def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> 
     for arm in config.treatments:
         end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
         arms_by_end.setdefault(end, []).append(arm)
-    by_arm = {}
+    by_arm: dict[str, Comparison] = {}
     for end, arms in arms_by_end.items():
         until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
         comparison = Comparison((config.control, *arms), until_end, end)
@@ -95,7 +97,7 @@ class Measured:
     """
 
     moments: Mapping[str, Moments]
-    early: Mapping[str, int] = field(default_factory=dict)
+    early: ByArm = field(default_factory=dict)
 
 
 def measure(
@@ -119,9 +121,7 @@ def measure(
         return Measured(moments, {arm: int(number) for arm, number in db.execute(early)})
 
 
-def moments_by_arm(
-    db: Connection, rows: FromClause, columns: Sequence[ColumnElement[Any]]
-) -> dict[str, Moments]:
+def moments_by_arm(db: Connection, rows: FromClause, columns: Sequence[Expression]) -> dict[str, Moments]:
     """Return the moments of three columns by arm.
 
     The second pass sums around the mean, because sums of squares of large values would lose digits.
@@ -187,7 +187,7 @@ def _after_exposure(metric: Metric, during: Comparison, units: Subquery, until: 
     return and_(outcomes.c.time > units.c.time - WHOLE_SECOND, in_time)
 
 
-def _total(name: str | None, when: Condition) -> ColumnElement[Any]:
+def _total(name: str | None, when: Condition) -> Expression:
     """Return the sum of the outcomes of a metric under a condition; 0 without a metric."""
     if name is None:
         return literal(0.0)

@@ -74,7 +74,7 @@ class Question:
         It is above 1 if all units together vary more than the two arms do (`estimates.contrast`).
         """
         if self.arm_sd is None:
-            return 1.0  # but for the effect itself, which is small beside the standard deviation of a mean
+            return 1.0  # but for the effect itself, which is small next to the standard deviation of a mean
         share = self._share
         of_arm, of_control = self._variances
         pooled = share * of_arm + (1 - share) * of_control + share * (1 - share) * self.effect**2

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from service.experiments.buckets import Span
 from service.experiments.events import Action
 from service.experiments.fields import documented
 from service.experiments.state import Status
@@ -19,8 +20,8 @@ Decision = Literal[
 Recommendation = Literal["ship", "stop", "wait", "invalid"]
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class SampleRatio:
     """The check that the arms have the shares of units that they should have."""
 
@@ -34,8 +35,8 @@ class SampleRatio:
     """Units of the arms compared: those not rolled back."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class Effect:
     """An arm's metric minus control's. The intervals are those of the confidence sequence."""
 
@@ -57,8 +58,8 @@ class Effect:
     """Upper end of the relative difference's interval."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class MetricReport(Effect):
     """An arm's metric against control's, with the verdict."""
 
@@ -89,8 +90,8 @@ class MetricReport(Effect):
     """The result as a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class ShadowMeasure:
     """The mean over units of a paired measure, with the interval of its confidence sequence.
 
@@ -109,8 +110,8 @@ class ShadowMeasure:
     """Upper end of the mean's interval; null for times."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class ShadowReport:
     """Requests scored under both arms. Score differences are arm minus control, of scores from 0 to 1."""
 
@@ -120,8 +121,8 @@ class ShadowReport:
     """The result as a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class ArmReport:
     """One arm against control."""
 
@@ -133,8 +134,8 @@ class ArmReport:
     """The paired comparison; null without shadow traffic."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class Look:
     """The effects at one time, as a report would have shown them then."""
 
@@ -144,8 +145,8 @@ class Look:
     """By arm, then in the config's order."""
 
 
-@dataclass(frozen=True, slots=True)
 @documented
+@dataclass(frozen=True, slots=True)
 class Report:
     """The analysis of an experiment at one look. The first metric decides."""
 
@@ -177,8 +178,8 @@ class Report:
     """Version of this format."""
 
 
-@dataclass(slots=True)
 @documented
+@dataclass(slots=True)
 class ArmView:
     """The present state of one arm."""
 
@@ -194,8 +195,8 @@ class ArmView:
     """Units exposed so far, as counted in the database."""
 
 
-@dataclass(slots=True)
 @documented
+@dataclass(slots=True)
 class GuardrailView:
     """One arm's requests in the guardrails' window on the answering replica."""
 
@@ -211,8 +212,8 @@ class GuardrailView:
     """Population stability index against control."""
 
 
-@dataclass(slots=True)
 @documented
+@dataclass(slots=True)
 class ExperimentView:
     """The present state of one experiment."""
 
@@ -225,7 +226,7 @@ class ExperimentView:
     """Share of each arm's units that is exposed now."""
     started: float | None
     """Start in seconds since the epoch, UTC; null before the start."""
-    slots: tuple[int, int]
+    slots: Span
     """The part of the 10,000 slots: first, and last plus one."""
     shadow: float
     """Share of requests that are scored under every arm."""
@@ -241,8 +242,8 @@ class ExperimentView:
     """The windows on the answering replica, by arm."""
 
 
-@dataclass(slots=True)
 @documented
+@dataclass(slots=True)
 class ExperimentsView:
     """The experiments of the live config."""
 
@@ -252,8 +253,8 @@ class ExperimentsView:
     """The experiments in the config's order."""
 
 
-@dataclass(slots=True)
 @documented
+@dataclass(slots=True)
 class ExperimentDetail(ExperimentView):
     """One experiment with its log and its analysis."""
 

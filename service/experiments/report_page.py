@@ -12,6 +12,9 @@ from models.numbers import number, percent
 from models.study import page
 from models.study.result import Section, Table
 
+Json = dict[str, Any]
+"""An answer of the service, or a part of it."""
+
 VERDICTS = {"ship": "Ship", "stop": "Stop", "wait": "Wait", "invalid": "Not valid"}
 METHOD = (
     "The intervals are confidence sequences: all of them hold together at every time, so one may look as "
@@ -23,14 +26,14 @@ DRAWING = Template(Path(__file__).with_name("effects.svg.j2").read_text("utf-8")
 """Draws `panels`, which `_panel` makes, over the time from `begin` to `end`."""
 
 
-def headline(experiment: dict[str, Any]) -> str:
+def headline(experiment: Json) -> str:
     """Return "Ship", "Wait", …, or "At the end" if the experiment is over."""
     if experiment["status"] in ("stopped", "shipped"):
         return "At the end"
     return VERDICTS[experiment["report"]["recommendation"]]
 
 
-def html(experiment: dict[str, Any]) -> str:
+def html(experiment: Json) -> str:
     """Return the report of an answer of /v1/experiments/{name}. Raises RuntimeError without an analysis."""
     report = experiment.get("report")
     if report is None:
@@ -54,7 +57,7 @@ def html(experiment: dict[str, Any]) -> str:
     return re.sub(r"(?<=\d) %", "\u00a0%", page_text)  # a line must not end between number and sign
 
 
-def _sections(experiment: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> tuple[Section, ...]:
+def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     report = experiment["report"]
     units = [(arm, f"{count:,}") for arm, count in report["exposures"].items()]
     effects = [(one["arm"], one["metric"], _with_interval(one), one["text"]) for one in metrics]
@@ -77,7 +80,7 @@ def _sections(experiment: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> 
     )
 
 
-def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:
+def _keys(metric: Json) -> tuple[str, str, str]:
     """Return the fields to show: shares of control's value, if they are known and the margin is one too."""
     has_share = metric["relative_low"] is not None and metric["relative_high"] is not None
     if has_share and (metric["margin"] is None or metric["margin_relative"]):
@@ -85,7 +88,7 @@ def _keys(metric: dict[str, Any]) -> tuple[str, str, str]:
     return "difference", "low", "high"
 
 
-def change_text(metric: dict[str, Any]) -> tuple[str, str]:
+def change_text(metric: Json) -> tuple[str, str]:
     """Return a change and its interval, in percent of control's value if that has one."""
     keys = _keys(metric)
     text = percent if keys[0] == "relative" else number
@@ -93,12 +96,12 @@ def change_text(metric: dict[str, Any]) -> tuple[str, str]:
     return value or "–", "–" if None in ends else " to ".join(map(str, ends))
 
 
-def _with_interval(metric: dict[str, Any]) -> str:
+def _with_interval(metric: Json) -> str:
     value, interval = change_text(metric)
     return value if interval == "–" else f"{value} ({interval})"
 
 
-def _panel(metric: dict[str, Any], looks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _panel(metric: Json, looks: Sequence[Json]) -> Json:
     """Return one metric's panel of the drawing: its lines as (time, value), and its scale.
 
     looks: the earlier ones, and the present one last. The scale is that of the later looks, because early

@@ -6,6 +6,7 @@ The test is valid for any number of looks.
 import math
 from collections.abc import Collection, Mapping
 
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig
 from service.experiments.report import SampleRatio
 from service.experiments.state import Standing
@@ -17,7 +18,7 @@ CONCENTRATION = 1000.0
 """Weight of the prior at the expected shares. It is most sensitive to deviations of a few percent."""
 
 
-def sequential_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> float:
+def sequential_p(counts: ByArm, shares: Mapping[str, float]) -> float:
     """Return an anytime-valid p-value: without mismatch, the chance that it is ever below α is at most α.
 
     It is one over the Bayes factor of a Dirichlet(CONCENTRATION x shares) mixture against the expected
@@ -32,9 +33,7 @@ def sequential_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> floa
     return math.exp(min(0.0, -log_factor))
 
 
-def check_units(
-    config: ExperimentConfig, exposures: Mapping[str, int], rolled_back: Collection[str]
-) -> SampleRatio:
+def check_units(config: ExperimentConfig, exposures: ByArm, rolled_back: Collection[str]) -> SampleRatio:
     """Compare the units of the arms that are not rolled back with their shares of the buckets.
 
     A unit counts once, when it first comes: whether it comes back is an effect of its arm. Every share of
@@ -48,13 +47,15 @@ def check_units(
         return SampleRatio(1.0, False, "No two arms have units to compare.", {})
     p = sequential_p(units, {arm: width / sum(widths.values()) for arm, width in widths.items()})
     seen = ", ".join(f"{arm} {count:,}" for arm, count in units.items())
-    if p >= ALARM:
-        return SampleRatio(p, False, f"The arms have the units they should ({seen}).", units)
-    text = f"The arms do not have the units they should ({seen}): find out why before trusting any result."
-    return SampleRatio(p, True, text, units)
+    text = f"The arms have the units they should ({seen})."
+    if p < ALARM:
+        text = (
+            f"The arms do not have the units they should ({seen}): find out why before trusting any result."
+        )
+    return SampleRatio(p, p < ALARM, text, units)
 
 
-def running_p(config: ExperimentConfig, standing: Standing, exposures: Mapping[str, int]) -> float | None:
+def running_p(config: ExperimentConfig, standing: Standing, exposures: ByArm) -> float | None:
     """Return the p-value of a running experiment's units; None without units to compare."""
     ratio = check_units(config, exposures, standing.rolled_back)
     return ratio.sequential_p if standing.is_running and ratio.units else None

@@ -3,13 +3,14 @@
 The log is in the database, so that a new replica sees a rollback as the old ones do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
+from service.experiments.buckets import ByArm
 from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action
+from service.experiments.events import Action, Log
 
 Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
 
@@ -41,6 +42,9 @@ class Standing:
 
 IDLE = Standing()
 
+Standings = Mapping[str, Standing]
+"""By experiment."""
+
 
 def identity(config: ExperimentConfig) -> str:
     """Return the salt and arms, which must not change while an experiment runs, as recorded at its start."""
@@ -48,7 +52,7 @@ def identity(config: ExperimentConfig) -> str:
     return f"salt {config.salt}; arms {arms}"
 
 
-def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
+def fold(config: ExperimentConfig, actions: Log) -> Standing:
     """Return the standing that an experiment's actions, in the order of the log, lead to."""
     arms = {arm.name for arm in config.arms}
     start: Action | None = None
@@ -85,7 +89,7 @@ def fold(config: ExperimentConfig, actions: Sequence[Action]) -> Standing:
     return replace(ended, status="running", traffic=traffic)
 
 
-def check_one_shipped(standings: Mapping[str, Standing]) -> None:
+def check_one_shipped(standings: Standings) -> None:
     """Raise ValueError if two experiments have shipped: only one variant can be everybody's."""
     shipped = [name for name, standing in standings.items() if standing.shipped is not None]
     if len(shipped) > 1:
@@ -103,13 +107,13 @@ class Withdrawal:
     """
 
     time: float
-    limits: Mapping[str, int]
+    limits: ByArm
 
 
-def withdrawals(config: ExperimentConfig, actions: Sequence[Action]) -> list[Withdrawal]:
+def withdrawals(config: ExperimentConfig, actions: Log) -> list[Withdrawal]:
     """Return the withdrawals in order: rollbacks, less traffic, and the end."""
 
-    def limits(log: Sequence[Action]) -> dict[str, int]:
+    def limits(log: Log) -> dict[str, int]:
         standing = fold(config, log)
         if not standing.is_running:
             return {}
@@ -126,6 +130,6 @@ def withdrawals(config: ExperimentConfig, actions: Sequence[Action]) -> list[Wit
     return found
 
 
-def logged_at(actions: Sequence[Action]) -> list[float]:
+def logged_at(actions: Log) -> list[float]:
     """Return the times of the actions in the order of the log, made to rise: replicas' clocks differ."""
     return list(accumulate((action.time for action in actions), max))

@@ -20,6 +20,7 @@ from service.experiments.definition import ExperimentConfig
 from service.experiments.events import (
     Action,
     Exposure,
+    Log,
     Outcome,
     OutcomeReceipt,
     ShadowResult,
@@ -124,10 +125,9 @@ class Store:
                 # Sorted, so that two calls cannot deadlock.
                 new = {tuple(row) for row in db.execute(statement, [values[key] for key in sorted(values)])}
             for row in chunk:
-                if (row.experiment, row.id) in new:
-                    new.remove((row.experiment, row.id))
-                else:
+                if (row.experiment, row.id) not in new:
                     duplicates.append(row.id)
+                new.discard((row.experiment, row.id))  # the same again in this call is a duplicate, too
         return OutcomeReceipt(
             accepted=len(known) - len(duplicates),
             duplicates=len(duplicates),
@@ -139,15 +139,13 @@ class Store:
     def record_action(self, action: Action) -> None:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
-        def decide(log: Sequence[Action]) -> Action | None:
+        def decide(log: Log) -> Action | None:
             has_started = any(earlier.kind == "start" for earlier in log)
             return None if action.kind == "start" and has_started else action
 
         self.act([action.experiment], decide)
 
-    def act(
-        self, experiments: Collection[str], decide: Callable[[Sequence[Action]], Action | None]
-    ) -> list[Action]:
+    def act(self, experiments: Collection[str], decide: Callable[[Log], Action | None]) -> list[Action]:
         """Append what `decide` makes of the experiments' log, in one transaction, and return the new log.
 
         If `decide` raises, nothing is recorded.

@@ -11,6 +11,8 @@ from service.experiments.report import Decision
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
+Interval = tuple[float, float]
+
 
 def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | None) -> tuple[Decision, str]:
     """Return the verdict on one metric of one arm: a code and a sentence.
@@ -46,9 +48,9 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
 
 def judge(
     subject: str,
-    change: tuple[float, float],
+    change: Interval,
     sign: int,
-    within: tuple[float, float] = (-math.inf, math.inf),
+    within: Interval = (-math.inf, math.inf),
     allowed: str = "",
     size: Callable[[float], str] = number,
 ) -> tuple[Decision, str]:
@@ -78,7 +80,7 @@ def judge(
     return "undecided", f"{subject} is undecided: {between}{allowed}."
 
 
-def _gains(interval: tuple[float, float], sign: int) -> tuple[float, float]:
+def _gains(interval: Interval, sign: int) -> Interval:
     """Return an interval turned so that above 0 is better: its worst and its best end."""
     low, high = interval
     return (low, high) if sign > 0 else (-high, -low)

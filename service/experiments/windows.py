@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.definition import ExperimentConfig, Guardrails
-from service.experiments.ledger import Ledger
+from service.experiments.definition import Guardrails
+from service.experiments.estimates import Floats
+from service.experiments.ledger import Configs, Ledger
 
 Scores = NDArray[np.float32]
 
@@ -41,7 +42,7 @@ class Counts:
     requests: int = 0
     errors: int = 0
     slow: int = 0
-    scores: NDArray[np.float64] = field(default_factory=lambda: np.zeros(SCORE_BINS))
+    scores: Floats = field(default_factory=lambda: np.zeros(SCORE_BINS))
     errors_by_unit: Counter[str] = field(default_factory=Counter)
     slow_by_unit: Counter[str] = field(default_factory=Counter)
 
@@ -130,7 +131,7 @@ class ArmWindows:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._configs: tuple[ExperimentConfig, ...] = ()
+        self._configs: Configs = ()
         self._windows: dict[tuple[str, str], SlidingWindow] = {}
 
     def of(self, experiment: str, arm: str) -> SlidingWindow | None:

@@ -39,6 +39,14 @@ def settled(page: Page, columns: int = 2) -> list[dict[str, Any]]:
     return ranking
 
 
+def with_all_heads(page: Page) -> list[dict[str, Any]]:
+    """Open the page as on a first visit, switch all heads on, and return the ranking."""
+    page.open()
+    settled(page)
+    page.button("All on").click()
+    return settled(page)
+
+
 def skip_steps(page: Page) -> None:
     """Leave the steps of a first visit, if they are shown."""
     for button in page.all(".step .quiet"):

@@ -43,6 +43,9 @@ SHOWN = (
 )
 
 
+ALL_ON = "&mask=none&mask=none&active=1&base=0"
+
+
 @pytest.fixture(autouse=True)
 def state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -289,7 +292,7 @@ def test_a_laptop_shows_grid_mask_inspector_and_ranking_without_scrolling(page: 
 
 def test_a_tap_on_a_telephone_moves_a_ranking_that_is_in_view(page: Page) -> None:
     page.size(390, 844)
-    page.open(address("playground", "&mask=none&mask=none&active=1&base=0"))
+    page.open(address("playground", ALL_ON))
     before = settled(page)
     page.run("document.querySelector('.grid').scrollIntoView({block: 'end'})")
     for layer in (5, 6, 7, 8):
@@ -309,7 +312,7 @@ def test_models_of_other_shapes_and_with_one_label_are_shown(
     model = write_checkpoint(tmp_path / "model", num_labels=labels, **shape)
     with served(model) as url:
         page = Page(chromium, url)
-        page.open(address("playground", ""))
+        page.open(address("playground", ALL_ON))
         ranking = settled(page)
         assert len(page.all("[role=gridcell]")) == layers * heads
         assert "there is no study of this model" in page.one(".legend").text
@@ -346,7 +349,7 @@ def test_a_study_of_too_few_queries_shows_what_is_missing(chromium: Any, tmp_pat
     (model / HEAD_STUDY).write_text(json.dumps(study), encoding="utf-8")
     with served(model) as url:
         page = Page(chromium, url)
-        page.open(address("playground", ""))
+        page.open(address("playground", ALL_ON))
         settled(page)
         ActionChains(page.browser).move_to_element(cell(page, 0, 0)).perform()
         text = page.one(".facts").text

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from models.errors import InvalidMask
 from models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
-from tests.service.page.playground import cell, settled, shown_scores, spec
+from tests.service.page.playground import cell, settled, shown_scores, spec, with_all_heads
 
 pytestmark = pytest.mark.slow
 CASES, STRUCTURED = (
@@ -22,8 +22,7 @@ CASES, STRUCTURED = (
 def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
     page: Page, page_server: str
 ) -> None:
-    page.open()
-    before = settled(page)
+    before = with_all_heads(page)
     assert len(before) == 10
     assert before[0]["title"].startswith("Logitech M185 Wireless Mouse")
     assert before[0]["scores"][0] == before[0]["scores"][1]
@@ -91,8 +90,7 @@ def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_s
 
 
 def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
-    page.open()
-    settled(page)
+    with_all_heads(page)
     focusable = page.run("return document.querySelectorAll('[role=grid] [tabindex=\"0\"]').length")
     assert focusable == 1
     page.run("document.querySelector('[role=grid] [tabindex=\"0\"]').focus()")
@@ -115,8 +113,7 @@ def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
 
 
 def test_a_swipe_that_scrolls_the_page_switches_no_head(page: Page) -> None:
-    page.open()
-    settled(page)
+    with_all_heads(page)
     cell(page, 1, 1).click()
     page.run("""
       const cell = document.querySelector('[data-at="2.3"]');
@@ -130,8 +127,7 @@ def test_a_swipe_that_scrolls_the_page_switches_no_head(page: Page) -> None:
 def test_a_burst_of_clicks_leaves_one_request_in_flight_and_the_last_state_counts(
     page: Page, page_server: str
 ) -> None:
-    page.open()
-    settled(page)
+    with_all_heads(page)
     page.run("""
       const press = (cell) => cell.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
       const cells = [...document.querySelectorAll('[role=gridcell]')];
@@ -180,8 +176,7 @@ def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
 
 
 def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, page_server: str) -> None:
-    page.open()
-    settled(page)
+    with_all_heads(page)
     page.write("#spec", "skip:6-11, 2.3\n")
     assert spec(page) == "2.3,skip:6-11"
     assert page.one(".chip.active").text.split("\n")[1:3] == ["2.3,skip:6-11", "71 of 144 heads"]

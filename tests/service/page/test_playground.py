@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from tests.service.page.browsing import Page
-from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec
+from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec, with_all_heads
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +45,7 @@ def test_four_masks_side_by_side_with_a_baseline(page: Page, page_server: str) -
 
 
 def test_a_shared_address_opens_the_whole_state(page: Page) -> None:
-    page.open()
-    settled(page)
+    with_all_heads(page)
     page.write("#query", "무선 마우스 & more?")
     cell(page, 3, 4).click()
     page.run(

@@ -286,8 +286,8 @@ def ramp(page: Page, share: str) -> dict[str, Any]:
 
 def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
     pretend_running(page)
-    page.run("changes.traffic = 0.995")  # somebody else has ramped
     assert ramp(page, "100 %")["traffic"] == 1
+    page.run("changes.traffic = 0.995")  # somebody else ramps
     page.until(lambda: "99.5 % of each arm's units are exposed" in page.one(".experiment header").text)
     assert ramp(page, "99.5 %")["traffic"] == 0.995
     page.write(".actions [type=number]", "0.04")
