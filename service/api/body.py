@@ -25,7 +25,7 @@ from service.errors import (
     QueueFull,
     RequestTimeout,
     UnsupportedMediaType,
-    shown,
+    shortened,
 )
 
 MAX_DEPTH = 32
@@ -226,7 +226,7 @@ def duplicate_key(content: bytes) -> str | None:
     try:
         _KEYS.decode(content.decode())
     except _DuplicateKeyError as duplicate:
-        return shown(duplicate)
+        return shortened(duplicate)
     return None
 
 

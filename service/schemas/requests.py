@@ -56,7 +56,8 @@ def _number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_number)]
+NUMBER = BeforeValidator(_number)
+"""Refuses true and false. It stands after a field's limits, or the documentation would not know them."""
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
@@ -87,7 +88,7 @@ Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "patte
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
-    Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)] | None,
+    Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None,
     says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 

@@ -19,7 +19,7 @@ from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, 
 from service.experiments.live import UNROUTED, LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog
+from service.scoring.catalog import Catalog, Variant
 from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
@@ -51,16 +51,22 @@ class Treatment:
         if assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
         if route.assigned is None:
-            variant, degrade = catalog.choose(route.variant, None), catalog.config.degrade
-            degraded = degrade is not None and self._queued_tokens() > degrade.above_queue_tokens
-            if degrade is not None and degraded:
-                degraded, variant = degrade.variant != variant.name, catalog.choose(degrade.variant, None)
-            answer = await self._scorer.score(request, variant, deadline, degraded=degraded)
+            wanted = catalog.choose(route.variant, None)
+            variant = self._stand_in(catalog) or wanted
+            is_degraded = variant.name != wanted.name
+            answer = await self._scorer.score(request, variant, deadline, degraded=is_degraded)
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if assigner.experiments:
             self._shadow.offer(catalog, request)
         return answer
+
+    def _stand_in(self, catalog: Catalog) -> Variant | None:
+        """Return the variant of `degrade` while the queue is long, else None."""
+        degrade = catalog.config.degrade
+        if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
+            return None
+        return catalog.variants[degrade.variant]
 
     async def _score_in_arm(
         self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline

@@ -8,26 +8,26 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.api.clients.base import CompatRequest
 from service.errors import InvalidRequest
 from service.experiments.fields import says
-from service.schemas.requests import Instruction, ScoreRequest, Whole, accepted
+from service.schemas.requests import NUMBER, Instruction, ScoreRequest, accepted
 from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Documents that a warning lists."""
 
-Count = Annotated[Whole, Field(ge=1, le=2**53 - 1)]
+Count = Annotated[int, Field(ge=1, le=2**53 - 1), NUMBER]
 """How many of something a caller wants; more than there are is fine."""
 
 
 TokensPerDoc = Annotated[
-    Annotated[Whole, Field(ge=0, le=2**53 - 1)] | None,
+    Annotated[int, Field(ge=0, le=2**53 - 1), NUMBER] | None,
     says(
         "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
-    Annotated[Whole, Field(ge=-1, le=2**53 - 1)] | None,
+    Annotated[int, Field(ge=-1, le=2**53 - 1), NUMBER] | None,
     says(
         "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
