@@ -10,7 +10,7 @@ from models.condense.words import count_words
 from service.config.settings import Settings
 from service.errors import InvalidRequest
 from service.schemas.requests import (
-    NUMBER,
+    WHOLE,
     ChosenNetwork,
     Query,
     Request,
@@ -53,7 +53,7 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    max_words: Annotated[int, Field(ge=1, le=10_000), NUMBER] | None = Field(
+    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(

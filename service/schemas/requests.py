@@ -49,15 +49,20 @@ MASK_SCHEMA: dict[str, Any] = {
 }
 
 
-def _number(value: Any) -> Any:
-    """Return a number as JSON Schema has it: 5.0 is an integer, and true is no number."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("number", "should be a number, not true or false")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _number(sentence: str) -> BeforeValidator:
+    """Return a validator of numbers as JSON Schema has them: 5.0 is an integer, and true is no number."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticCustomError("number", sentence)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return BeforeValidator(check)
 
 
-NUMBER = BeforeValidator(_number)
-"""Refuses true and false. It stands after a field's limits, or the documentation would not know them."""
+NUMBER = _number("should be a number")
+WHOLE = _number("should be a whole number")
+"""These stand after a field's limits, or the documentation would not know them."""
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:

@@ -93,7 +93,8 @@ class CompatRequest(OurFields, ABC):
         if field == "variant" and self.variant is None:
             return "model"
         if field == "pairs" and "query" in self.names:  # queries and documents are two lists
-            field, index = "query", index.removesuffix("[0]")
+            field = "query"
+            index = index.removesuffix("[0]")
         return self.names.get(field, field) + index
 
 

@@ -203,7 +203,8 @@ async def info(request: Request) -> Response:
     `model_type` holds the labels: under `reranker` if it is one, else under `classifier`, which /rerank takes
     all the same. `max_concurrent_requests` counts pairs of full length.
     """
-    backend, settings = backend_of(request), request.app.state.settings
+    backend = backend_of(request)
+    settings = request.app.state.settings
     default = next(variant for variant in backend.variants().variants if variant.default)
     model = backend.model_of(default.name)
     device = "cpu" if model.device.startswith("cpu") else "cuda"

@@ -17,7 +17,7 @@ from service.api.clients.documents import (
     TokensPerDoc,
     TokensPerQuery,
     TruncatePromptTokens,
-    paired,
+    query_and_titles,
     reading,
 )
 from service.api.errors import OURS
@@ -83,8 +83,8 @@ class VllmScoreRequest(PromptedRequest):
         """Return our request."""
         sides = (getattr(self, self.names[field]) for field in ("query", "titles"))
         queries, documents = ([side] if isinstance(side, str) else side for side in sides)
-        how_much = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
-        return self.scoring(how_much, **paired(queries, documents))
+        reading_limits = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
+        return self.scoring(reading_limits, **query_and_titles(queries, documents))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
