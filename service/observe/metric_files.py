@@ -94,7 +94,7 @@ def render(directory: Path) -> bytes:
         _fold(directory)
         files = [str(file) for file in directory.glob("*.db") if file.stat().st_size]  # 0: no room for it
         metrics = list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]
-    return generate_latest(SimpleNamespace(collect=lambda: metrics))  # type: ignore[arg-type]
+    return generate_latest(SimpleNamespace(collect=lambda: metrics))
 
 
 def fold(directory: Path) -> None:
@@ -141,13 +141,13 @@ def _fold(directory: Path) -> None:
 def _of_ended_processes(directory: Path) -> defaultdict[str, list[Path]]:
     """Return the files of processes that ended, by kind."""
     files_of = cache(_files_of)
-    found = defaultdict[str, list[Path]](list)
+    ended = defaultdict[str, list[Path]](list)
     for file in directory.resolve().glob("*.db"):
         owner = file.stem.rpartition("_")[2]
         with suppress(psutil.AccessDenied):  # another user's process
             if owner.isdigit() and str(file) not in files_of(int(owner)):
-                found[file.name.partition("_")[0]].append(file)
-    return found
+                ended[file.name.partition("_")[0]].append(file)
+    return ended
 
 
 def _files_of(pid: int) -> set[str]:

@@ -42,7 +42,7 @@ class Condenser:
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:
-        """End the thread after the step in hand."""
+        """End the thread after its current step."""
         self._thread.shutdown(wait=False)
 
     async def off_loop(self, call: Callable[..., T], *arguments: object) -> T:

@@ -129,7 +129,7 @@ class Encoder:
             self._requests -= 1
 
     def close(self) -> None:
-        """End the thread after the turn in hand."""
+        """End the thread after its current turn."""
         self._thread.shutdown(wait=False)
 
     async def _read_all(self) -> None:
