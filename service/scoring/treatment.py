@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engine.request import Deadline
-from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
+from service.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    Draining,
+    QueueFull,
+    RateLimited,
+    as_service_error,
+)
 from service.experiments.live import UNROUTED, LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
@@ -24,7 +31,7 @@ from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
-_CAUSED_BY_NO_ARM = (QueueFull, Draining, DeviceFailed)
+_CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)
 
 
 class Treatment:
