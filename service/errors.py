@@ -31,11 +31,6 @@ class ServiceError(Exception):
     default: ClassVar[str] = "The server failed to answer this request."
     unread: bool = False
 
-    def __init_subclass__(
-        cls, *, status: int | None = None, kind: str | None = None, shed: ShedReason | None = None
-    ) -> None:
-        cls.status, cls.type, cls.shed = status or cls.status, kind or cls.type, shed or cls.shed
-
     def __init__(
         self, message: str | None = None, *, param: str | None = None, retry_after: float | None = None
     ) -> None:
@@ -66,58 +61,81 @@ class InferenceFailed(ServiceError):
     default = "The model gave no finite score for this pair."
 
 
-class InvalidJSON(ServiceError, status=400, kind="invalid_json"):
+class InvalidJSON(ServiceError):
     """The body is not strict JSON: wrong syntax, duplicate keys, NaN, lone surrogates, or too deep."""
 
+    status = 400
+    type = "invalid_json"
     default = "The body is not valid JSON."
 
 
-class InvalidHTTP(ServiceError, status=400, kind="invalid_http"):
+class InvalidHTTP(ServiceError):
     """The proxy cannot parse the request, which therefore never reaches a replica."""
 
+    status = 400
+    type = "invalid_http"
     default = "Not valid HTTP, no Host, or headers too large."
 
 
-class InvalidRequest(ServiceError, status=422, kind="invalid_request"):
+class InvalidRequest(ServiceError):
     """Well-formed JSON with wrong content; if `param` names a field, the message starts with it."""
+
+    status = 422
+    type = "invalid_request"
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message if param is None else f"{param}: {message}", param=param)
 
 
-class EmptyRequest(ServiceError, status=400, kind="empty_request"):
+class EmptyRequest(ServiceError):
     """A list of texts is empty, in the one shape that tells this from other wrong content."""
 
+    status = 400
+    type = "empty_request"
     default = "There are no texts to score."
 
 
-class Unauthorized(ServiceError, status=401, kind="unauthorized"):
+class Unauthorized(ServiceError):
+    status = 401
+    type = "unauthorized"
     default = "Send a valid API key as `Authorization: Bearer KEY`."
 
 
-class Forbidden(ServiceError, status=403, kind="forbidden"):
+class Forbidden(ServiceError):
+    status = 403
+    type = "forbidden"
     default = "This needs an API key with the admin role."
 
 
-class NotFound(ServiceError, status=404, kind="not_found"):
+class NotFound(ServiceError):
+    status = 404
+    type = "not_found"
     default = "There is nothing at this path; see /docs for what there is."
 
 
-class MethodNotAllowed(ServiceError, status=405, kind="method_not_allowed"):
+class MethodNotAllowed(ServiceError):
+    status = 405
+    type = "method_not_allowed"
     default = "This path does not take this method."
 
 
-class Conflict(ServiceError, status=409, kind="conflict"):
+class Conflict(ServiceError):
+    status = 409
+    type = "conflict"
     default = "The current state does not allow this."
 
 
-class RequestTimeout(ServiceError, status=408, kind="request_timeout"):
+class RequestTimeout(ServiceError):
+    status = 408
+    type = "request_timeout"
     default = "The body was not received in time."
 
 
-class BodyTooLarge(ServiceError, status=413, kind="body_too_large"):
+class BodyTooLarge(ServiceError):
     """The body is over the size limit."""
 
+    status = 413
+    type = "body_too_large"
     default = "The body is too large."
 
     def __init__(self, message: str | None = None, *, unread: bool = False) -> None:
@@ -125,17 +143,24 @@ class BodyTooLarge(ServiceError, status=413, kind="body_too_large"):
         self.unread = unread
 
 
-class UnsupportedMediaType(ServiceError, status=415, kind="unsupported_media_type"):
+class UnsupportedMediaType(ServiceError):
+    status = 415
+    type = "unsupported_media_type"
     default = "Send the body as application/json."
 
 
-class NotImplementedHTTP(ServiceError, status=501, kind="not_implemented"):
+class NotImplementedHTTP(ServiceError):
+    status = 501
+    type = "not_implemented"
     default = "This transfer encoding or method is not supported."
 
 
-class ClientDisconnected(ServiceError, status=499, kind="client_disconnected", shed="disconnect"):
+class ClientDisconnected(ServiceError):
     """The client hung up before its answer was ready. Nobody reads this answer; the metrics count it."""
 
+    status = 499
+    type = "client_disconnected"
+    shed = "disconnect"
     default = "The client closed the connection."
 
 
@@ -146,42 +171,57 @@ class TryAgain(ServiceError):
         super().__init__(message, retry_after=retry_after)
 
 
-class QueueFull(TryAgain, status=429, kind="queue_full", shed="queue_full"):
+class QueueFull(TryAgain):
+    status = 429
+    type = "queue_full"
+    shed = "queue_full"
     default = "The queue is full; try again later."
 
 
-class RateLimited(TryAgain, status=429, kind="rate_limited", shed="rate"):
+class RateLimited(TryAgain):
+    status = 429
+    type = "rate_limited"
+    shed = "rate"
     default = "This API key's rate is used up; try again later."
 
 
-class Unavailable(TryAgain, status=503, kind="unavailable"):
+class Unavailable(TryAgain):
     """The service cannot take work now, but probably soon: 503 with Retry-After."""
 
+    status = 503
+    type = "unavailable"
     default = "The service is not available; try again later."
 
 
-class Starting(Unavailable, kind="starting"):
+class Starting(Unavailable):
+    type = "starting"
     default = "The service is starting; try again in a few seconds."
 
 
-class NotReady(Unavailable, kind="not_ready"):
+class NotReady(Unavailable):
     """The answer of `/health/ready` while the replica starts, drains or has lost its device."""
+
+    type = "not_ready"
 
     def __init__(self, reason: str, retry_after: float = 1.0) -> None:
         super().__init__(retry_after, message=f"Not ready: {reason}.")
 
 
-class Draining(Unavailable, kind="draining", shed="draining"):
+class Draining(Unavailable):
+    type = "draining"
+    shed = "draining"
     default = "This replica is shutting down; try again."
 
 
-class ReplicaLost(Unavailable, kind="replica_lost"):
+class ReplicaLost(Unavailable):
+    type = "replica_lost"
     default = "The replica that held this request was lost; try again."
 
 
-class DeviceFailed(Unavailable, kind="device_failed"):
+class DeviceFailed(Unavailable):
     """The accelerator (or its runtime) failed. `kind` is a short fixed word, used as a metric label."""
 
+    type = "device_failed"
     default = "The device that scores failed; try again later."
 
     def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
@@ -189,15 +229,20 @@ class DeviceFailed(Unavailable, kind="device_failed"):
         self.kind = kind
 
 
-class DatabaseUnavailable(Unavailable, kind="database_unavailable"):
+class DatabaseUnavailable(Unavailable):
+    type = "database_unavailable"
     default = "The experiments' database cannot be reached; try again later."
 
 
-class OutOfMemory(Unavailable, kind="out_of_memory"):
+class OutOfMemory(Unavailable):
+    type = "out_of_memory"
     default = "The device ran out of memory for this request; try again, or send fewer or shorter titles."
 
 
-class DeadlineExceeded(ServiceError, status=504, kind="deadline_exceeded", shed="deadline"):
+class DeadlineExceeded(ServiceError):
+    status = 504
+    type = "deadline_exceeded"
+    shed = "deadline"
     default = "The deadline passed before the answer was ready."
 
 
@@ -232,7 +277,7 @@ def to_response(error: BaseException) -> ErrorResponse:
     return ErrorResponse(known.status, body, headers)
 
 
-def shown(text: object, length: int = 64) -> str:
+def shortened(text: object, length: int = 64) -> str:
     """Return a caller's own words, short enough to repeat in a message."""
     written = str(text)
     return written if len(written) <= length else f"{written[:length]}…"

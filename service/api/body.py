@@ -25,7 +25,7 @@ from service.errors import (
     QueueFull,
     RequestTimeout,
     UnsupportedMediaType,
-    shown,
+    shortened,
 )
 
 MAX_DEPTH = 32
@@ -41,7 +41,7 @@ _SIGNS = (b"[", b"{", b":", b",")  # one per array, object and key, and one per 
 class HeldBytes:
     """The bodies of the requests under way, so that many large ones at once cannot fill the memory.
 
-    limit: the most bytes of them all; one alone may have more.
+    limit: maximum bytes of all of them; a single body may have more.
     """
 
     def __init__(self, limit: int) -> None:
@@ -76,7 +76,7 @@ async def read(
 ) -> bytes:
     """Return the whole body.
 
-    hold: told the size of each part that has come; see `HeldBytes`.
+    hold: called with the size of each part that has come; see `HeldBytes`.
     other_types: content types to accept besides JSON of any name; "" for a body that does not say what it is.
 
     Raises:
@@ -152,7 +152,7 @@ async def send_and_drain(response: ASGIApp, scope: Scope, receive: Receive, send
 def parse(content: bytes, *, max_parts: int) -> Any:
     """Return the value of a JSON document in UTF-8, which may begin with a byte order mark.
 
-    max_parts: the most values and keys together.
+    max_parts: maximum values and keys together.
 
     Raises:
         InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object

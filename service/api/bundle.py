@@ -17,32 +17,37 @@ _DOC_COMMENT = re.compile(r"^[ \t]*/\*\*(?:(?!\*/).)*\*/[ \t]*\n", re.MULTILINE 
 
 def modules(root: Path, entry: str) -> str:
     """Return a module that runs `entry`, which lies below root, and exports all modules for tests."""
-    names: dict[Path, str] = {}
+    root = root.resolve()
+    names: dict[str, str] = {}
     parts: list[str] = []
 
     def add(path: Path) -> str:
         """Add a module after those that it imports; return the constant that holds its exports."""
-        if path in names:
-            return names[path]
+        title = path.relative_to(root).as_posix()
+        if title in names:
+            return names[title]
 
         def imported(match: re.Match[str]) -> str:
             what = match[1] if match[1].startswith("{") else f"{{default as {match[1]}}}"
             return f"const {what.replace(' as ', ': ')} = {add((path.parent / match[2]).resolve())};"
 
         text = _IMPORT.sub(imported, _DOC_COMMENT.sub("", path.read_text(encoding="utf-8")))
-        exports = [match[2] for match in _DECLARED.finditer(text)]
-        for match in _LISTED.finditer(text):
-            pairs = (item.split(" as ") for item in match[1].split(",") if item.strip())
-            exports += [f"{pair[-1].strip()}: {pair[0].strip()}" for pair in pairs]
-        if _DEFAULT.search(text):
-            exports.append("default: byDefault")
-        text = _DEFAULT.sub("const byDefault = ", _LISTED.sub("", _DECLARED.sub(r"\1", text)))
-        name = names[path] = f"module{len(parts)}"
-        title = path.relative_to(root.resolve()).as_posix()
-        returned = f"return {{ {', '.join(exports)} }};"
-        parts.append(f"// {title}\nconst {name} = (() => {{\n{text.strip()}\n{returned}\n}})();\n")
-        return name
+        names[title] = f"module{len(parts)}"
+        parts.append(f"// {title}\nconst {names[title]} = (() => {{\n{_as_function(text)}\n}})();\n")
+        return names[title]
 
-    add((root / entry).resolve())
-    listed = (f'"{path.relative_to(root.resolve()).as_posix()}": {name}' for path, name in names.items())
-    return "\n".join([*parts, f"export const modules = {{ {', '.join(listed)} }};\n"])
+    add(root / entry)
+    listed = ", ".join(f'"{title}": {name}' for title, name in names.items())
+    return "\n".join([*parts, f"export const modules = {{ {listed} }};\n"])
+
+
+def _as_function(text: str) -> str:
+    """Return a module without imports as the body of a function that returns its exports."""
+    exports = [match[2] for match in _DECLARED.finditer(text)]
+    for match in _LISTED.finditer(text):
+        pairs = (item.split(" as ") for item in match[1].split(",") if item.strip())
+        exports += [f"{pair[-1].strip()}: {pair[0].strip()}" for pair in pairs]
+    if _DEFAULT.search(text):
+        exports.append("default: byDefault")
+    text = _DEFAULT.sub("const byDefault = ", _LISTED.sub("", _DECLARED.sub(r"\1", text)))
+    return f"{text.strip()}\nreturn {{ {', '.join(exports)} }};"

@@ -9,7 +9,7 @@ several kinds of clients chooses another one with `use`.
 import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
 
@@ -20,11 +20,10 @@ from service.errors import (
     InvalidRequest,
     ServiceError,
     as_service_error,
-    shown,
+    shortened,
     to_response,
 )
-from service.experiments.fields import says
-from service.schemas.responses import Error, ErrorDetail, to_json
+from service.schemas.responses import Error, ErrorDetail, documented, to_json
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""
@@ -42,31 +41,37 @@ class ErrorShape(NamedTuple):
     statuses: tuple[int, ...]
 
 
+@documented
 @dataclass(slots=True)
 class RerankError:
     """An error of a rerank route: the same sentence wherever a client looks for it."""
 
-    message: Annotated[str, says("One sentence; for Cohere's client.")]
-    detail: Annotated[str, says("The same; for LlamaIndex, Haystack and Voyage's client.")]
-    error: Annotated[ErrorDetail, says("As in the errors of /v1.")]
+    message: str
+    """One sentence; for Cohere's client."""
+    detail: str
+    """The same; for LlamaIndex, Haystack and Voyage's client."""
+    error: ErrorDetail
+    """As in the errors of /v1."""
 
 
+@documented
 @dataclass(slots=True)
 class TeiError:
     """An error of text-embeddings-inference."""
 
-    error: Annotated[str, says("One sentence; for people.")]
-    error_type: Annotated[
-        Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"],
-        says("For programs."),
-    ]
+    error: str
+    """One sentence; for people."""
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+    """For programs."""
 
 
+@documented
 @dataclass(slots=True)
 class OipError:
     """Every answer of the Open Inference Protocol that is not a success."""
 
-    error: Annotated[str, says("One sentence.")]
+    error: str
+    """One sentence."""
 
 
 def _rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
@@ -173,7 +178,7 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
         return InvalidRequest("The body should be a JSON object.")
     sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
-    return InvalidRequest(shown(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
+    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
 
 
 def _field_path(path: Sequence[str | int]) -> str:
@@ -183,5 +188,5 @@ def _field_path(path: Sequence[str | int]) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{shown(part)}" if text else shown(part)
+            text += f".{shortened(part)}" if text else shortened(part)
     return text

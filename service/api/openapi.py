@@ -59,16 +59,7 @@ POST_ERRORS = errors(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 
 def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Write this server's limits and keys into FastAPI's document; a second time changes nothing."""
-    schemas = document["components"]["schemas"]
-    most = dict.fromkeys(("titles", "pairs", "documents"), settings.max_pairs)
-    most |= dict.fromkeys(("masks", "variants"), MAX_COLUMNS)
-    for name, schema in schemas.items():
-        for field, value in schema.get("properties", {}).items():
-            for branch in value.get("anyOf", [value]):
-                if field == "deadline_ms" and branch.get("type") == "number":
-                    branch["maximum"] = settings.request_timeout_s * 1000
-                elif name.endswith("Request") and field in most and branch.get("type") == "array":
-                    branch["maxItems"] = most[field]
+    _describe_fields(document["components"]["schemas"], settings)
     document["info"]["description"] = (
         f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested {MAX_DEPTH} deep, with "
         f"up to {settings.max_pairs} titles or pairs. An answer takes up to {settings.request_timeout_s:g} "
@@ -97,6 +88,21 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             else:
                 operation["responses"].pop("401", None)
     return document
+
+
+def _describe_fields(schemas: dict[str, Any], settings: Settings) -> None:
+    """Write the limits into the fields' schemas, and each description as one line."""
+    max_items = dict.fromkeys(("titles", "pairs", "documents"), settings.max_pairs)
+    max_items |= dict.fromkeys(("masks", "variants"), MAX_COLUMNS)
+    for name, schema in schemas.items():
+        for field, value in schema.get("properties", {}).items():
+            if "description" in value:
+                value["description"] = value["description"].replace("\n", " ")
+            for branch in value.get("anyOf", [value]):
+                if field == "deadline_ms" and branch.get("type") == "number":
+                    branch["maximum"] = settings.request_timeout_s * 1000
+                elif name.endswith("Request") and field in max_items and branch.get("type") == "array":
+                    branch["maxItems"] = max_items[field]
 
 
 def _drop_fastapis_errors(document: dict[str, Any]) -> None:

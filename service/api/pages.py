@@ -1,7 +1,7 @@
 """The pages for people: `/`, where heads are switched and experiments watched, and `/docs`, Swagger UI.
 
 What they load is read, put together and compressed once, when the server starts. Files of `/` are asked for
-with their content's digest behind the `?`, so a browser keeps them for good; the pages are checked at each
+with their content's digest behind the `?`, so a browser never asks again; the pages are checked at each
 visit. They hold no data of the service, so `/` and all files are open to everybody; what they then ask for
 (the OpenAPI document too) is not. Without a key `/docs` is refused; for a browser, the refusal is the page,
 which asks for one.
@@ -60,7 +60,7 @@ _DOCS_HEADERS = _COMMON | {  # Swagger UI's styles and pictures are inline
 }
 
 
-_FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}  # a new version has another digest
+_IMMUTABLE = {"cache-control": "public, max-age=31536000, immutable"}  # a new version has another digest
 _STYLES = re.compile(r'<link rel="stylesheet" href="playground/([^"]+)">\s*')
 
 
@@ -85,10 +85,10 @@ def _playground() -> dict[str, _File]:
     Addresses in it are relative, so the page works behind a path prefix too.
     """
     licenses = (_PLAYGROUND / "vendor" / "LICENSES.txt").read_bytes()
-    found = {"/playground/licenses.txt": _file(licenses, ".txt", _PLAYGROUND_HEADERS)}
+    files_by_path = {"/playground/licenses.txt": _file(licenses, ".txt", _PLAYGROUND_HEADERS)}
 
     def address(name: str, content: bytes) -> str:
-        file = found[f"/{name}"] = _file(content, Path(name).suffix, _PLAYGROUND_HEADERS)
+        file = files_by_path[f"/{name}"] = _file(content, Path(name).suffix, _PLAYGROUND_HEADERS)
         return f"{name}?{file.digest}"
 
     html = (_PLAYGROUND / "index.html").read_text(encoding="utf-8")
@@ -99,8 +99,8 @@ def _playground() -> dict[str, _File]:
     html = _STYLES.sub("", html).replace("</head>", f"{link}\n</head>")
     for name, content in (("app.js", script.encode()), ("icon.svg", (_PLAYGROUND / "icon.svg").read_bytes())):
         html = html.replace(f"playground/{name}", address(f"playground/{name}", content))
-    found["/"] = _file(html.encode(), ".html", _PLAYGROUND_HEADERS)
-    return found
+    files_by_path["/"] = _file(html.encode(), ".html", _PLAYGROUND_HEADERS)
+    return files_by_path
 
 
 def _docs() -> dict[str, _File]:
@@ -164,7 +164,7 @@ def _send(file: _File, request: Request) -> Response:
     if request.headers.get("if-none-match") == file.headers["etag"]:
         return Response(status_code=304, headers=file.headers)
     # While versions change, a page may get the other version's script: it works, and is not kept.
-    headers = file.headers | (_FOR_GOOD if request.url.query == file.digest else {})
+    headers = file.headers | (_IMMUTABLE if request.url.query == file.digest else {})
     if "gzip" in request.headers.get("accept-encoding", ""):
         return Response(file.packed, headers=headers | {"content-encoding": "gzip"})
     return Response(file.content, headers=headers)

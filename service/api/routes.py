@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from service.api.clients.vllm import VllmScores
 from service.api.errors import json_response
 from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
-from service.api.post import Post, PostRoute, backend_of, check_ready
+from service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready
 from service.errors import Unavailable
 from service.experiments import admin, report_page
 from service.experiments.events import OutcomeReceipt
@@ -140,29 +140,26 @@ async def metrics(request: Request) -> Response:
 
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
-    verb = POST_ERRORS | errors(403, 404, 409)
     by_name = GET_ERRORS | errors(404, 422)
-    post: dict[str, Any] = {"methods": ["POST"], "route_class_override": PostRoute}
-    get: dict[str, Any] = {}
-    for path, endpoint, answer, statuses, tag, how in (
-        ("/v1/score", score, ScoreResponse | VllmScores, POST_ERRORS, "scoring", post),
-        ("/v1/compare", compare, CompareResponse, POST_ERRORS, "scoring", post),
-        ("/v1/attention", attention, AttentionResponse, POST_ERRORS, "scoring", post),
-        ("/v1/condense", condense, CondenseResponse, POST_ERRORS, "scoring", post),
-        ("/v1/outcomes", outcomes, OutcomeReceipt, POST_ERRORS, "experiments", post),
-        ("/v1/experiments/{name}/ramp", ramp, ExperimentDetail, verb, "experiments", post),
-        ("/v1/experiments/{name}/ship", ship, ExperimentDetail, verb, "experiments", post),
-        ("/v1/experiments/{name}/stop", stop, ExperimentDetail, verb, "experiments", post),
-        ("/v1/experiments", experiments, ExperimentsView, GET_ERRORS, "experiments", get),
-        ("/v1/experiments/{name}", experiment, ExperimentDetail, by_name, "experiments", get),
-        ("/v1/models", models, ModelsResponse, GET_ERRORS, "what is loaded", get),
-        ("/v1/variants", variants, VariantsResponse, GET_ERRORS, "what is loaded", get),
-        ("/v1/masks", masks, MasksResponse, GET_ERRORS, "what is loaded", get),
-        ("/v1/heads", heads, HeadsResponse, GET_ERRORS, "what is loaded", get),
-        ("/health/live", live, Health, errors(500), "operations", get),
-        ("/health/ready", ready, Health, errors(500, 503), "operations", get),
+    for route in (
+        _post("/v1/score", score, ScoreResponse | VllmScores),
+        _post("/v1/compare", compare, CompareResponse),
+        _post("/v1/attention", attention, AttentionResponse),
+        _post("/v1/condense", condense, CondenseResponse),
+        _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
+        _act_on_experiment("ramp", ramp),
+        _act_on_experiment("ship", ship),
+        _act_on_experiment("stop", stop),
+        _get("/v1/experiments", experiments, ExperimentsView, tag="experiments"),
+        _get("/v1/experiments/{name}", experiment, ExperimentDetail, tag="experiments", statuses=by_name),
+        _get("/v1/models", models, ModelsResponse),
+        _get("/v1/variants", variants, VariantsResponse),
+        _get("/v1/masks", masks, MasksResponse),
+        _get("/v1/heads", heads, HeadsResponse),
+        _get("/health/live", live, Health, tag="operations", statuses=errors(500)),
+        _get("/health/ready", ready, Health, tag="operations", statuses=errors(500, 503)),
     ):
-        app.router.add_api_route(path, endpoint, response_model=answer, responses=statuses, tags=[tag], **how)
+        app.router.add_api_route(**route)
     app.add_api_route(
         "/v1/experiments/{name}/report.html",
         report_html,
@@ -176,4 +173,32 @@ def add_routes(app: FastAPI) -> None:
         response_class=PlainTextResponse,
         responses=errors(401, 403, 429, 500),
         tags=["operations"],
+    )
+
+
+def _get(
+    path: str, endpoint: Endpoint, answer: Any, *, tag: str = "what is loaded", statuses: Any = GET_ERRORS
+) -> dict[str, Any]:
+    """Return a GET route as FastAPI adds it. answer: the type of its answers. statuses: of its errors."""
+    return {
+        "path": path,
+        "endpoint": endpoint,
+        "response_model": answer,
+        "responses": statuses,
+        "tags": [tag],
+    }
+
+
+def _post(
+    path: str, endpoint: Endpoint, answer: Any, *, tag: str = "scoring", statuses: Any = POST_ERRORS
+) -> dict[str, Any]:
+    """Return a POST route as FastAPI adds it."""
+    route = _get(path, endpoint, answer, tag=tag, statuses=statuses)
+    return route | {"methods": ["POST"], "route_class_override": PostRoute}
+
+
+def _act_on_experiment(verb: str, endpoint: Endpoint) -> dict[str, Any]:
+    path = f"/v1/experiments/{{name}}/{verb}"
+    return _post(
+        path, endpoint, ExperimentDetail, tag="experiments", statuses=POST_ERRORS | errors(403, 404, 409)
     )

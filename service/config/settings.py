@@ -130,8 +130,9 @@ class Settings(BaseSettings):
         repr=False,
         exclude=True,
         description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or "
-        "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service answers "
-        "only at localhost, to whoever uses this machine; with an empty variable it does not start.",
+        "a list in the config file. `rate` is in pairs per second. `sha256:HEX` may replace a key. Without "
+        "keys, the service answers only at localhost, to whoever uses this machine; with an empty variable "
+        "it does not start.",
     )
 
     cors_origins: _Origins = Field(

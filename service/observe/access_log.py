@@ -96,7 +96,8 @@ class AccessLog:
         """Write the line of a request that is answered, or given up; count it if nobody takes it."""
         if self._is_off:
             return
-        record.status, record.seconds = status, seconds
+        record.status = status
+        record.seconds = seconds
         try:
             if self._lost:
                 os.write(self._out, b'{"lost_lines": %d}\n' % self._lost)

@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
-from prometheus_client import CollectorRegistry, generate_latest, values
+from prometheus_client import generate_latest, values
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
 
 FILE_BYTES = 1 << 16  # of a new file of prometheus-client
 ENTRY_BYTES = 28  # of a series, at most, besides its key: length, padding, value and time
@@ -90,27 +90,17 @@ values.MmapedDict = LenientFile  # type: ignore[attr-defined,assignment]
 
 def render(directory: Path) -> bytes:
     """Return the metrics of all processes that share the directory, but no gauges of those that ended."""
-    registry = CollectorRegistry()
     with _locked(directory):
         _fold(directory)
         files = [str(file) for file in directory.glob("*.db") if file.stat().st_size]  # 0: no room for it
         metrics = list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]
-    registry.register(_Collected(metrics))
-    return generate_latest(registry)
+    return generate_latest(SimpleNamespace(collect=lambda: metrics))
 
 
 def fold(directory: Path) -> None:
     """Add up the files of processes that ended, because some nodes are never scraped."""
     with _locked(directory):
         _fold(directory)
-
-
-class _Collected(Collector):
-    def __init__(self, metrics: Sequence[Any]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Sequence[Any]:
-        return self._metrics
 
 
 @contextmanager
@@ -151,13 +141,13 @@ def _fold(directory: Path) -> None:
 def _of_ended_processes(directory: Path) -> defaultdict[str, list[Path]]:
     """Return the files of processes that ended, by kind."""
     files_of = cache(_files_of)
-    found = defaultdict[str, list[Path]](list)
+    ended = defaultdict[str, list[Path]](list)
     for file in directory.resolve().glob("*.db"):
         owner = file.stem.rpartition("_")[2]
         with suppress(psutil.AccessDenied):  # another user's process
             if owner.isdigit() and str(file) not in files_of(int(owner)):
-                found[file.name.partition("_")[0]].append(file)
-    return found
+                ended[file.name.partition("_")[0]].append(file)
+    return ended
 
 
 def _files_of(pid: int) -> set[str]:

@@ -9,18 +9,24 @@ from models.condense.search import Method, largest_cost
 from models.condense.words import count_words
 from service.config.settings import Settings
 from service.errors import InvalidRequest
-from service.experiments.fields import says
 from service.schemas.requests import (
+    WHOLE,
     ChosenNetwork,
     Query,
     Request,
     Text,
-    Whole,
     check_query,
     example,
     too_many,
 )
-from service.schemas.responses import AnsweringModel, AnsweringVariant, HeadMaskInfo, Timing, Usage
+from service.schemas.responses import (
+    AnsweringModel,
+    AnsweringVariant,
+    HeadMaskInfo,
+    Timing,
+    Usage,
+    documented,
+)
 
 MAX_PAIRS = 20_000
 """Maximum pairs that one request may have scored, with all its shorter queries."""
@@ -47,7 +53,7 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    max_words: Annotated[Whole, Field(ge=1, le=10_000)] | None = Field(
+    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -92,39 +98,40 @@ class CondenseRequest(ChosenNetwork, Request):
             )
 
 
+@documented
 @dataclass(slots=True)
 class WordOfQuery:
     """A word of the query, and whether the condensed query has it."""
 
-    word: Annotated[str, says("As it was typed.")]
-    form: Annotated[str, says("As a shorter query has it: without punctuation around it and particle.")]
-    kept: Annotated[bool, says("Whether the condensed query has it.")]
-    importance: Annotated[
-        float,
-        says("The loss of the query without this word alone; 1 for the only word."),
-    ]
+    word: str
+    """As it was typed."""
+    form: str
+    """As a shorter query has it: without punctuation around it and particle."""
+    kept: bool
+    """Whether the condensed query has it."""
+    importance: float
+    """The loss of the query without this word alone; 1 for the only word."""
 
 
+@documented
 @dataclass(slots=True)
 class QueryOfLength:
     """The query of one length on the way from all words to one."""
 
-    words: Annotated[int, says("How many words it has.")]
-    query: Annotated[str, says("The query of that length.")]
-    left_out: Annotated[
-        int | None,
-        says("The index in `words` of the word that this length leaves out."),
-    ]
-    loss: Annotated[float, says("What it loses.")]
-    measured: Annotated[
-        bool,
-        says(
-            "False: the loss is estimated from the deletions of single words, which "
-            "`leave_one_out` does for lengths that no bound on the loss made it measure."
-        ),
-    ]
+    words: int
+    """How many words it has."""
+    query: str
+    """The query of that length."""
+    left_out: int | None
+    """The index in `words` of the word that this length leaves out."""
+    loss: float
+    """What it loses."""
+    measured: bool
+    """False: the loss is estimated from the deletions of single words, which `leave_one_out` does for lengths
+    that no bound on the loss made it measure."""
 
 
+@documented
 @dataclass(slots=True)
 class CondenseResponse:
     """The shorter query, what each word is worth, and the loss at every length."""
@@ -132,23 +139,19 @@ class CondenseResponse:
     model: AnsweringModel
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
-    method: Annotated[Method, says("How the words were chosen.")]
-    condensed: Annotated[str, says("The shorter query.")]
-    loss: Annotated[
-        float,
-        says(
-            "Of the condensed query: the mean Jensen–Shannon distance (base 2) between the "
-            "titles' grade distributions under the whole and the shorter query, from 0 to 1."
-        ),
-    ]
-    words: Annotated[list[WordOfQuery], says("In the query's order.")]
-    path: Annotated[list[QueryOfLength], says("From all words to one.")]
-    note: Annotated[
-        str | None,
-        says(
-            "What to know about the result: why the query is not shorter, or that "
-            "the model cannot read all of it."
-        ),
-    ]
+    method: Method
+    """How the words were chosen."""
+    condensed: str
+    """The shorter query."""
+    loss: float
+    """Of the condensed query: the mean Jensen–Shannon distance (base 2) between the titles' grade
+    distributions under the whole and the shorter query, from 0 to 1."""
+    words: list[WordOfQuery]
+    """In the query's order."""
+    path: list[QueryOfLength]
+    """From all words to one."""
+    note: str | None
+    """What to know about the result: why the query is not shorter, or that the model cannot read all of
+    it."""
     usage: Usage
     timing_ms: Timing

@@ -49,14 +49,20 @@ MASK_SCHEMA: dict[str, Any] = {
 }
 
 
-def _number(value: Any) -> Any:
-    """Return a number as JSON Schema has it: 5.0 is an integer, and true is no number."""
-    if isinstance(value, bool):
-        raise PydanticCustomError("number", "should be a number, not true or false")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _number(sentence: str) -> BeforeValidator:
+    """Return a validator of numbers as JSON Schema has them: 5.0 is an integer, and true is no number."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool):
+            raise PydanticCustomError("number", sentence)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return BeforeValidator(check)
 
 
-Whole = Annotated[int, BeforeValidator(_number)]
+NUMBER = _number("should be a number")
+WHOLE = _number("should be a whole number")
+"""These stand after a field's limits, or the documentation would not know them."""
 
 
 def accepted(is_right: Callable[[Any], bool], sentence: str) -> PlainValidator:
@@ -87,7 +93,7 @@ Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "patte
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
-    Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)] | None,
+    Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None,
     says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 

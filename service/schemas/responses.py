@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import orjson
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from service.experiments.fields import says
@@ -28,6 +28,15 @@ else:
     Number = float
     Numbers = list[float]
     Matrix = WrittenMatrix = list[list[float]]
+
+Answer = TypeVar("Answer")
+
+
+def documented(answer: type[Answer]) -> type[Answer]:
+    """Return a dataclass whose fields the OpenAPI document describes by the text below each of them."""
+    answer.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)  # type: ignore[attr-defined]
+    return answer
+
 
 AnsweringModel = Annotated[str, says("The checkpoint that scores.")]
 AnsweringVariant = Annotated[str, says("The variant that scores.")]
@@ -52,98 +61,111 @@ def matrix_to_json(matrix: Matrix) -> Generator[None, None, orjson.Fragment]:
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
+@documented
 @dataclass(slots=True)
 class HeadMaskInfo:
     """A mask: its id, its spec, and how much of the network it leaves on."""
 
-    id: Annotated[str, says("First 12 hex digits of the SHA-256 of weights, skipped layers and units off.")]
-    spec: Annotated[str, says("The canonical spec: heads that are off, layers that are skipped.")]
-    heads_on: Annotated[int, says("Heads with a weight above 0 in layers that are computed.")]
-    heads: Annotated[int, says("Heads in all: layers × heads per layer.")]
-    units_on: Annotated[int, says("Feed-forward units that are on in layers that are computed.")]
-    units: Annotated[int, says("Feed-forward units of all layers.")]
-    layers_on: Annotated[int, says("Layers that are computed.")]
-    layers: Annotated[int, says("Layers in all.")]
+    id: str
+    """First 12 hex digits of the SHA-256 of weights, skipped layers and units off."""
+    spec: str
+    """The canonical spec: heads that are off, layers that are skipped."""
+    heads_on: int
+    """Heads with a weight above 0 in layers that are computed."""
+    heads: int
+    """Heads in all: layers × heads per layer."""
+    units_on: int
+    """Feed-forward units that are on in layers that are computed."""
+    units: int
+    """Feed-forward units of all layers."""
+    layers_on: int
+    """Layers that are computed."""
+    layers: int
+    """Layers in all."""
 
 
+@documented
 @dataclass(slots=True)
 class Assignment:
     """The experiment's arm that a unit was assigned to."""
 
-    experiment: Annotated[str, says("The experiment's name in the config.")]
-    arm: Annotated[str, says("The arm, whose variant scored.")]
-    bucket: Annotated[int, says("The unit's bucket, from 0 to 9,999.")]
-    fallback: Annotated[bool, says("Whether the arm's variant failed, so that the control's scored.")] = False
+    experiment: str
+    """The experiment's name in the config."""
+    arm: str
+    """The arm, whose variant scored."""
+    bucket: int
+    """The unit's bucket, from 0 to 9,999."""
+    fallback: bool = False
+    """Whether the arm's variant failed, so that the control's scored."""
 
 
+@documented
 @dataclass(slots=True)
 class Chunk:
     """Which part of a long title its scores are of: title[start:end], counted in Unicode code points."""
 
-    index: Annotated[int, says("The best chunk's number, from 0; the first of equal ones.")]
-    chunks: Annotated[int, says("Chunks that the title was cut into.")]
-    start: Annotated[int, says("Its first character's position in the title.")]
-    end: Annotated[int, says("The position after its last character.")]
+    index: int
+    """The best chunk's number, from 0; the first of equal ones."""
+    chunks: int
+    """Chunks that the title was cut into."""
+    start: int
+    """Its first character's position in the title."""
+    end: int
+    """The position after its last character."""
 
 
+@documented
 @dataclass(slots=True)
 class StageInfo:
     """A stage of a cascade, and how much it scored in this request."""
 
     variant: AnsweringVariant
     model: AnsweringModel
-    head_mask: Annotated[HeadMaskInfo, says("The mask that was applied in this stage.")]
-    pairs: Annotated[int, says("Pairs that this stage scored; 0 if it was not needed.")]
+    head_mask: HeadMaskInfo
+    """The mask that was applied in this stage."""
+    pairs: int
+    """Pairs that this stage scored; 0 if it was not needed."""
 
 
 Stages = Annotated[list[StageInfo] | None, says("Of a cascade, its stages in order; else null.")]
 
 
+@documented
 @dataclass  # without slots: orjson then writes it three times as fast
 class ScoreResult:
     """One pair's relevance. The grade fields are null for models that give one score and no grades."""
 
-    index: Annotated[int, says("Position in the request.")]
-    grade: Annotated[int | None, says("The likeliest grade, from 0 (least relevant).")]
-    label: Annotated[str | None, says("The grade's name.")]
-    expected_grade: Annotated[Number | None, says("The grades' mean under the probabilities.")]
-    score: Annotated[
-        Number,
-        says(
-            "expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its "
-            "sigmoid, or its raw logit, any number, if the model's `score_activation` is identity. A cascade "
-            "lowers it for titles that a stage left behind, as far as needed to stay below those it kept."
-        ),
-    ]
-    probabilities: Annotated[Numbers | None, says("One per grade.")]
-    tokens: Annotated[int, says("Tokens scored, the special ones and all chunks included.")]
-    unknown_tokens: Annotated[int, says("Those of them that the vocabulary could not read.")]
-    truncated: Annotated[bool, says("Whether some of the text was cut off and not scored.")]
-    raw_score: Annotated[
-        Number,
-        says(
-            "What ranks the titles: log(score / (1 − score)), computed from the logits, so it "
-            "tells titles apart whose score rounds to 1 or 0. Of a model that gives one score, its logit."
-        ),
-    ] = 0.0
-    empty: Annotated[
-        bool,
-        says(
-            "Whether the title holds nothing that the model can read. It then has the lowest "
-            "grade and score, whatever the model would say, and ranks last."
-        ),
-    ] = False
-    chunk: Annotated[
-        Chunk | None,
-        says("With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
-    ] = None
-    stage: Annotated[
-        str | None,
-        says(
-            "Of a cascade, the variant whose stage scored the title last; grades and "
-            "probabilities are that variant's. Else null."
-        ),
-    ] = None
+    index: int
+    """Position in the request."""
+    grade: int | None
+    """The likeliest grade, from 0 (least relevant)."""
+    label: str | None
+    """The grade's name."""
+    expected_grade: Number | None
+    """The grades' mean under the probabilities."""
+    score: Number
+    """expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its sigmoid, or its raw
+    logit, any number, if the model's `score_activation` is identity. A cascade lowers it for titles that a
+    stage left behind, as far as needed to stay below those it kept."""
+    probabilities: Numbers | None
+    """One per grade."""
+    tokens: int
+    """Tokens scored, the special ones and all chunks included."""
+    unknown_tokens: int
+    """Those of them that the vocabulary could not read."""
+    truncated: bool
+    """Whether some of the text was cut off and not scored."""
+    raw_score: Number = 0.0
+    """What ranks the titles: log(score / (1 − score)), computed from the logits, so it tells titles apart
+    whose score rounds to 1 or 0. Of a model that gives one score, its logit."""
+    empty: bool = False
+    """Whether the title holds nothing that the model can read. It then has the lowest grade and score,
+    whatever the model would say, and ranks last."""
+    chunk: Chunk | None = None
+    """With `overflow: chunks`, the best chunk of a title that did not fit; else null."""
+    stage: str | None = None
+    """Of a cascade, the variant whose stage scored the title last; grades and probabilities are that
+    variant's. Else null."""
     _logits: SkipJsonSchema[Numbers] = ()  # orjson leaves out names that begin with an underscore
 
     @property
@@ -152,22 +174,30 @@ class ScoreResult:
         return self._logits
 
 
+@documented
 @dataclass(slots=True)
 class Usage:
     """How much was scored; a pair counts once for each mask, and once for each stage, that scored it."""
 
-    pairs: Annotated[int, says("Pairs scored.")]
-    tokens: Annotated[int, says("Tokens scored.")]
+    pairs: int
+    """Pairs scored."""
+    tokens: int
+    """Tokens scored."""
 
 
+@documented
 @dataclass(slots=True)
 class Timing:
     """Milliseconds spent in each stage; also sent as the `Server-Timing` header."""
 
-    tokenize: Annotated[float, says("Reading the texts into tokens.")]
-    queue: Annotated[float, says("Waiting to be part of a batch.")]
-    inference: Annotated[float, says("In the model.")]
-    total: Annotated[float, says("From the arrival of the body to the answer.")]
+    tokenize: float
+    """Reading the texts into tokens."""
+    queue: float
+    """Waiting to be part of a batch."""
+    inference: float
+    """In the model."""
+    total: float
+    """From the arrival of the body to the answer."""
 
     def server_timing(self) -> str:
         """Return the value of the `Server-Timing` header."""
@@ -180,26 +210,23 @@ class Timing:
         return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in stages)
 
 
+@documented
 @dataclass(slots=True)
 class ScoreResponse:
     """The relevance of each pair, and what judged it."""
 
     model: AnsweringModel
     variant: AnsweringVariant
-    head_mask: Annotated[
-        HeadMaskInfo,
-        says("The mask that was applied, the variant's included; of a cascade, the last stage's."),
-    ]
-    assignment: Annotated[Assignment | None, says("Null if no experiment decided the variant.")]
-    degraded: Annotated[
-        bool,
-        says(
-            "Whether the load has made the answer worse: `variant` stands in for the default "
-            "while the queue is long (`degrade` in the config), or a cascade left out its later stages, as "
-            "they would have missed the deadline."
-        ),
-    ]
-    results: Annotated[list[ScoreResult], says("In the request's order.")]
+    head_mask: HeadMaskInfo
+    """The mask that was applied, the variant's included; of a cascade, the last stage's."""
+    assignment: Assignment | None
+    """Null if no experiment decided the variant."""
+    degraded: bool
+    """Whether the load has made the answer worse: `variant` stands in for the default while the queue is long
+    (`degrade` in the config), or a cascade left out its later stages, as they would have missed the
+    deadline."""
+    results: list[ScoreResult]
+    """In the request's order."""
     usage: Usage
     timing_ms: Timing
     stages: Stages = None
@@ -211,38 +238,46 @@ class ScoreResponse:
         return self._labels
 
 
+@documented
 @dataclass(slots=True)
 class CompareColumn:
     """One mask's or variant's scores."""
 
     head_mask: HeadMaskInfo
     variant: AnsweringVariant
-    results: Annotated[list[ScoreResult], says("In the request's order.")]
+    results: list[ScoreResult]
+    """In the request's order."""
     stages: Stages = None
-    degraded: Annotated[
-        bool, says("Whether a cascade left out its later stages; see `degraded` of /v1/score.")
-    ] = False
+    degraded: bool = False
+    """Whether a cascade left out its later stages; see `degraded` of /v1/score."""
 
 
+@documented
 @dataclass(slots=True)
 class CompareResponse:
     """The same pairs' relevance under each mask and variant."""
 
     model: AnsweringModel
-    columns: Annotated[list[CompareColumn], says("In the order asked, masks first.")]
+    columns: list[CompareColumn]
+    """In the order asked, masks first."""
     usage: Usage
     timing_ms: Timing
 
 
+@documented
 @dataclass(slots=True)
 class HeadAttention:
     """One head's attention probabilities."""
 
-    layer: Annotated[int, says("From 0.")]
-    head: Annotated[int, says("Within the layer, from 0.")]
-    probabilities: Annotated[WrittenMatrix, says("n × n: row i says where token i looks.")]
+    layer: int
+    """From 0."""
+    head: int
+    """Within the layer, from 0."""
+    probabilities: WrittenMatrix
+    """n × n: row i says where token i looks."""
 
 
+@documented
 @dataclass(slots=True)
 class AttentionResponse:
     """The attention probabilities of the chosen heads over one pair."""
@@ -250,18 +285,24 @@ class AttentionResponse:
     model: AnsweringModel
     variant: AnsweringVariant
     head_mask: HeadMaskInfo
-    tokens: Annotated[list[str], says("The n tokens, special ones included.")]
-    segments: Annotated[list[int], says("0 for the query's tokens, 1 for the title's.")]
-    heads: Annotated[list[HeadAttention], says("The chosen heads, by layer and number.")]
+    tokens: list[str]
+    """The n tokens, special ones included."""
+    segments: list[int]
+    """0 for the query's tokens, 1 for the title's."""
+    heads: list[HeadAttention]
+    """The chosen heads, by layer and number."""
     timing_ms: Timing
 
 
+@documented
 @dataclass(slots=True)
 class ErrorDetail:
     """One error."""
 
-    type: Annotated[str, says("Stable; for programs.")]
-    message: Annotated[str, says("One sentence; for people.")]
+    type: str
+    """Stable; for programs."""
+    message: str
+    """One sentence; for people."""
     param: Annotated[str | None, Field(description="The field at fault.", examples=["titles[3]"])]
 
 

@@ -132,16 +132,17 @@ def comparable_scores(
     floor: no score falls below it, where titles may become equal; None: there is none.
     """
     order = np.lexsort((-(scores if raw_scores is None else raw_scores), -stages))
-    own, stage = scores[order], stages[order]
-    is_tied = (np.diff(own) == 0) & (np.diff(stage) == 0)  # with the title before it
+    sorted_scores = scores[order]
+    sorted_stages = stages[order]
+    is_tied = (np.diff(sorted_scores) == 0) & (np.diff(sorted_stages) == 0)  # with the title before it
     lowest = scores.dtype.type(-np.inf if floor is None else floor)
-    lowered = own.copy()
+    lowered = sorted_scores.copy()
     for index, tied in enumerate(is_tied.tolist(), start=1):
-        before = lowered[index - 1]
+        previous = lowered[index - 1]
         if tied:
-            lowered[index] = before
-        elif lowered[index] >= before:
-            lowered[index] = np.nextafter(before, lowest, dtype=scores.dtype)
+            lowered[index] = previous
+        elif lowered[index] >= previous:
+            lowered[index] = np.nextafter(previous, lowest, dtype=scores.dtype)
     result = np.empty_like(scores)
     result[order] = np.maximum(lowered, lowest)
     return result

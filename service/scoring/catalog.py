@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Variant:
 
     stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
     keeps: what each stage of a cascade but the last hands on.
-    configured: the config's variant, if a caller's mask is multiplied onto its own; None: it is that itself.
+    configured: the config's variant, if a caller's mask is multiplied onto its own; None if this is that one.
     """
 
     name: str
@@ -172,41 +171,50 @@ def build_catalog(
         checkpoint, which may have another shape, has those that fit it.
     Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
-    classifiers = {BASE: loaded[BASE]}
-    classifiers |= {key: one for key, one in loaded.items() if config.digests.get(key) in (None, one.digest)}
-    _check_content(config, BASE, classifiers[BASE])
+    base = loaded[BASE]
+    _check_content(config, BASE, base)
+    classifiers = {key: one for key, one in loaded.items() if config.digests.get(key) in (None, one.digest)}
+    keys = {BASE: None} | {
+        entry.checkpoint or BASE: None
+        for entry in config.variants
+        if entry.cascade is None and not lacks_network(entry, base.directory)
+    }
     masks: dict[str, Mapping[str, HeadMask]] = {}
     variants: dict[str, Variant] = {}
-    users: dict[str, str] = {}  # of each checkpoint, the first variant that has it
-    home = classifiers[BASE].directory
-    for entry in config.variants:
-        if entry.cascade is None and not lacks_network(entry, home):
-            users.setdefault(entry.checkpoint or BASE, entry.name)
-    for key in dict.fromkeys((BASE, *users)):
-        try:
-            if key not in classifiers:
-                directory = locate(key, home)
-                classifiers[key] = _same(directory, classifiers.values()) or load(
-                    str(directory) if key.startswith("@") else key
-                )
-            _check_content(config, key, classifiers[key])
-        except (ModelError, InvalidConfig) as error:
-            raise InvalidConfig(f"variants.{users[key]}.checkpoint: {error}") from error
-        classifier = classifiers[key]
-        masks[key], of_variants = resolve_masks(
+    for key in keys:
+        classifier = classifiers[key] = _load(config, key, classifiers, load)
+        masks[key], mask_of_variant = resolve_masks(
             config, classifier.config, classifier.stored_masks, key or None
         )
         for entry in config.variants:
-            if entry.name in of_variants:
-                variants[entry.name] = Variant(
-                    entry.name, key, classifier, of_variants[entry.name], entry.sliced
-                )
+            if (mask := mask_of_variant.get(entry.name)) is not None:
+                variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
     for name, reason in left_out(config, variants).items():
         logger.info("variant %s is left out: %s", name, reason)
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
-    return Catalog(config, classifiers[BASE], variants[config.default_variant], in_order, masks)
+    return Catalog(config, base, variants[config.default_variant], in_order, masks)
+
+
+def _load(
+    config: LiveConfig,
+    key: str,
+    loaded: Mapping[str, Classifier],
+    load: Callable[[str], Classifier],
+) -> Classifier:
+    """Return the checkpoint of this key, loaded if it is not yet. Raises InvalidConfig, naming a variant."""
+    try:
+        if key in loaded:
+            return loaded[key]
+        directory = locate(key, loaded[BASE].directory)
+        same = next((one for one in loaded.values() if one.directory == directory.resolve()), None)
+        classifier = same or load(str(directory) if key.startswith("@") else key)
+        _check_content(config, key, classifier)
+        return classifier
+    except (ModelError, InvalidConfig) as error:
+        user = next(entry.name for entry in config.variants if entry.checkpoint == key)
+        raise InvalidConfig(f"variants.{user}.checkpoint: {error}") from error
 
 
 def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None:
@@ -217,11 +225,6 @@ def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None
             f"the files in {classifier.directory} have changed since the service began to serve them: put "
             "them back or restart the service, and give new weights a directory of their own"
         )
-
-
-def _same(directory: Path, loaded: Iterable[Classifier]) -> Classifier | None:
-    """Return the classifier that was loaded from this directory under another name, if there is one."""
-    return next((one for one in loaded if one.directory == directory.resolve()), None)
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
@@ -248,7 +251,8 @@ def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None
     """Raise InvalidConfig if the variant of `degrade` would change the kind of score."""
     if config.degrade is None:
         return
-    default, stand_in = variants[config.default_variant], variants[config.degrade.variant]
+    default = variants[config.default_variant]
+    stand_in = variants[config.degrade.variant]
     if _kind_of_score(stand_in) != _kind_of_score(default):
         raise InvalidConfig(
             f"degrade.variant: {stand_in.name} gives {_kind_of_score(stand_in)}, but the default, "

@@ -19,7 +19,7 @@ from service.observe.access_log import current
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Usage
 from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Computed, Scorer, instructed
+from service.scoring.score import Computed, Scorer, with_instruction
 from service.scoring.tokens import Encoder
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Condenser:
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:
-        """End the thread after the step in hand."""
+        """End the thread after its current step."""
         self._thread.shutdown(wait=False)
 
     async def off_loop(self, call: Callable[..., T], *arguments: object) -> T:
@@ -61,9 +61,12 @@ class _Run:
 
     async def answer(self) -> CondenseResponse:
         """Drive the search to its end, and build the answer."""
-        request, classifier, off_loop = self.request, self.variant.classifier, self.condenser.off_loop
-        self.total, self.usage = Computed(), Usage(0, 0)
-        self.titles = Titles(instructed(classifier.tokenizer, request.instruction), request.titles)
+        request = self.request
+        classifier = self.variant.classifier
+        off_loop = self.condenser.off_loop
+        self.total = Computed()
+        self.usage = Usage(0, 0)
+        self.titles = Titles(with_instruction(classifier.tokenizer, request.instruction), request.titles)
         task = Task(
             request.query,
             await off_loop(read_words, request.query),
@@ -110,7 +113,9 @@ class _Run:
         self.total.tokenize_s += time.monotonic() - started
         if queries[0] == self.request.query and not pairs[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
-        lane, mask, scorer = self.variant.lane, self.variant.mask, self.condenser.scorer
+        lane = self.variant.lane
+        mask = self.variant.mask
+        scorer = self.condenser.scorer
         rows = [PairRow(len(pair), lane, pair, mask) for pair in pairs]
         mark_prefixes(rows)
         max_rows = scorer.settings.max_compare_rows

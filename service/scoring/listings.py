@@ -23,7 +23,8 @@ from service.scoring.catalog import BASE, Catalog, mask_info
 
 def model(classifier: Classifier) -> ModelInfo:
     """Return what `GET /v1/models` says of a checkpoint."""
-    config, network = classifier.config, classifier.network
+    config = classifier.config
+    network = classifier.network
     used, skipped, _ = choice() if network.device.type == "cpu" else Choice(None)
     return ModelInfo(
         name=classifier.name,

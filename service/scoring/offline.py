@@ -9,7 +9,7 @@ import numpy as np
 from models.checkpoint.chunks import Chunk, Overflow
 from models.classifier import Classifier, Scores
 from service.config.settings import LiveConfig
-from service.scoring.cascade import Course, floor_of
+from service.scoring.cascade import CascadeProgress, floor_of
 from service.scoring.catalog import BASE, Variant, build_catalog
 
 PORTION = 1024
@@ -45,35 +45,46 @@ def score(
 ) -> Scored:
     """Score at least one (query, title) pair. A cascade takes all titles of a query as one request.
 
-    advance: told again and again how many more pairs have been scored; each counts once per stage.
+    advance: called with how many more pairs have been scored; each counts once per stage.
     """
     stages = variant.stages or (variant,)
-    course = Course([query for query, _ in pairs], variant.keeps)
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    chunks: list[Chunk | None] = [None] * len(pairs)
-    while course.due:
-        raw_scores = [np.empty(len(due.pairs), np.float64) for due in course.due]
-        for due, of_due in zip(course.due, raw_scores, strict=True):
+    progress = CascadeProgress([query for query, _ in pairs], variant.keeps)
+    merged = _Merged(len(pairs))
+    while progress.due:
+        for due in progress.due:
             for start in range(0, len(due.pairs), PORTION):
                 indices = due.pairs[start : start + PORTION]
                 portion = [pairs[index] for index in indices]
-                scores_of_portion = _score(stages[due.stage], portion, overflow, instruction)
-                of_due[start : start + PORTION] = scores_of_portion.raw_score
-                for name in _FIELDS:
-                    values = getattr(scores_of_portion, name)
-                    shape = (len(pairs), *values.shape[1:])
-                    arrays.setdefault(name, np.zeros(shape, values.dtype))[indices] = values
-                for index, chunk in zip(indices, scores_of_portion.chunks or (), strict=False):
-                    chunks[index] = chunk
+                merged.add(indices, _score(stages[due.stage], portion, overflow, instruction))
                 if advance is not None:
                     advance(len(indices))
-        course.advance(raw_scores)
+        raw_scores = merged.arrays["raw_score"]
+        progress.advance([raw_scores[due.pairs].astype(np.float64) for due in progress.due])
     floor = floor_of(variant.classifier.config.score_activation)
-    arrays["score"], arrays["raw_score"] = course.scores(arrays["score"], floor), course.raw_scores()
+    merged.arrays["score"] = progress.scores(merged.arrays["score"], floor)
+    merged.arrays["raw_score"] = progress.raw_scores()
+    chunks = tuple(merged.chunks) if overflow == "chunks" else None
     return Scored(
-        Scores(**arrays, chunks=tuple(chunks) if overflow == "chunks" else None),
-        [stages[stage].name for stage in course.stages] if variant.stages else None,
+        Scores(**merged.arrays, chunks=chunks),
+        [stages[stage].name for stage in progress.stages] if variant.stages else None,
     )
+
+
+class _Merged:
+    """The scores of pairs that were scored in portions; those of a later stage replace the earlier ones."""
+
+    def __init__(self, pairs: int) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.chunks: list[Chunk | None] = [None] * pairs
+
+    def add(self, indices: Sequence[int], scores: Scores) -> None:
+        """Take the scores of the pairs at these indices."""
+        for name in _FIELDS:
+            values = getattr(scores, name)
+            shape = (len(self.chunks), *values.shape[1:])
+            self.arrays.setdefault(name, np.zeros(shape, values.dtype))[indices] = values
+        for index, chunk in zip(indices, scores.chunks or (), strict=False):
+            self.chunks[index] = chunk
 
 
 def _score(

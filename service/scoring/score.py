@@ -57,7 +57,7 @@ def _chosen(catalog: Catalog, name: str | None, form: MaskForm | None) -> Genera
     return catalog.choose(name, form)
 
 
-def instructed(tokenizer: PairTokenizer, instruction: str | None) -> PairTokenizer:
+def with_instruction(tokenizer: PairTokenizer, instruction: str | None) -> PairTokenizer:
     """Return a model's tokenizer for a request's instruction. Raises InvalidRequest if that is too long."""
     try:
         return tokenizer.instructed(instruction)
@@ -227,7 +227,7 @@ class Scorer:
         tokenizer = classifier.tokenizer
         only_whole = False
         if request.instruction:
-            tokenizer = instructed(tokenizer, request.instruction)
+            tokenizer = with_instruction(tokenizer, request.instruction)
         if isinstance(request, DocumentsRequest):
             only_whole = request.keep == "all"
             if request.keep == "end" or request.alone:

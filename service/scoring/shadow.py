@@ -31,13 +31,13 @@ from service.scoring.score import Scorer
 
 logger = logging.getLogger("headroom.shadow")
 
-MAX_JOBS = 64
+MAX_WAITING = 64
 MAX_CHARS = 2_000_000
 """The limits on what waits: requests, and characters of them all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ShadowRequest:
     """A request to score once more, under the config that it was answered under. chars: of its texts."""
 
     experiment: ExperimentConfig
@@ -58,7 +58,7 @@ class Shadow:
         self._experiments = experiments
         self._scorer = scorer
         self._draw = draw
-        self._jobs: deque[Job] = deque()
+        self._waiting: deque[ShadowRequest] = deque()
         self._chars = 0
         self._work = asyncio.Event()
 
@@ -67,37 +67,37 @@ class Shadow:
         for config in catalog.config.assigner.shadowed(self._experiments.ledger.standings):
             if self._draw() < config.shadow:
                 chars = sum(len(query) + len(title) for query, title in request.texts())
-                self._jobs.append(Job(config, catalog, request, chars))
+                self._waiting.append(ShadowRequest(config, catalog, request, chars))
                 self._chars += chars
-        while len(self._jobs) > MAX_JOBS or self._chars > MAX_CHARS:
+        while len(self._waiting) > MAX_WAITING or self._chars > MAX_CHARS:
             self._count(self._pop(), "dropped")
         self._work.set()
 
     async def run(self) -> None:
         """Score the drawn requests, one after the other, until cancelled."""
         while True:
-            while not self._jobs:
+            while not self._waiting:
                 self._work.clear()
                 await self._work.wait()
-            job = self._pop()
+            drawn = self._pop()
             try:
-                self._count(job, "scored" if await self._score(job) else "dropped")
+                self._count(drawn, "scored" if await self._score(drawn) else "dropped")
             except Draining:
                 return
             except (QueueFull, DeviceFailed):
-                self._count(job, "dropped")
+                self._count(drawn, "dropped")
             except Exception as error:
                 # The guardrails act on an arm that cannot score; here it only has no result.
-                logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
-                self._count(job, "failed")
+                logger.warning("shadow scoring for %s failed: %s", drawn.experiment.name, error)
+                self._count(drawn, "failed")
 
-    def _count(self, job: Job, fate: str) -> None:
-        self._experiments.metrics.count("shadow_requests_total", job.experiment.name, fate)
+    def _count(self, drawn: ShadowRequest, fate: str) -> None:
+        self._experiments.metrics.count("shadow_requests_total", drawn.experiment.name, fate)
 
-    def _pop(self) -> Job:
-        job = self._jobs.popleft()
-        self._chars -= job.chars
-        return job
+    def _pop(self) -> ShadowRequest:
+        drawn = self._waiting.popleft()
+        self._chars -= drawn.chars
+        return drawn
 
     def _arms(self, experiment: ExperimentConfig) -> dict[str, str]:
         """Return the variants of the arms that are compared now, by arm; empty if fewer than two are."""
@@ -105,39 +105,40 @@ class Shadow:
         arms = {arm.name: arm.variant for arm in experiment.arms if arm.name not in standing.rolled_back}
         return arms if standing.is_running and len(arms) >= 2 else {}
 
-    async def _score(self, job: Job) -> bool:
+    async def _score(self, drawn: ShadowRequest) -> bool:
         """Score a request under every arm. Return False if its experiment compares nothing any more."""
         variants = {
-            arm: job.catalog.choose(variant, None) for arm, variant in self._arms(job.experiment).items()
+            arm: drawn.catalog.choose(variant, None) for arm, variant in self._arms(drawn.experiment).items()
         }
         if not variants:
             return False
         scored, _ = await self._scorer.columns(
-            job.request, [*variants.values()], Deadline(0.0, inf), background=True
+            drawn.request, [*variants.values()], Deadline(0.0, inf), background=True
         )
         columns = dict(zip(variants, scored, strict=True))
         # While it waited for an idle device, the experiment may have been stopped or an arm rolled back.
-        if self._arms(job.experiment).keys() != columns.keys():
+        if self._arms(drawn.experiment).keys() != columns.keys():
             return False
         for arm, column in columns.items():
-            if arm != job.experiment.control:
-                self._report(job, arm, columns[job.experiment.control], column)
+            if arm != drawn.experiment.control:
+                self._report(drawn, arm, columns[drawn.experiment.control], column)
         return True
 
-    def _report(self, job: Job, arm: str, control: AnyColumn, other: AnyColumn) -> None:
-        relevance, raw_scores = [], []
-        for column in (control, other):
+    def _report(self, drawn: ShadowRequest, arm: str, control: AnyColumn, treatment: AnyColumn) -> None:
+        relevance = []
+        raw_scores = []
+        for column in (control, treatment):
             results = column.results()
             scores = np.array([result.score for result in results], np.float32)
             relevance.append(column.variant.classifier.relevance(scores))
             raw_scores.append(np.array([result.raw_score for result in results]))
         self._experiments.shadow_result(
             ShadowResult(
-                experiment=job.experiment.name,
+                experiment=drawn.experiment.name,
                 arm=arm,
                 time=self._experiments.ledger.clock(),
-                seconds_delta=other.seconds - control.seconds,
-                unit=job.request.unit,
-                **paired_differences(relevance[0], relevance[1], job.request.grades, raw_scores),
+                seconds_delta=treatment.seconds - control.seconds,
+                unit=drawn.request.unit,
+                **paired_differences(relevance[0], relevance[1], drawn.request.grades, raw_scores),
             )
         )

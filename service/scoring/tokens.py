@@ -129,7 +129,7 @@ class Encoder:
             self._requests -= 1
 
     def close(self) -> None:
-        """End the thread after the turn in hand."""
+        """End the thread after its current turn."""
         self._thread.shutdown(wait=False)
 
     async def _read_all(self) -> None:
@@ -142,7 +142,8 @@ class Encoder:
             try:
                 end, seconds = await loop.run_in_executor(self._thread, _read_for_a_turn, text.portions)
             except RuntimeError:  # the thread has ended
-                end, seconds = Draining(DRAINING_RETRY_S), 0.0
+                end = Draining(DRAINING_RETRY_S)
+                seconds = 0.0
             if end is None:
                 heappush(self._waiting, text._replace(used_s=text.used_s + seconds))
             elif not text.read.done():

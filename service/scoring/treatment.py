@@ -15,16 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engine.request import Deadline
-from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
+from service.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    Draining,
+    QueueFull,
+    RateLimited,
+    as_service_error,
+)
 from service.experiments.live import UNROUTED, LiveExperiments, Route
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog
+from service.scoring.catalog import Catalog, Variant
 from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
-_CAUSED_BY_NO_ARM = (QueueFull, Draining, DeviceFailed)
+_CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)
 
 
 class Treatment:
@@ -51,16 +58,22 @@ class Treatment:
         if assigner.experiments:
             route = self._experiments.route(assigner, request.unit)
         if route.assigned is None:
-            variant, degrade = catalog.choose(route.variant, None), catalog.config.degrade
-            degraded = degrade is not None and self._queued_tokens() > degrade.above_queue_tokens
-            if degrade is not None and degraded:
-                degraded, variant = degrade.variant != variant.name, catalog.choose(degrade.variant, None)
-            answer = await self._scorer.score(request, variant, deadline, degraded=degraded)
+            wanted = catalog.choose(route.variant, None)
+            variant = self._stand_in(catalog) or wanted
+            is_degraded = variant.name != wanted.name
+            answer = await self._scorer.score(request, variant, deadline, degraded=is_degraded)
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if assigner.experiments:
             self._shadow.offer(catalog, request)
         return answer
+
+    def _stand_in(self, catalog: Catalog) -> Variant | None:
+        """Return the variant of `degrade` while the queue is long, else None."""
+        degrade = catalog.config.degrade
+        if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
+            return None
+        return catalog.variants[degrade.variant]
 
     async def _score_in_arm(
         self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline

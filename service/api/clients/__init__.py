@@ -43,7 +43,7 @@ def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatR
         return await score_and_answer(request, body)
 
     # FastAPI documents an endpoint from its annotations.
-    body = Body(openapi_examples={shape.__name__: {"value": shape.shown()} for shape in shapes})
+    body = Body(openapi_examples={shape.__name__: {"value": shape.example()} for shape in shapes})
     endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], body]  # noqa: UP007
     app.router.add_api_route(
         path,

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from service.api.errors import RERANK, ErrorShape
 from service.api.post import Post, Timed, validated
-from service.errors import InvalidRequest, shown
+from service.errors import InvalidRequest, shortened
 from service.experiments.fields import says
 from service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
 from service.schemas.responses import (
@@ -51,7 +51,7 @@ class CompatRequest(OurFields, ABC):
     )
 
     @classmethod
-    def shown(cls) -> Any:
+    def example(cls) -> Any:
         """Return the request that the documentation shows."""
         return cast(dict[str, Any], cls.model_config["json_schema_extra"])["examples"][0]
 
@@ -81,7 +81,9 @@ class CompatRequest(OurFields, ABC):
         if not at:
             return self.variant
         if self.variant not in (None, named):
-            raise InvalidRequest(f"names the variant {shown(named)}, but variant is another", param="model")
+            raise InvalidRequest(
+                f"names the variant {shortened(named)}, but variant is another", param="model"
+            )
         return named
 
     def their_name(self, param: str) -> str:
@@ -91,7 +93,8 @@ class CompatRequest(OurFields, ABC):
         if field == "variant" and self.variant is None:
             return "model"
         if field == "pairs" and "query" in self.names:  # queries and documents are two lists
-            field, index = "query", index.removesuffix("[0]")
+            field = "query"
+            index = index.removesuffix("[0]")
         return self.names.get(field, field) + index
 
 

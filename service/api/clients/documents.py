@@ -8,26 +8,26 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.api.clients.base import CompatRequest
 from service.errors import InvalidRequest
 from service.experiments.fields import says
-from service.schemas.requests import Instruction, ScoreRequest, Whole, accepted
+from service.schemas.requests import WHOLE, Instruction, ScoreRequest, accepted
 from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Documents that a warning lists."""
 
-Count = Annotated[Whole, Field(ge=1, le=2**53 - 1)]
+Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE]
 """How many of something a caller wants; more than there are is fine."""
 
 
 TokensPerDoc = Annotated[
-    Annotated[Whole, Field(ge=0, le=2**53 - 1)] | None,
+    Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None,
     says(
         "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
-    Annotated[Whole, Field(ge=-1, le=2**53 - 1)] | None,
+    Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE] | None,
     says(
         "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
@@ -64,7 +64,8 @@ class PromptedRequest(CompatRequest):
 
     def scoring(self, reading: Mapping[str, Any] | None = None, **texts: Any) -> ScoreRequest:
         """Return our request, with the instruction of the prompt."""
-        request, variables = super().scoring(reading, **texts), self.chat_template_kwargs
+        request = super().scoring(reading, **texts)
+        variables = self.chat_template_kwargs
         if variables is None or variables.instruction is None:
             return request
         return request.model_copy(update={"instruction": variables.instruction})
@@ -114,7 +115,7 @@ def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
     return "".join(f"{field}: {value}\n" for field, value in written.items())
 
 
-def paired(queries: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:
+def query_and_titles(queries: Sequence[str], titles: Sequence[str]) -> dict[str, Any]:
     """Return `query` and `titles`, or `pairs`: one query for all titles, or one for each.
 
     Raises InvalidRequest if there are several queries and another number of titles.

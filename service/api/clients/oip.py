@@ -22,13 +22,13 @@ from starlette.types import Receive
 
 from service.api.body import parse, read
 from service.api.clients.base import OurFields, degraded_header, renamed
-from service.api.clients.documents import paired
+from service.api.clients.documents import query_and_titles
 from service.api.errors import OIP, json_response
 from service.api.openapi import errors
 from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
-from service.errors import InvalidRequest, NotFound, shown
+from service.errors import InvalidRequest, NotFound, shortened
 from service.schemas.listings import VariantInfo
-from service.schemas.requests import ScoreRequest, Whole, example, too_many
+from service.schemas.requests import WHOLE, ScoreRequest, example, too_many
 from service.schemas.responses import ScoreResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Fields(BaseModel):
 class TensorParameters(Fields):
     """How a tensor is sent, or wanted."""
 
-    binary_data_size: Annotated[Whole, Field(ge=0)] | None = Field(
+    binary_data_size: Annotated[int, Field(ge=0), WHOLE] | None = Field(
         None, description="Of an input: the bytes of it after the JSON, in place of `data`."
     )
     binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
@@ -74,7 +74,7 @@ class InputTensor(Fields):
 
     name: Literal["query", "title"] = Field(description="Which input.")
     datatype: Literal["BYTES"] = Field(description="Texts.")
-    shape: list[Annotated[Whole, Field(ge=0)]] = Field(fail_fast=True, description="[n] or [n, 1].")
+    shape: list[Annotated[int, Field(ge=0), WHOLE]] = Field(fail_fast=True, description="[n] or [n, 1].")
     parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
     data: Annotated[list[str], Field(fail_fast=True), BeforeValidator(_flat)] | None = Field(
         None, description="The elements."
@@ -100,7 +100,7 @@ ModelName = Annotated[
 class InferParameters(OurFields):
     """How the request is scored."""
 
-    timeout: Annotated[Whole, Field(gt=0, le=2**53 - 1)] | None = Field(
+    timeout: Annotated[int, Field(gt=0, le=2**53 - 1), WHOLE] | None = Field(
         None, description="Microseconds from the arrival of the request; later, it gets 504."
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
@@ -127,8 +127,8 @@ class InferRequest(Fields):
         """Move our fields into `parameters`. Those that are there already count."""
         if not isinstance(value, dict) or not isinstance(value.get("parameters", {}), dict):
             return value
-        beside = {name: value[name] for name in OurFields.model_fields if name in value}
-        return {**value, "parameters": {**beside, **value.get("parameters", {})}} if beside else value
+        ours = {name: value[name] for name in OurFields.model_fields if name in value}
+        return {**value, "parameters": {**ours, **value.get("parameters", {})}} if ours else value
 
     @property
     def deadline_ms(self) -> float | None:
@@ -265,7 +265,7 @@ def _served(backend: Replica, model: str) -> tuple[str, VariantInfo, str | None]
     of_model = sorted((v for v in variants if v.model == name), key=lambda variant: not variant.default)
     if not of_model:
         known = ", ".join(f"{variant.model}@{variant.name}" for variant in variants)
-        raise NotFound(f"There is no model {shown(name)!r}; there are {known}.")
+        raise NotFound(f"There is no model {shortened(name)!r}; there are {known}.")
     return name, of_model[0], None if of_model[0].default else of_model[0].name
 
 
@@ -298,14 +298,14 @@ def read_texts(inputs: Sequence[InputTensor], content: bytes) -> dict[str, Any]:
             raise InvalidRequest(f"there is no tensor {name!r}; send query and title", param="inputs")
     if content:
         raise InvalidRequest(f"{len(content)} bytes after the JSON belong to no input", param="inputs")
-    return paired(texts["query"], texts["title"])
+    return query_and_titles(texts["query"], texts["title"])
 
 
 def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[str]:
     """Return the texts of a tensor, from its bytes or else its JSON. Raises InvalidRequest."""
     shape = tensor.shape
     if len(shape) != 1 and shape[1:] != [1]:
-        raise InvalidRequest(f"should be [n] or [n, 1], not {shown(shape)}", param=f"{where}.shape")
+        raise InvalidRequest(f"should be [n] or [n, 1], not {shortened(shape)}", param=f"{where}.shape")
     if content is None and tensor.data is None:
         raise InvalidRequest("is missing; give the tensor's elements as strings", param=f"{where}.data")
     elements = tensor.data or []
@@ -313,7 +313,7 @@ def _elements(tensor: InputTensor, where: str, content: bytes | None) -> list[st
         elements = list(islice(_strings(content, where), shape[0] + 1))
     if len(elements) != shape[0]:
         raise InvalidRequest(
-            f"{len(elements)} elements do not fill the shape {shown(shape)}", param=f"{where}.data"
+            f"{len(elements)} elements do not fill the shape {shortened(shape)}", param=f"{where}.data"
         )
     return elements
 
@@ -341,7 +341,8 @@ def write_outputs(
     binary: whether outputs that do not say how they are wanted come as bytes after the JSON.
     Raises InvalidRequest if a wanted output is not one of a model with one label.
     """
-    tensors, buffers = [], []
+    tensors = []
+    buffers = []
     wanted: dict[str, bool | None] = {output.name: output.parameters.binary_data for output in outputs}
     for index, (name, as_bytes) in enumerate((wanted or dict.fromkeys(DATATYPES)).items()):
         rows = [getattr(result, name) for result in results]

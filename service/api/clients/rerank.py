@@ -134,14 +134,14 @@ class RerankRequest(PromptedRequest):
     max_tokens_per_query: TokensPerQuery = None
     truncate_prompt_tokens: TruncatePromptTokens = None
 
-    def how_much(self) -> dict[str, Any]:
+    def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read."""
         return reading(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         titles = texts(self.documents, self.rank_fields)
-        return self.scoring(self.how_much(), query=self.query, titles=titles)
+        return self.scoring(self.reading_limits(), query=self.query, titles=titles)
 
     def returned(self, index: int) -> Any:
         """Return how a result shows its document."""
@@ -166,7 +166,7 @@ class RerankRequest(PromptedRequest):
                 "api_version": {"version": self.version},
                 "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
                 "tokens": {"input_tokens": response.usage.tokens},
-                "warnings": warnings_of(response, "" if self.how_much() else advice),
+                "warnings": warnings_of(response, "" if self.reading_limits() else advice),
             },
             "usage": usage_of(response),
             "created": int(time.time()),

@@ -19,7 +19,7 @@ from service.api.post import backend_of, check_ready
 from service.errors import EmptyRequest
 from service.experiments.fields import says
 from service.schemas.requests import ScoreRequest, accepted, example
-from service.schemas.responses import Number, ScoreResponse
+from service.schemas.responses import Number, ScoreResponse, documented
 
 TAG = "text-embeddings-inference"
 
@@ -53,19 +53,24 @@ class TeiRank:
     score: Annotated[Number, says("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
 
 
+@documented
 @dataclass(slots=True)
 class TeiTextRank(TeiRank):
     """One text's relevance, and the text."""
 
-    text: Annotated[str, says("As it was sent.")]
+    text: str
+    """As it was sent."""
 
 
+@documented
 @dataclass(slots=True)
 class TeiPrediction:
     """One label's share."""
 
-    score: Annotated[Number, says("Probability; with `raw_scores`, the logit.")]
-    label: Annotated[str, says("The label's name in the checkpoint.")]
+    score: Number
+    """Probability; with `raw_scores`, the logit."""
+    label: str
+    """The label's name in the checkpoint."""
 
 
 class TeiRequest(CompatRequest):
@@ -198,7 +203,8 @@ async def info(request: Request) -> Response:
     `model_type` holds the labels: under `reranker` if it is one, else under `classifier`, which /rerank takes
     all the same. `max_concurrent_requests` counts pairs of full length.
     """
-    backend, settings = backend_of(request), request.app.state.settings
+    backend = backend_of(request)
+    settings = request.app.state.settings
     default = next(variant for variant in backend.variants().variants if variant.default)
     model = backend.model_of(default.name)
     device = "cpu" if model.device.startswith("cpu") else "cuda"

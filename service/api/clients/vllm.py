@@ -17,13 +17,12 @@ from service.api.clients.documents import (
     TokensPerDoc,
     TokensPerQuery,
     TruncatePromptTokens,
-    paired,
+    query_and_titles,
     reading,
 )
 from service.api.errors import OURS
-from service.experiments.fields import says
 from service.schemas.requests import ScoreRequest, accepted, example
-from service.schemas.responses import Number, ScoreResponse
+from service.schemas.responses import Number, ScoreResponse, documented
 
 Texts = Annotated[
     str | list[str],
@@ -37,24 +36,34 @@ Texts = Annotated[
 ]
 
 
+@documented
 @dataclass(slots=True)
 class VllmScore:
     """One pair's score."""
 
-    index: Annotated[int, says("Position in the request.")]
-    object: Annotated[Literal["score"], says("What this is.")]
-    score: Annotated[Number, says("`score` of /v1/score; else a logit, not in [0, 1].")]
+    index: int
+    """Position in the request."""
+    object: Literal["score"]
+    """What this is."""
+    score: Number
+    """`score` of /v1/score; else a logit, not in [0, 1]."""
 
 
+@documented
 @dataclass(slots=True)
 class VllmScores:
     """The scores, in the order of the request."""
 
-    id: Annotated[str, says("New for each answer.")]
-    object: Annotated[Literal["list"], says("What this is.")]
-    created: Annotated[int, says("Seconds since 1970.")]
-    model: Annotated[str, says("What scored: `NAME@VARIANT`.")]
-    data: Annotated[list[VllmScore], says("One per pair.")]
+    id: str
+    """New for each answer."""
+    object: Literal["list"]
+    """What this is."""
+    created: int
+    """Seconds since 1970."""
+    model: str
+    """What scored: `NAME@VARIANT`."""
+    data: list[VllmScore]
+    """One per pair."""
     usage: TokenUsage
 
 
@@ -74,8 +83,8 @@ class VllmScoreRequest(PromptedRequest):
         """Return our request."""
         sides = (getattr(self, self.names[field]) for field in ("query", "titles"))
         queries, documents = ([side] if isinstance(side, str) else side for side in sides)
-        how_much = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
-        return self.scoring(how_much, **paired(queries, documents))
+        reading_limits = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
+        return self.scoring(reading_limits, **query_and_titles(queries, documents))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
