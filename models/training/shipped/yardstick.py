@@ -228,7 +228,7 @@ def short_list_lines(score: Callable[[Sequence[LabelledPair]], Floats]) -> list[
 
 
 def _overlap_first(lists: Sequence[ShortList]) -> list[bool]:
-    flags = {}
+    flags = dict[ShortList, bool]()
     for language in ("en", "ko", "zh"):
         of_language = [one for one in lists if one.language == language]
         titles = [title for one in of_language for title in one.titles]
