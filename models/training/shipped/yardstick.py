@@ -97,13 +97,14 @@ class Standing:
     change: dict[str, Interval]
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.measure.name} ({self.measure.language}): {len(self.measure.pairs)} pairs, {self.queries} queries"
-        ]
-        for name in RANKING[2:] if self.measure.single else RANKING:
-            change = self.change[name]
+        name = f"{self.measure.name} ({self.measure.language})"
+        lines = [f"{name}: {len(self.measure.pairs)} pairs, {self.queries} queries"]
+        for metric in RANKING[2:] if self.measure.single else RANKING:
+            change = self.change[metric]
             interval = f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
-            lines.append(f"  {name:<16}{self.own[name]:.3f}, overlap {self.baseline[name]:.3f}: {interval}")
+            lines.append(
+                f"  {metric:<16}{self.own[metric]:.3f}, overlap {self.baseline[metric]:.3f}: {interval}"
+            )
         if not self.measure.single:
             lines[1] += f", random order {self.random_order:.3f}"
         return "\n".join(lines)
