@@ -72,7 +72,7 @@ class ChangedTitles:
 
     def _found(self, title: str) -> list[Attribute]:
         """Return the attributes that a title names with one value, and its first number."""
-        found = []
+        found = list[Attribute]()
         for values in self._axes:
             named = [value for value in values if any(self._pattern(form).search(title) for form in value)]
             if len(named) != 1 or len(values) < 2:
@@ -85,8 +85,8 @@ class ChangedTitles:
             found.append(Attribute(form, others))
         if number := _NUMBER.search(title):
             value = int(number[1])
-            others = sorted({value + 1, 2 * value, value + 5, max(value // 2, 1)} - {value})
-            found.append(Attribute(number[1], [str(other) for other in others]))
+            numbers = sorted({value + 1, 2 * value, value + 5, max(value // 2, 1)} - {value})
+            found.append(Attribute(number[1], [str(other) for other in numbers]))
         return found
 
     def _pattern(self, form: str) -> re.Pattern[str]:

@@ -71,11 +71,12 @@ LISTED = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The pairs of one source, and what overlap baseline they are held against."""
+    """The pairs of one source. single: they have a query each, so only all pairs can be ranked."""
 
     name: str
     language: str
     pairs: Sequence[LabelledPair]
+    single: bool = False
 
     @property
     def baseline(self) -> Scorer:
@@ -96,15 +97,17 @@ class Standing:
     change: dict[str, Interval]
 
     def __str__(self) -> str:
-        cells = [
-            f"{self.measure.name:<10}{self.measure.language}{len(self.measure.pairs):6d}/{self.queries:<5d}"
-        ]
-        cells.append(f"random {self.random_order:.3f} ")
-        for name in RANKING:
-            change = self.change[name]
+        name = f"{self.measure.name} ({self.measure.language})"
+        lines = [f"{name}: {len(self.measure.pairs)} pairs, {self.queries} queries"]
+        for metric in RANKING[2:] if self.measure.single else RANKING:
+            change = self.change[metric]
             interval = f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"
-            cells.append(f"{name} {self.own[name]:.3f} against {self.baseline[name]:.3f}: {interval} ")
-        return " ".join(cells)
+            lines.append(
+                f"  {metric:<16}{self.own[metric]:.3f}, overlap {self.baseline[metric]:.3f}: {interval}"
+            )
+        if not self.measure.single:
+            lines[1] += f", random order {self.random_order:.3f}"
+        return "\n".join(lines)
 
 
 def measures(data: Path, without: Collection[str], *, scale: float = 1.0) -> list[Measure]:
@@ -125,7 +128,7 @@ def measures(data: Path, without: Collection[str], *, scale: float = 1.0) -> lis
         lists = read_lists(data, source.directory, folds)
         if source.single:
             rows_of_list = [row for pairs in lists for row in pairs]
-            found.append(Measure(name, source.language, sampled(rows_of_list, 4 * queries)))
+            found.append(Measure(name, source.language, sampled(rows_of_list, 4 * queries), single=True))
             continue
         pairs = [row for one in lists if has_order(one) for row in one]
         pairs = [row for row in pairs if row.source.startswith(source.part)]
@@ -228,7 +231,7 @@ def short_list_lines(score: Callable[[Sequence[LabelledPair]], Floats]) -> list[
 
 
 def _overlap_first(lists: Sequence[ShortList]) -> list[bool]:
-    flags = {}
+    flags = dict[ShortList, bool]()
     for language in ("en", "ko", "zh"):
         of_language = [one for one in lists if one.language == language]
         titles = [title for one in of_language for title in one.titles]

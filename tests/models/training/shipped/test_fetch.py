@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from models.errors import ModelError
-from models.training.shipped.fetch import PUBLIC, fetch, fold_of, judged_pairs
+from models.training.shipped.fetch import PUBLIC, fetch, judged_pairs
+from models.training.shipped.groups import fold_of
 from models.training.shipped.mixture import MovieQuery, read_judged, read_movies
 
 COMMIT = "0123456789" * 4

@@ -11,18 +11,23 @@ import torch
 from tokenizers import Tokenizer
 
 from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import PairTokenizer
 from models.classifier import Scores
-from models.training.loop import ranking_loss
+from models.training.loop import Batch, ranking_loss
+from models.training.shipped.build import untuned
 from models.training.shipped.drawers import LISTS, SENTENCES, all_sources
 from models.training.shipped.mixture import mixed_groups
 from models.training.shipped.recipes import (
     RECIPES,
     graded_loss,
     layer_of,
+    partly_frozen,
     raw_ranking_loss,
     raw_scores,
+    softened,
 )
 from models.training.shipped.yardstick import LISTED
+from tests.checkpoints import write_checkpoint
 
 
 def test_raw_scores_are_those_that_the_service_ranks_by() -> None:
@@ -54,6 +59,28 @@ def test_pairs_that_are_only_ranked_neither_add_to_the_graded_loss_nor_break_it(
     one = graded_loss(logits[:1], targets[:1], torch.ones(1))
     with_ranked = graded_loss(logits, targets, torch.tensor([1.0, 0, 0, 0]))
     assert with_ranked.item() == pytest.approx(one.item() / 4)
+
+
+def test_the_starting_model_keeps_its_opinion_of_graded_pairs_and_has_none_of_ranked_ones(
+    tmp_path: Path,
+) -> None:
+    base = write_checkpoint(tmp_path / "base", num_labels=5)
+    teacher = untuned(base).eval()
+    tokenizer = PairTokenizer.load(base, max_tokens=32, vocab_size=teacher.config.vocab_size)
+    pairs = tokenizer.encode([("angle bracket", "steel angle"), ("red lamp", "usb charger")])
+    batch = Batch(pairs, torch.eye(5)[[4, 0]], torch.tensor([1.0, 0.0]), torch.zeros(2))
+    targets = softened(batch, teacher, 0.75)
+    with torch.no_grad():
+        own = teacher(pairs).softmax(-1)
+    torch.testing.assert_close(targets[0], 0.25 * batch.labels[0] + 0.75 * own[0])
+    torch.testing.assert_close(targets[1], batch.labels[1])
+    assert torch.equal(batch.labels, torch.eye(5)[[4, 0]])
+
+
+def test_frozen_layers_take_no_part_in_training_and_the_others_do(tmp_path: Path) -> None:
+    model = partly_frozen(untuned(write_checkpoint(tmp_path / "base", num_labels=5)), 2)
+    trained = {layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {2, 1000}
 
 
 @pytest.mark.parametrize(

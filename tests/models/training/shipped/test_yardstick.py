@@ -79,7 +79,17 @@ def test_a_perfect_model_is_shown_to_be_better_than_overlap_and_a_level_one_is_n
     level = standing(measure, lambda pairs: np.full((len(pairs), 5), 0.2))
     assert level.own["ndcg10"] == pytest.approx(level.random_order, abs=0.02)
     assert level.change["query_spearman"].low <= 0
-    assert "openbg" in str(best)
+    assert "openbg (zh)" in str(best)
+    assert "random order" in str(best)
+
+
+def test_no_order_within_queries_is_reported_of_sources_with_one_title_a_query(data: Path) -> None:
+    klue = next(measure for measure in measures(data, []) if measure.name == "klue")
+    text = str(standing(klue, perfect))
+    assert "  spearman " in text
+    assert "query_spearman" not in text
+    assert "ndcg10" not in text
+    assert "random order" not in text
 
 
 def test_the_correlation_over_all_pairs_is_scipys() -> None:
