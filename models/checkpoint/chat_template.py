@@ -98,7 +98,9 @@ def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list
         )
         if texts[:2] in PAIRS and texts.instruction != source:
             examples[texts] = result["ids"]
-    return Prompt(*(Form.of(form) if form else None for form in forms.values())), examples
+    plain_form = Form.of(forms[False]) if forms[False] else None
+    instructed_form = Form.of(forms[True]) if forms[True] else None
+    return Prompt(plain=plain_form, instructed=instructed_form), examples
 
 
 def _render(directory: Path, source: str) -> dict[Texts, dict[str, Any]]:

@@ -176,7 +176,7 @@ def parse(content: bytes, *, max_parts: int) -> Any:
         raise InvalidJSON(_TOO_DEEP)
     keys = len(value) if isinstance(value, dict) else 0
     if content.count(b":") > keys and (twice := duplicate_key(content)) is not None:
-        raise InvalidJSON(f'The key "{shown(twice)}" appears twice in the same object.')
+        raise InvalidJSON(f'The key "{shortened(twice)}" appears twice in the same object.')
     return value
 
 

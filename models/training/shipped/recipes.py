@@ -31,7 +31,6 @@ from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from models.classifier import Scores
 from models.files import write_whole
 from models.learner import Learner
-from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.training.loop import Batch, Progress, Schedule, logits_of, train
 from models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
@@ -43,6 +42,7 @@ from models.training.shipped.mixture import (
 from models.training.shipped.yardstick import (
     Measure,
     best_first,
+    evaluation_of,
     measures,
     quick_figures,
     read_short_lists,
@@ -188,7 +188,7 @@ class Watch:
     def validation(self) -> dict[str, float]:
         """Return the metrics on the watched pairs of ESCI."""
         pairs = next(measure.pairs for measure in self._measures if measure.name == "esci")
-        return Evaluation(pairs, self._probabilities(pairs)).metrics()
+        return evaluation_of(pairs, self._probabilities).metrics()
 
     def _logits(self, pairs: Sequence[LabelledPair]) -> np.ndarray:
         return logits_of(self._model, self._tokenizer, pairs)

@@ -150,9 +150,15 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
+def evaluation_of(pairs: Sequence[LabelledPair], probabilities: Probabilities) -> Evaluation:
+    """Return the evaluation of a model on pairs, which it ranks by their expected grades."""
+    shares = probabilities(pairs)
+    return Evaluation(pairs, shares, shares @ np.arange(shares.shape[1]))
+
+
 def standing(measure: Measure, probabilities: Probabilities) -> Standing:
     """Measure a model on one source."""
-    evaluation = Evaluation(measure.pairs, probabilities(measure.pairs))
+    evaluation = evaluation_of(measure.pairs, probabilities)
     scorer = measure.baseline
     ranking = np.array([scorer(pair.query, pair.title) for pair in measure.pairs])
     level = np.full_like(evaluation.probabilities, 1 / evaluation.grades)
@@ -175,7 +181,7 @@ def quick_figures(found: Sequence[Measure], probabilities: Probabilities) -> dic
     """Return NDCG@10 and both correlations of each measure, without intervals."""
     figures = {}
     for measure in found:
-        metrics = Evaluation(measure.pairs, probabilities(measure.pairs)).metrics()
+        metrics = evaluation_of(measure.pairs, probabilities).metrics()
         figures[measure.name] = tuple(round(metrics[name], 3) for name in RANKING)
     return figures
 
