@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
@@ -15,6 +15,9 @@ from models.checkpoint.hub import locate
 from models.commands import options
 from models.commands.terminal import scored
 from models.quality.labelled import Columns, read_labelled
+
+if TYPE_CHECKING:
+    from models import HeadMask
 
 Models = Annotated[
     list[str] | None,
@@ -112,17 +115,11 @@ def grade(
     values: the masks as they were written.
     """
     forms = {value: options.read_form(value) for value in ("none", *values)}
-    masks = []
-    for path in paths:
-        directory = locate(path)
-        config = read_config(directory)
-        check_graded(str(directory), config.is_graded)
-        stored = read_stored_masks(directory, config)
-        masks.append({value: config.parse_mask(form, stored) for value, form in forms.items()})
-        if path == paths[0]:
-            labels = config.labels
-        elif len(config.labels) != len(labels):
-            counts = f"{len(labels)} and {len(config.labels)}"
+    checked = [_labels_and_masks(path, forms) for path in paths]
+    labels = checked[0][0]
+    for others, _ in checked:
+        if len(others) != len(labels):
+            counts = f"{len(labels)} and {len(others)}"
             raise ModelError(f"the models have {counts} grades; they must have as many")
     pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
     texts = [(pair.query, pair.title) for pair in pairs]
@@ -132,15 +129,26 @@ def grade(
     from models.quality.evaluation import Evaluation
 
     sides: list[Side] = []
-    for path, of_model in zip(paths, masks, strict=True):
+    for path, (_, masks) in zip(paths, checked, strict=True):
         clf = Classifier.load(path, device, dtype)
         name = str(path) if clf.name in {side.model for side in sides} else clf.name
-        for value, mask in of_model.items():
+        for value, mask in masks.items():
             scores = scored(clf, texts, None if mask.is_none else mask)
             title = name if len(paths) > 1 else "full"
             title += "" if value == "none" else f" {value}"
             sides.append(Side(title, name, "full", mask.spec, Evaluation.of(pairs, scores)))
     return options.Sides(sides, pairs, labels, {})
+
+
+def _labels_and_masks(
+    path: str | None, forms: Mapping[str, str | dict[str, Any]]
+) -> tuple[tuple[str, ...], dict[str, HeadMask]]:
+    """Return a checkpoint's grades and the masks of these forms. Raises ModelError if it cannot have them."""
+    directory = locate(path)
+    config = read_config(directory)
+    check_graded(str(directory), config.is_graded)
+    stored = read_stored_masks(directory, config)
+    return config.labels, {value: config.parse_mask(form, stored) for value, form in forms.items()}
 
 
 def check_graded(name: str, is_graded: bool) -> None:

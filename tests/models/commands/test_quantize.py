@@ -104,5 +104,5 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(
 ) -> None:
     model = ("--model", str(tiny_checkpoint))
     ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"), status=1)
-    assert "there is no grade" in ungraded.err
+    assert "there is no column grade" in ungraded.err
     assert not (tmp_path / "int8").exists()

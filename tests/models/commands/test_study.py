@@ -94,10 +94,7 @@ def by_query(path: Path) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (
-            "query,title\na,b\n",
-            "line 2: there is no grade; found 'query', 'title'; each row needs query, title and grade",
-        ),
+        ("query,title\na,b\n", "line 1: there is no column grade; found 'query', 'title'"),
         ("query,title,grade\n" + "a,b,1\n" * 20, "a study needs at least 10 queries"),
     ],
 )
