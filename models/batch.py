@@ -165,16 +165,12 @@ def pack(
     first_position = np.where(prefix < 0, 0, unsorted_lengths[prefix])
     rows = len(lengths)
     tokens = int(lengths.sum())
-    filled_rows = rows
-    filled_tokens = tokens
-    if fill:
-        filled_rows = filled_size(rows, on_gpu=device.type == "cuda")
-        filled_tokens = filled_size(tokens, on_gpu=device.type == "cuda")
+    on_gpu = device.type == "cuda"
+    filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
+    filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
+    prefix_rows = _prefix_rows(prefix, order, filled_rows)
     last_rows = np.arange(rows)  # those that end a pair
-    prefix_rows: np.ndarray | None = None
-    if (prefix >= 0).any():
-        prefix_rows = np.full(filled_rows, -1, np.int32)
-        prefix_rows[:rows] = np.where(prefix < 0, -1, order.argsort()[prefix])
+    if prefix_rows is not None:
         last_rows = np.setdiff1d(last_rows, prefix_rows)
     offsets = np.full(filled_rows + 1, tokens, np.int64)
     offsets[0] = 0
@@ -208,6 +204,15 @@ def pack(
         exact=deterministic,
         prefixes=prefix_rows,
     )
+
+
+def _prefix_rows(prefix: np.ndarray, order: np.ndarray, rows: int) -> np.ndarray | None:
+    """Return `PackedBatch.prefixes` of so many rows. prefix: of each row, as in `_Sequences`."""
+    if (prefix < 0).all():
+        return None
+    prefix_rows = np.full(rows, -1, np.int32)
+    prefix_rows[: len(prefix)] = np.where(prefix < 0, -1, order.argsort()[prefix])
+    return prefix_rows
 
 
 class _Sequences(NamedTuple):
