@@ -245,7 +245,7 @@ class PairTokenizer(TextReader):
                 if isinstance(part, str):
                     yield from self._fixed[part]
                 else:
-                    text = self.encode_batch([part.dressed(instruction or "")])[0]
+                    text = self.encode_batch([part.padded_text(instruction or "")])[0]
                     yield from np.frombuffer(text, np.int32).tolist()
 
         after = [*ids(form.after)]
@@ -253,16 +253,16 @@ class PairTokenizer(TextReader):
             after.pop()
         return PairTemplate((*ids(form.before),), (*ids(form.between),), (*after,), two_segments=False)
 
-    def dressed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    def padded_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
         form = self._form
-        return [(form.query.dressed(query), form.title.dressed(title)) for query, title in pairs]
+        return [(form.query.padded_text(query), form.title.padded_text(title)) for query, title in pairs]
 
     @property
     def around_title(self) -> Around:
-        """Return what `dressed` puts around a title."""
+        """Return what `padded_pairs` puts around a title."""
         return Around() if self.prompt is None else self._form.title
 
     def kept(self, query: int, title: int) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class PairTokenizer(TextReader):
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
-        pairs = self.dressed(pairs)
+        pairs = self.padded_pairs(pairs)
         return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:

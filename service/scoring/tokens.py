@@ -167,7 +167,7 @@ def _read_pairs(
     texts: Iterable[str],
     long_titles: LongTitles | None,
 ) -> Generator[None, None, Sequence[Pair]]:
-    pairs = tokenizer.dressed(pairs)
+    pairs = tokenizer.padded_pairs(pairs)
     if tokenizer.prompt is not None:
         texts = {text for pair in pairs for text in pair}
     encoded = yield from _read_texts(tokenizer, texts)
