@@ -352,7 +352,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
             of_decoder=decoder is not None,
             unread=None if decoder is None else decoder.pad_token,
         )
-        _check_tokens(tokenizer, examples)
+        _check_tokens(directory, tokenizer, examples)
     has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
     check(
         not has_types or passes_types(directory) is not None,
@@ -376,7 +376,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     return tokenizer
 
 
-def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
+def _check_tokens(directory: Path, tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
     """Raise UnsupportedCheckpoint unless a decoder's pairs have the tokens of transformers."""
     wide = tokenizer.reading_as(keep_end=True)
     wide._use(wide.template, 1 << 20)
@@ -388,6 +388,6 @@ def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]])
             ids = ids[:-1]
         check(
             pair.ids.tolist() == ids,
-            f"transformers gives the query {texts.query!r} and the title {texts.title!r} other tokens: the "
-            "tokenizer joins them with what stands beside them; put spaces or line ends there",
+            f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
+            "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
         )
