@@ -46,7 +46,8 @@ def read_prompt(
     prompts are not fixed texts around a query, then a title, and perhaps an instruction.
     """
     source = _source(directory)
-    prompt, examples = (source and _by_template(directory, source)) or (PUBLISHED[family], {})
+    by_template = _by_template(directory, source) if source else None
+    prompt, examples = by_template or (PUBLISHED[family], {})
     default = instruction or prompt.instruction
     is_right = prompt.plain if default is None else prompt.instructed
     problem = "takes no instruction, and the checkpoint names one" if default else "needs an instruction"
