@@ -6,7 +6,7 @@
         y = norm(x);  x = x + down(act(up(y)) · gate(y))
     classifier(norm(last token of x))                 (B, labels)
 
-norm(x) = x / √(mean(x²) + ε)·w. What the classifier of a language model is says `models.checkpoint.decoder`.
+norm(x) = x / √(mean(x²) + ε)·w. `models.checkpoint.decoder` says what the classifier of a language model is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class DecoderNetwork(Network):
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the embeddings, layers and classifier."""
-        how = self.config.decoder
-        assert how is not None
-        self.how = how
+        spec = self.config.decoder
+        assert spec is not None
+        self.spec = spec
         self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
-        parts = ("query", "key") if how.head_norms else ()
+        parts = ("query", "key") if spec.head_norms else ()
         self.head_norms = [
             [
                 self.table(tensors, f"{layer_prefix(number)}attention.self.{part}_norm.weight").float()
@@ -48,12 +48,12 @@ class DecoderNetwork(Network):
     def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:  # noqa: ARG002
         """Lay out a normalisation by the root mean square."""
         weight = self.table(tensors, f"{name}.weight")
-        return self.ops.rms_norm(weight, self.config.layer_norm_eps, self.how.norm_offset)
+        return self.ops.rms_norm(weight, self.config.layer_norm_eps, self.spec.norm_offset)
 
     def positions(self, number: int, projection: Linear) -> Causal:  # noqa: ARG002
         """Return which of a layer's heads share keys and values, their norms and rotation."""
         config = self.config
-        borders = tuple(range(0, config.num_heads + 1, config.num_heads // self.how.key_heads))
+        borders = tuple(range(0, config.num_heads + 1, config.num_heads // self.spec.key_heads))
         rotation = self.rotations[config.ropes[number]]
         whole = Causal(borders, rotation, config.layer_norm_eps, *self.head_norms[number])
         return whole.only(config.kept_heads[number])[0]
@@ -61,7 +61,7 @@ class DecoderNetwork(Network):
     def embed(self, batch: PackedBatch) -> Tensor:
         """Return word embeddings, scaled: (T, D)."""
         x = F.embedding(batch.ids, self.word_embeddings)
-        scale = self.how.embedding_scale
+        scale = self.spec.embedding_scale
         return x if scale == 1 else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
 
     def classify(self, pooled: Tensor) -> Tensor:

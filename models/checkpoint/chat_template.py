@@ -46,7 +46,8 @@ def read_prompt(
     prompts are not fixed texts around a query, then a title, and perhaps an instruction.
     """
     source = _source(directory)
-    prompt, examples = (source and _by_template(directory, source)) or (PUBLISHED[family], {})
+    by_template = _by_template(directory, source) if source else None
+    prompt, examples = by_template or (PUBLISHED[family], {})
     default = instruction or prompt.instruction
     is_right = prompt.plain if default is None else prompt.instructed
     problem = "takes no instruction, and the checkpoint names one" if default else "needs an instruction"
@@ -74,33 +75,43 @@ def _by_template(directory: Path, source: str) -> tuple[Prompt, dict[Texts, list
     asked = next((way for way in ways if INSTRUCTED in marked[way]), None)
     where = f"{directory}: the chat template"
     if not plain and asked is None:
-        result = rendered[Texts(QUERY, TITLE)]
-        shown = re.sub(f"[^{QUERY}{TITLE}]", "", result["text"])
-        names_roles = result["error"] and re.search("['\"](query|document)['\"]", source)
-        order = result["error"] or shown.replace(QUERY, "the query, ").replace(TITLE, "the document, ")
-        problem = f"shows {order}but supported is the query once, and then the document"
-        check(not shown and not names_roles, f"{where} {problem}")
+        _check_takes_nothing(rendered[Texts(QUERY, TITLE)], source, where)
         return None
     check("strftime_now" not in source, f"{where} writes the date, so its prompts are not the same every day")
     is_right = all(INSTRUCTED in text or text in ("", plain) or not plain for text in marked.values())
     check(is_right, f"{where} changes with an instruction that it does not show")
-    forms = {False: plain, True: "" if asked is None else marked[asked]}
+    instructed = "" if asked is None else marked[asked]
     examples = {}
     for texts, result in rendered.items():
-        form = forms[texts.instruction is not None]
-        if not form or (asked and texts.instruction is not None and texts.as_message != asked[1]):
-            continue
-        values = {QUERY: texts.query, TITLE: texts.title, INSTRUCTED: texts.instruction or ""}
-        check(
-            result["text"] == form.translate({ord(mark): text for mark, text in values.items()}),
-            f"{where} does more than to put texts in their places: of the query {texts.query[:40]!r} and the "
-            f"document {texts.title[:40]!r} it makes {result['text'][:300] or result['error']!r}",
-        )
-        if texts[:2] in PAIRS and texts.instruction != source:
-            examples[texts] = result["ids"]
-    plain_form = Form.of(forms[False]) if forms[False] else None
-    instructed_form = Form.of(forms[True]) if forms[True] else None
-    return Prompt(plain=plain_form, instructed=instructed_form), examples
+        form = plain if texts.instruction is None else instructed
+        is_asked = texts.instruction is None or (asked is not None and texts.as_message == asked[1])
+        if form and is_asked:
+            _check_fills(form, texts, result, where)
+            if texts[:2] in PAIRS and texts.instruction != source:
+                examples[texts] = result["ids"]
+    prompt = Prompt(
+        plain=Form.of(plain) if plain else None, instructed=Form.of(instructed) if instructed else None
+    )
+    return prompt, examples
+
+
+def _check_takes_nothing(result: dict[str, Any], source: str, where: str) -> None:
+    """Raise UnsupportedCheckpoint if a template takes query or document. result: of the marks."""
+    shown = re.sub(f"[^{QUERY}{TITLE}]", "", result["text"])
+    names_roles = result["error"] and re.search("['\"](query|document)['\"]", source)
+    order = result["error"] or shown.replace(QUERY, "the query, ").replace(TITLE, "the document, ")
+    problem = f"shows {order}but supported is the query once, and then the document"
+    check(not shown and not names_roles, f"{where} {problem}")
+
+
+def _check_fills(form: str, texts: Texts, result: dict[str, Any], where: str) -> None:
+    """Raise UnsupportedCheckpoint unless a template puts texts in the place of a form's marks."""
+    values = {QUERY: texts.query, TITLE: texts.title, INSTRUCTED: texts.instruction or ""}
+    check(
+        result["text"] == form.translate({ord(mark): text for mark, text in values.items()}),
+        f"{where} does more than to put texts in their places: of the query {texts.query[:40]!r} and the "
+        f"document {texts.title[:40]!r} it makes {result['text'][:300] or result['error']!r}",
+    )
 
 
 def _render(directory: Path, source: str) -> dict[Texts, dict[str, Any]]:

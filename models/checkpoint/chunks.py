@@ -78,7 +78,7 @@ def encode_chunks(
     tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles
 ) -> list[ChunkedPair]:
     """Return one ChunkedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
-    pairs = tokenizer.dressed(pairs)
+    pairs = tokenizer.padded_pairs(pairs)
     texts = tokenizer.encode_texts({text for pair in pairs for text in pair})
     return [pair for pair in chunk_pairs(tokenizer, pairs, texts, long_titles) if pair is not None]
 
@@ -91,9 +91,9 @@ def chunk_pairs(
 ) -> Iterator[ChunkedPair | None]:
     """Yield one ChunkedPair per (query, title), in order, and None after each portion of a long title.
 
-    pairs: `dressed`. texts: from `PairTokenizer.encode_texts`. A title that fits, and each with "truncate",
-    is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at most half of the
-    window, in a prompt three quarters.
+    pairs: from `PairTokenizer.padded_pairs`. texts: from `encode_texts` of them. A title that fits, and each
+    with "truncate", is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at
+    most half of the window, in a prompt three quarters.
     """
     for query_text, title_text in pairs:
         query = texts[query_text]

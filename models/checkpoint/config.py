@@ -161,7 +161,7 @@ def _labels(
     """Return the names of the labels, least relevant first, and the checkpoint's index of each. wanted: that
     order. default: their number if config.json does not say it."""
     id2label = raw.get("id2label")
-    count = None if raw.get("num_labels") is None else positive_int(raw, "num_labels", at_most=10_000)
+    count = None if raw.get("num_labels") is None else positive_int(raw, "num_labels", maximum=10_000)
     if id2label is None or count not in (None, len(id2label)):
         id2label = {i: f"LABEL_{i}" for i in range(count or default)}  # as transformers does
     by_id = {int(key): str(name) for key, name in id2label.items()}

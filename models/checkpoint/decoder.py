@@ -108,7 +108,7 @@ def decoders(
 
 def _key_heads(raw: Mapping[str, Any], heads: int) -> int:
     """Return the number of heads of keys and values, which as many heads of queries share each."""
-    key_heads = positive_int(raw, "num_key_value_heads", heads, at_most=heads)
+    key_heads = positive_int(raw, "num_key_value_heads", heads, maximum=heads)
     wanted = f"each must serve equally many of the {heads} heads of queries"
     need(heads % key_heads == 0, "num_key_value_heads", key_heads, wanted)
     return key_heads

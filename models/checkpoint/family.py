@@ -64,8 +64,8 @@ class Family:
         called = dict(self.fields)
         defaults = {**_DEFAULTS, **self.defaults}
 
-        def size(name: str, at_most: int = 100_000_000) -> int:
-            return positive_int(raw, called.get(name, name), defaults.get(name), at_most)
+        def size(name: str, maximum: int = 100_000_000) -> int:
+            return positive_int(raw, called.get(name, name), defaults.get(name), maximum)
 
         hidden = size("hidden_size")
         positions = size("max_position_embeddings", 131_072)

@@ -37,13 +37,13 @@ def need(is_right: object, name: str, value: object, wanted: str) -> None:
 
 
 def positive_int(
-    raw: Mapping[str, Any], name: str, default: int | None = None, at_most: int = 100_000_000
+    raw: Mapping[str, Any], name: str, default: int | None = None, maximum: int = 100_000_000
 ) -> int:
-    """Return a field that is a whole number ≥ 1. default: its value if it is missing. at_most: small for
-    sizes that something is allocated for before the weights are found to have them."""
+    """Return a field that is a whole number ≥ 1. default: its value if it is missing. maximum: small
+    where memory is allocated before the weights confirm it."""
     value: Any = raw.get(name, default)
-    is_right = type(value) is int and 1 <= value <= at_most
-    need(is_right, name, value, f"it must be a whole number from 1 to {at_most:,}")
+    is_right = type(value) is int and 1 <= value <= maximum
+    need(is_right, name, value, f"it must be a whole number from 1 to {maximum:,}")
     return int(value)
 
 

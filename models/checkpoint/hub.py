@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Collection
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -126,13 +127,8 @@ def _download(target: str) -> Path:
         sizes = {file.relative_to(directory).as_posix(): 0 for file in directory.rglob("*")}
         with suppress(CachedRepoTreeNotFoundError):  # another program has filled the cache
             sizes |= {file.path: file.size for file in get_cached_repo_tree(name, revision=directory.name)}
-        check_files(directory)
-        check("config.json" in sizes, f"{target} has no config.json, so it is not a model of transformers")
-        read_config(directory)
-        weights = weight_files(directory, sizes)
-        kinds = "weights of other kinds (ONNX, OpenVINO, TensorFlow, GGUF) cannot be loaded"
-        check(weights, f"{target} has neither model.safetensors nor pytorch_model.bin; {kinds}")
-        if missing := [file for file in weights if not (directory / file).exists()]:
+        missing = _missing_weights(target, directory, sizes)
+        if missing:
             megabytes = sum(sizes.get(file, 0) for file in missing) / 1e6
             size = f"commit {directory.name[:12]}, {megabytes:,.1f} MB"
             print(f"headroom: downloading {target} ({size}) from {_host()}", file=sys.stderr, flush=True)
@@ -145,6 +141,18 @@ def _download(target: str) -> Path:
     return directory
 
 
+def _missing_weights(target: str, directory: Path, names: Collection[str]) -> list[str]:
+    """Return the files of weights that a snapshot lacks, after its description is checked. names: all files
+    of the repository."""
+    check_files(directory)
+    check("config.json" in names, f"{target} has no config.json, so it is not a model of transformers")
+    read_config(directory)
+    weights = weight_files(directory, names)
+    kinds = "weights of other kinds (ONNX, OpenVINO, TensorFlow, GGUF) cannot be loaded"
+    check(weights, f"{target} has neither model.safetensors nor pytorch_model.bin; {kinds}")
+    return [file for file in weights if not (directory / file).exists()]
+
+
 def _problem(error: BaseException, target: str) -> str:
     """Return one sentence about an error of the hub's client: what is wrong, and what to do. It shows no
     token, nor an address, which may hold a password."""
@@ -154,7 +162,7 @@ def _problem(error: BaseException, target: str) -> str:
         error = error.__cause__  # the client wraps what happened in a page of advice
     host = _host()
     cache = constants.HF_HUB_CACHE
-    (name, _, version) = target.partition("@")
+    name, _, version = target.partition("@")
     match error:
         case errors.GatedRepoError():
             page = f"{urlsplit(constants.ENDPOINT).scheme}://{host}/{name}"

@@ -27,7 +27,7 @@ class Around(NamedTuple):
     lead: str = ""
     trail: str = ""
 
-    def dressed(self, text: str) -> str:
+    def padded_text(self, text: str) -> str:
         """Return the text as it is encoded."""
         return f"{self.lead}{text}{self.trail}"
 

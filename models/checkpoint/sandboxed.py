@@ -32,7 +32,7 @@ def main(directory: str, seconds: int, memory_bytes: int) -> None:
         theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         result = theirs(job["pairs"])["input_ids"] if "pairs" in job else []
         for messages, options in job.get("conversations", ()):
-            rendered = {"text": "", "error": "", "ids": []}
+            rendered: dict[str, Any] = {"text": "", "error": "", "ids": []}
             result.append(rendered)
             try:
                 rendered["text"] = theirs.apply_chat_template(messages, tokenize=False, **options)

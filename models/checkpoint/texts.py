@@ -41,7 +41,7 @@ _STEP = (
     r'|Replace\(pattern=Regex\("(\[[^\[\]]*\]\+?| \{2,\})"\), content="[^"]*"\))'
 )
 _reads_characters = re.compile(rf"None|{_STEP}|Sequence\(normalizers=\[{_STEP}(, {_STEP})*\]\)").fullmatch
-"""Match a printed normalizer that reads characters, or runs of some, whatever stands beside them."""
+"""Match a printed normalizer that reads characters, or runs of some, whatever the other characters are."""
 
 
 class EncodedText(NamedTuple):
@@ -146,8 +146,8 @@ class TextReader:
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `reading` accepts to its end, however long it is, piece by piece.
 
-        The tokens are those of the whole text, unless a piece has nowhere a place between two words, as in
-        Chinese: where it ends then, a token may differ.
+        The tokens are those of the whole text, unless a piece has no word boundary, as in Chinese: then a
+        token may differ at its end.
         """
         start = 0
         while start < len(text):

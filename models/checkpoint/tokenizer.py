@@ -246,7 +246,7 @@ class PairTokenizer(TextReader):
                 if isinstance(part, str):
                     yield from self._fixed[part]
                 else:
-                    text = self.encode_batch([part.dressed(instruction or "")])[0]
+                    text = self.encode_batch([part.padded_text(instruction or "")])[0]
                     yield from np.frombuffer(text, np.int32).tolist()
 
         after = [*ids(form.after)]
@@ -254,18 +254,18 @@ class PairTokenizer(TextReader):
             after.pop()
         return PairTemplate((*ids(form.before),), (*ids(form.between),), (*after,), two_segments=False)
 
-    def dressed(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    def padded_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
         # Each distinct text once: a thousand copies of a query of 4 MB would fill the memory.
-        query = cache(self._form.query.dressed)
-        title = cache(self._form.title.dressed)
+        query = cache(self._form.query.padded_text)
+        title = cache(self._form.title.padded_text)
         return [(query(one), title(other)) for one, other in pairs]
 
     @property
     def around_title(self) -> Around:
-        """Return what `dressed` puts around a title."""
+        """Return what `padded_pairs` puts around a title."""
         return Around() if self.prompt is None else self._form.title
 
     def kept(self, query: int, title: int) -> tuple[int, int]:
@@ -285,7 +285,7 @@ class PairTokenizer(TextReader):
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
-        pairs = self.dressed(pairs)
+        pairs = self.padded_pairs(pairs)
         return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
@@ -355,7 +355,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
             of_decoder=decoder is not None,
             unread=None if decoder is None else decoder.pad_token,
         )
-        _check_tokens(tokenizer, examples)
+        _check_tokens(directory, tokenizer, examples)
     has_types = config.type_vocab_size > 1 and tokenizer.template.two_segments
     check(
         not has_types or passes_types(directory) is not None,
@@ -379,7 +379,7 @@ def load_tokenizer(directory: Path, config: ModelConfig) -> PairTokenizer:
     return tokenizer
 
 
-def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
+def _check_tokens(directory: Path, tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]]) -> None:
     """Raise UnsupportedCheckpoint unless a decoder's pairs have the tokens of transformers."""
     wide = tokenizer.reading_as(keep_end=True)
     wide._use(wide.template, 1 << 20)
@@ -391,6 +391,6 @@ def _check_tokens(tokenizer: PairTokenizer, examples: Mapping[Texts, list[int]])
             ids = ids[:-1]
         check(
             pair.ids.tolist() == ids,
-            f"transformers gives the query {texts.query!r} and the title {texts.title!r} other tokens: the "
-            "tokenizer joins them with what stands beside them; put spaces or line ends there",
+            f"{directory}: transformers gives the query {texts.query!r} and the title {texts.title!r} other "
+            "tokens: the tokenizer joins them with what stands beside them; put spaces or line ends there",
         )

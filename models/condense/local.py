@@ -76,14 +76,14 @@ class Titles:
         self.distinct = list(dict.fromkeys(titles))
         numbers = {title: number for number, title in enumerate(self.distinct)}
         self._number_of = np.array([numbers[title] for title in titles])
-        self.texts = [title for _, title in tokenizer.dressed([("", title) for title in self.distinct])]
+        self.texts = [title for _, title in tokenizer.padded_pairs([("", title) for title in self.distinct])]
         self.encoded: dict[str, EncodedText] = {}
 
     def encode(self, queries: Sequence[str]) -> list[EncodedPair]:
         """Return each query with each distinct title, query by query."""
         if not self.encoded:
             self.encoded = self.tokenizer.encode_texts(self.texts)
-        pairs = self.tokenizer.dressed([(query, title) for query in queries for title in self.distinct])
+        pairs = self.tokenizer.padded_pairs([(query, title) for query in queries for title in self.distinct])
         asked = self.tokenizer.encode_texts({query for query, _ in pairs})
         return self.tokenizer.join(pairs, self.encoded | asked)
 

@@ -186,7 +186,7 @@ def _read_pairs(
     long_titles: LongTitles | None,
     max_rows: int,
 ) -> Generator[None, None, Sequence[Pair]]:
-    pairs = tokenizer.dressed(pairs)
+    pairs = tokenizer.padded_pairs(pairs)
     if tokenizer.prompt is not None:
         texts = {text for pair in pairs for text in pair}
     encoded = yield from _read_texts(tokenizer, texts)
