@@ -91,13 +91,11 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _describe_fields(schemas: dict[str, Any], settings: Settings) -> None:
-    """Write the limits into the fields' schemas, and each description as one line."""
+    """Write the limits into the fields' schemas."""
     max_items = dict.fromkeys(("titles", "pairs", "documents"), settings.max_pairs)
     max_items |= dict.fromkeys(("masks", "variants"), MAX_COLUMNS)
     for name, schema in schemas.items():
         for field, value in schema.get("properties", {}).items():
-            if "description" in value:
-                value["description"] = value["description"].replace("\n", " ")
             for branch in value.get("anyOf", [value]):
                 if field == "deadline_ms" and branch.get("type") == "number":
                     branch["maximum"] = settings.request_timeout_s * 1000
