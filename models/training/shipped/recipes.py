@@ -109,13 +109,19 @@ ATTRIBUTES = {
 }
 
 ALL = {**ENGLISH, **KOREAN, **CHINESE, **NAMES, **ATTRIBUTES}
-MORE_ATTRIBUTES = {name: 3 * share if name in ATTRIBUTES else share for name, share in ALL.items()}
+LITERAL = ("titled_ko", "titled_zh", "changed_en", "changed_ko", "changed_zh", "short_en", "short_zh")
+"""Kinds whose better titles share more letters with the query."""
+
+MEANING = {
+    name: 3 * share if name in ATTRIBUTES else share for name, share in ALL.items() if name not in LITERAL
+}
 
 RECIPES = {
     "gentle": Recipe(300, 3e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES}),
     "attributes": Recipe(300, 6e-5, ALL, frozen_layers=6),
     "shopper": Recipe(400, 8e-5, ALL, attributes=0.2, frozen_layers=6),
-    "kept": Recipe(400, 1e-4, MORE_ATTRIBUTES, attributes=0.2, frozen_layers=4, kept=0.7),
+    "meaning": Recipe(130, 8e-5, MEANING, frozen_layers=4, kept=0.7),
+    "kept": Recipe(130, 8e-5, ALL, frozen_layers=4, kept=0.7),
 }
 """What was tried, in this order. No shipped model is made with one yet."""
 
