@@ -44,7 +44,7 @@ docs: .venv/installed-docs
 
 ## make kernels   compile our CPU kernels again, as after installing a C++ compiler
 kernels: .venv/installed
-	@$(BIN)/python -m models.ops
+	@$(BIN)/python -m headroom.models.ops
 	@touch .venv/kernels
 
 ## make clients   other servers' clients, which the tests drive, into .venv-clients; quick when done before
@@ -93,8 +93,8 @@ release: dev clients sbom
 ## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
-	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.shipped.fetch --out $(DATA))
-	$(BIN)/python -m models.training.shipped.build --data $(DATA)
+	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m headroom.models.training.shipped.fetch --out $(DATA))
+	$(BIN)/python -m headroom.models.training.shipped.build --data $(DATA)
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
 audit: sbom
@@ -146,5 +146,5 @@ clients: .venv/bin/pip
 
 # Without a compiler torch computes, and the output says what to install: no failure, and no retry at each start.
 .venv/kernels: $(wildcard models/ops/native/*) models/ops/kernel_build.py | .venv/installed
-	@$(BIN)/python -m models.ops || true
+	@$(BIN)/python -m headroom.models.ops || true
 	@touch $@

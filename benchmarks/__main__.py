@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from benchmarks.report import write
-from models.cores import processor_features
+from headroom.models.cores import processor_features
 
 ROUNDS = 20
 """Turns of each side, unless --rounds or the section gives another number."""

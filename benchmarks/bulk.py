@@ -16,14 +16,14 @@ from benchmarks.measure import Ratio, turns
 from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import SAMPLE
-from models.checkpoint.config import read_config
-from models.checkpoint.hub import DEFAULT
-from models.quality.labelled import Columns, read_labelled
-from service.config.settings import LiveConfig
-from service.files.job import make_job
-from service.files.options import ColumnSet, ScoreOptions
-from service.files.running import run
-from service.files.scoring import WindowScorer
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.quality.labelled import Columns, read_labelled
+from headroom.service.config.settings import LiveConfig
+from headroom.service.files.job import make_job
+from headroom.service.files.options import ColumnSet, ScoreOptions
+from headroom.service.files.running import run
+from headroom.service.files.scoring import WindowScorer
 
 ROUNDS = 3
 PAIRS = 5 * 4096

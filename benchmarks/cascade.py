@@ -11,8 +11,8 @@ from benchmarks.load import LoadRuns, milliseconds, peak_rate, plan_for
 from benchmarks.measure import Ratio, turns
 from benchmarks.report import Report, Row, at_least, at_most
 from benchmarks.serving import CONFIG, Start, headroom
-from loadtest.plan import Plan
-from models.checkpoint.hub import DEFAULT
+from headroom.loadtest.plan import Plan
+from headroom.models.checkpoint.hub import DEFAULT
 
 ROUNDS = 5
 FILL_S, SATURATE_S, LATENCY_S = 3.0, 8.0, 15.0

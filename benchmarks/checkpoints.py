@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from benchmarks import environments
 from benchmarks.ours import INT8
 from benchmarks.workload import SAMPLE, SHAPES, network, query_title_lengths
-from models.checkpoint.config import read_config
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import PairTokenizer
-from models.compress.quantize import quantize
-from models.quality.labelled import read_pairs
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.compress.quantize import quantize
+from headroom.models.quality.labelled import read_pairs
 
 MODELS = environments.RUNS / "bench-models"
 BATCH = 64

@@ -9,11 +9,11 @@ import numpy as np
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, Row, at_most
 from benchmarks.workload import SAMPLE
-from models import Classifier
-from models.condense.local import Titles, condense, judge
-from models.condense.search import METHODS, Task
-from models.condense.words import read_words
-from models.quality.labelled import read_labelled
+from headroom import Classifier
+from headroom.models.condense.local import Titles, condense, judge
+from headroom.models.condense.search import METHODS, Task
+from headroom.models.condense.words import read_words
+from headroom.models.quality.labelled import read_labelled
 
 QUERY = "where can i find a good warm dish towel set that dries fast and lasts"
 ROUNDS = 5

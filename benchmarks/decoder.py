@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, at_least
 from benchmarks.workload import encoder
-from models.batch import Beginning, pack
-from models.checkpoint.tokenizer import EncodedPair, PairTemplate
+from headroom.models.batch import Beginning, pack
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 1024,

@@ -24,8 +24,8 @@ from benchmarks.workload import (
     random_masks,
     useful_flops,
 )
-from models.batch import pack
-from models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.batch import pack
+from headroom.models.masks.head_mask import HeadMask, RowMasks
 
 OURS, FP32 = "ours bf16", "transformers fp32"
 BF16 = "transformers bf16"

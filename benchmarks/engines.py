@@ -12,7 +12,7 @@ from benchmarks.measure import ratio
 from benchmarks.peers.engines import read_workload
 from benchmarks.report import Report, Row, at_least, kind_of
 from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
-from models.cores import processor_features
+from headroom.models.cores import processor_features
 
 ROUNDS = 6
 ADAPTERS = {

@@ -18,8 +18,8 @@ from benchmarks.load import Client, bodies, texts
 from benchmarks.measure import Ratio, turns
 from benchmarks.report import Report, at_least
 from benchmarks.serving import CONFIG, TITLES, Server, headroom, replicas
-from models.checkpoint.hub import DEFAULT
-from models.cores import cores
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.cores import cores
 
 ROUNDS = 5
 CONNECTIONS = 32

@@ -11,13 +11,13 @@ from unittest import mock
 import torch
 from ray import serve
 
-from models.batch import PackedBatch
-from models.classifier import Classifier
-from service import replica
-from service.config.file import DEPLOYMENT
-from service.engine.threads import GPU_SLOTS, Engine
-from service.ray.actor import Relevance, bind
-from service.scoring import loading
+from headroom.models.batch import PackedBatch
+from headroom.models.classifier import Classifier
+from headroom.service import replica
+from headroom.service.config.file import DEPLOYMENT
+from headroom.service.engine.threads import GPU_SLOTS, Engine
+from headroom.service.ray.actor import Relevance, bind
+from headroom.service.scoring import loading
 
 if TYPE_CHECKING:
     _Relevance = Relevance
@@ -67,5 +67,5 @@ class Front(_Relevance):
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Return the Serve application, as `service.ray.build` does."""
+    """Return the Serve application, as `headroom.service.ray.build` does."""
     return bind(serve.deployment(name=DEPLOYMENT, user_config={})(Front), arguments)

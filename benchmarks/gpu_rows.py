@@ -19,16 +19,16 @@ from torch import Tensor
 from benchmarks import workload
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Row, at_least, at_most
-from models.batch import pack
-from models.checkpoint.config import parse_config
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.masks.head_mask import RowMasks, rows_of
-from models.network import Network
-from models.networks import build
-from models.ops.torch import CudaOps, Linear, TorchOps
-from models.quality.labelled import read_pairs
+from headroom.models.batch import pack
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.masks.head_mask import RowMasks, rows_of
+from headroom.models.network import Network
+from headroom.models.networks import build
+from headroom.models.ops.torch import CudaOps, Linear, TorchOps
+from headroom.models.quality.labelled import read_pairs
 
 PRODUCTS = 20
 """How many products are timed together: one alone takes little longer than its launch and the wait for it."""
@@ -189,7 +189,10 @@ def optimisations(bench: Bench) -> list[Row]:
     """Measure a full batch, with masks too, and one pair as kernels of ours are added one by one."""
     if bench.device.type != "cuda":
         return [Row("kernels of ours", "left out: no GPU")]
-    from models.ops.triton import SumNormLinear, TritonOps  # not every build of torch comes with Triton
+    from headroom.models.ops.triton import (  # not every build of torch comes with Triton
+        SumNormLinear,
+        TritonOps,
+    )
 
     class NoGelu(TritonOps):
         def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:

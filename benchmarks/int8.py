@@ -27,14 +27,14 @@ from benchmarks.workload import (
     random_masks,
     useful_flops,
 )
-from models import Classifier, HeadMask
-from models.batch import pack
-from models.device import has_native_bfloat16
-from models.masks.head_mask import RowMasks
-from models.network import Network
-from models.ops.int8 import input_bits
-from models.quality.comparison import agreement
-from models.quality.labelled import LabelledPair, read_labelled
+from headroom import Classifier, HeadMask
+from headroom.models.batch import pack
+from headroom.models.device import has_native_bfloat16
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Network
+from headroom.models.ops.int8 import input_bits
+from headroom.models.quality.comparison import agreement
+from headroom.models.quality.labelled import LabelledPair, read_labelled
 
 CPU = torch.device("cpu")
 BF16, FP32, INT8 = "bf16", "fp32", "int8"

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from loadtest import find_max, running
-from loadtest.histogram import Histogram
-from loadtest.judging import invalid_because
-from loadtest.pairs import made_up_pairs
-from loadtest.plan import Plan
-from loadtest.running import Outcome
+from headroom.loadtest import find_max, running
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.judging import invalid_because
+from headroom.loadtest.pairs import made_up_pairs
+from headroom.loadtest.plan import Plan
+from headroom.loadtest.running import Outcome
 
 SATURATING = 1.5
 """Rate that is sent for throughput, relative to the rate that saturates the server."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import torch
 
-from models.cores import processor_features
+from headroom.models.cores import processor_features
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.cores import cores
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.cores import cores
 
 BATCH_TOKENS = 1024
 """The server's budget on a CPU."""

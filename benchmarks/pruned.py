@@ -12,13 +12,13 @@ from benchmarks.int8 import INT8, loaded
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import SAMPLE
-from models import Classifier, HeadMask
-from models.checkpoint.hub import DEFAULT
-from models.device import one_thread
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import read_labelled
-from models.study.pairs import Judged
-from models.study.statistics import Loss, Resamples, loss_by_metric
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.device import one_thread
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import read_labelled
+from headroom.models.study.pairs import Judged
+from headroom.models.study.statistics import Loss, Resamples, loss_by_metric
 
 PAIRS = 256
 INTACT, PROVEN, TARGET = "intact", "fast", 2.2

@@ -17,7 +17,7 @@ from benchmarks.measure import Ratio
 from benchmarks.report import Report, Row, at_least
 from benchmarks.serving import TITLES, ask, started
 from benchmarks.workload import BERT_SHAPES, SHAPES
-from loadtest.plan import Plan
+from headroom.loadtest.plan import Plan
 
 ROUNDS = 3
 OVER = 1.3

@@ -15,8 +15,8 @@ from benchmarks.measure import Ratio, turns
 from benchmarks.model_alone import IDLE_S, ModelAlone
 from benchmarks.report import Report, Row, at_least, at_most
 from benchmarks.serving import CONFIG, TITLES, Server, Start, add_variant, headroom, memory_of
-from loadtest import running
-from models.checkpoint.hub import DEFAULT
+from headroom.loadtest import running
+from headroom.models.checkpoint.hub import DEFAULT
 
 ROUNDS = 5
 MANY_TITLES = 1000

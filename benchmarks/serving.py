@@ -22,7 +22,7 @@ import psutil
 from benchmarks import environments
 from benchmarks.environments import ROOT, Unavailable
 from benchmarks.load import Texts, texts
-from loadtest import beside
+from headroom.loadtest import beside
 
 TITLES = 20
 """Titles of a request."""

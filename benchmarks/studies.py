@@ -11,10 +11,10 @@ import numpy as np
 from benchmarks.measure import alternate, ratio
 from benchmarks.report import Report, Row, at_most
 from benchmarks.workload import SAMPLE
-from models import Classifier, HeadMask
-from models.quality.labelled import read_labelled
-from models.study.pairs import Judged
-from models.study.runner import Runner
+from headroom import Classifier, HeadMask
+from headroom.models.quality.labelled import read_labelled
+from headroom.models.study.pairs import Judged
+from headroom.models.study.runner import Runner
 
 ROUNDS = 5
 TAKEN = 12

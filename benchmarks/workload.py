@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import RowMasks
-from models.network import Network
-from models.networks import build
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Network
+from headroom.models.networks import build
 
 PAIRS = 64
 """Sequences per batch, sorted by length for engines that pad."""

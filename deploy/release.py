@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from models.ops.kernel_build import LEVELS, build_all
+from headroom.models.ops.kernel_build import LEVELS, build_all
 from tests.clients import environments
 from tests.deploy.build_image import IMAGE, build, engine_here
 

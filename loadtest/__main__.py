@@ -1,4 +1,4 @@
-from loadtest.cli import main
+from headroom.loadtest.cli import main
 
 if __name__ == "__main__":
     main()

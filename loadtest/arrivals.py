@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.plan import STEPS, Phase, Plan, PlanError
+from headroom.loadtest.plan import STEPS, Phase, Plan, PlanError
 
 CHUNK = 256
 """Number of arrivals that are generated at a time."""

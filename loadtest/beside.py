@@ -20,8 +20,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.alarm import clock
-from loadtest.plan import API_KEY_VARIABLE, Event, LoadTestError, Plan, PlanError
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.plan import API_KEY_VARIABLE, Event, LoadTestError, Plan, PlanError
 
 READY_S = 180.0
 STOP_S = 60.0

@@ -104,8 +104,8 @@ def run(
     """
     if (url is None) == (start is None):
         raise typer.BadParameter("give the server's URL, or a command to --start", param_hint="URL")
-    from loadtest import beside, driving, plan, terminal
-    from loadtest.report import missed_objective, server_problems
+    from headroom.loadtest import beside, driving, plan, terminal
+    from headroom.loadtest.report import missed_objective, server_problems
 
     if api_key:  # the client process reads it there, so that the plan and the report never contain it
         os.environ[plan.API_KEY_VARIABLE] = api_key
@@ -154,8 +154,8 @@ def compare(
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%
     """
-    from loadtest import comparing, report, terminal
-    from loadtest.plan import PlanError, share
+    from headroom.loadtest import comparing, report, terminal
+    from headroom.loadtest.plan import PlanError, share
 
     try:
         limit = math.inf if fail_if_slower is None else share(fail_if_slower)
@@ -188,13 +188,13 @@ def compare(
 
 
 def main() -> None:
-    """Run `python -m loadtest`. Exit status: 0 success, 1 failure, 2 wrong usage, 3 invalid run."""
+    """Run `python -m headroom.loadtest`. Exit status: 0 success, 1 failure, 2 wrong usage, 3 invalid run."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     if debug:
         arguments.remove("--debug")
     try:
-        app(arguments, prog_name="python -m loadtest")
+        app(arguments, prog_name="python -m headroom.loadtest")
     except Exception as error:
         if debug:
             raise

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import urlsplit
 
-from loadtest.alarm import Alarm, clock
-from loadtest.plan import Plan
-from loadtest.recorder import Recorder
-from loadtest.wire import Answer, Connection
-from loadtest.workload import Request
+from headroom.loadtest.alarm import Alarm, clock
+from headroom.loadtest.plan import Plan
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.wire import Answer, Connection
+from headroom.loadtest.workload import Request
 
 AHEAD = 256
 """Number of requests that are built in advance."""

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from loadtest.histogram import Histogram
-from loadtest.plan import PlanError
-from loadtest.report import Report
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.plan import PlanError
+from headroom.loadtest.report import Report
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 GATED = ("p50", "p90", "p99")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import orjson
 
-from loadtest import arrivals, beside, find_max, judging, page, report, running, terminal
-from loadtest.judging import Objective
-from loadtest.plan import Plan, PlanError
-from loadtest.report import Report
-from loadtest.running import Outcome
-from loadtest.soak import watching
+from headroom.loadtest import arrivals, beside, find_max, judging, page, report, running, terminal
+from headroom.loadtest.judging import Objective
+from headroom.loadtest.plan import Plan, PlanError
+from headroom.loadtest.report import Report
+from headroom.loadtest.running import Outcome
+from headroom.loadtest.soak import watching
 
 SATURATION_PROBE_S = 6.0
 

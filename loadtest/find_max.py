@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadtest import beside
-from loadtest.judging import Objective, invalid_because
-from loadtest.plan import LoadTestError, Plan
-from loadtest.running import Outcome
+from headroom.loadtest import beside
+from headroom.loadtest.judging import Objective, invalid_because
+from headroom.loadtest.plan import LoadTestError, Plan
+from headroom.loadtest.running import Outcome
 
 RESOLUTION = 0.05
 CONFIRMATIONS = 2

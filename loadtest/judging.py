@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from loadtest.histogram import Histogram
-from loadtest.plan import Plan, PlanError, seconds, share
-from loadtest.recorder import Recorder
-from loadtest.running import Outcome
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.plan import Plan, PlanError, seconds, share
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.running import Outcome
 
 DEFAULT_ERRORS = 0.001
 MAX_UNSENT = 0.01

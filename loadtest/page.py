@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from numpy.typing import NDArray
 
-from loadtest import tables
-from loadtest.histogram import Histogram
-from loadtest.report import Report, server_problems, verdict
+from headroom.loadtest import tables
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.report import Report, server_problems, verdict
 
 Values = NDArray[Any]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow
 from pyarrow import csv, json, parquet
 
-from loadtest.plan import PlanError
+from headroom.loadtest.plan import PlanError
 
 Pair = tuple[str, str]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from loadtest.histogram import Histogram
-from loadtest.wire import Answer
-from loadtest.workload import Request
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.wire import Answer
+from headroom.loadtest.workload import Request
 
 MAX_GROUPS = 200
 """Maximum of different (traffic, endpoint, variant, mask, arm); further ones are counted as `other`."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import psutil
 
-from loadtest.judging import Objective, invalid_because
-from loadtest.plan import PlanError
-from loadtest.recorder import Recorder, Tally
-from loadtest.running import Outcome
+from headroom.loadtest.judging import Objective, invalid_because
+from headroom.loadtest.plan import PlanError
+from headroom.loadtest.recorder import Recorder, Tally
+from headroom.loadtest.running import Outcome
 
 SCHEMA = 1
 DIMENSIONS = ("traffic", "endpoint", "variant", "mask", "arm")

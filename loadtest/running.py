@@ -24,13 +24,13 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from loadtest import arrivals
-from loadtest.alarm import clock
-from loadtest.client import Client
-from loadtest.pairs import made_up_pairs, read_pairs
-from loadtest.plan import LoadTestError, Plan
-from loadtest.recorder import Recorder
-from loadtest.workload import Workload
+from headroom.loadtest import arrivals
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.client import Client
+from headroom.loadtest.pairs import made_up_pairs, read_pairs
+from headroom.loadtest.plan import LoadTestError, Plan
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.workload import Workload
 
 LEAD_S = 0.2
 """Seconds between the moment when the process is ready and the start."""

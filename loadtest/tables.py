@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadtest.report import DIMENSIONS, Report
+from headroom.loadtest.report import DIMENSIONS, Report
 
 Rows = list[list[str]]
 

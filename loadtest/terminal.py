@@ -10,12 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from loadtest import tables
-from loadtest.comparing import Difference, Unanswered, plans_differ_in
-from loadtest.plan import Plan
-from loadtest.report import Report, verdict
-from loadtest.running import Watcher
-from loadtest.tables import number, percent, signed
+from headroom.loadtest import tables
+from headroom.loadtest.comparing import Difference, Unanswered, plans_differ_in
+from headroom.loadtest.plan import Plan
+from headroom.loadtest.report import Report, verdict
+from headroom.loadtest.running import Watcher
+from headroom.loadtest.tables import number, percent, signed
 
 LINE_EVERY_S = 10.0
 """Seconds between two lines of progress if stderr is not a terminal."""

@@ -12,8 +12,8 @@ from typing import Protocol, cast
 
 import httptools
 
-from loadtest.alarm import clock
-from loadtest.workload import Request
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.workload import Request
 
 MAX_BYTES = 64 * 2**20
 """Size above which an answer is cut off and counted as garbage."""

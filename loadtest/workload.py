@@ -12,9 +12,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from loadtest.arrivals import chunks
-from loadtest.pairs import Pair
-from loadtest.plan import Plan, PlanError, Traffic
+from headroom.loadtest.arrivals import chunks
+from headroom.loadtest.pairs import Pair
+from headroom.loadtest.plan import Plan, PlanError, Traffic
 
 ENDPOINTS: dict[str, tuple[str, str, str | None]] = {
     "score": ("/v1/score", "titles", "results"),

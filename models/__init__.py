@@ -1,6 +1,6 @@
 """BERT classifiers whose attention heads are run-time switches.
 
->>> from models import Classifier, HeadMask
+>>> from headroom import Classifier, HeadMask
 >>> clf = Classifier.load()
 >>> mask = HeadMask.parse("6-11.*", layers=clf.num_layers, heads=clf.num_heads)
 >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")], head_mask=mask).expected_grade
@@ -8,11 +8,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
-from models.masks.head_mask import HeadMask
+from headroom.models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
+from headroom.models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
-    from models.classifier import Classifier, Scores
+    from headroom.models.classifier import Classifier, Scores
 
 __all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "UnsupportedCheckpoint"]
 
@@ -20,7 +20,7 @@ __all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "Uns
 def __getattr__(name: str) -> Any:
     """Import torch only when a classifier is asked for: masks and errors work without it."""
     if name in ("Classifier", "Scores"):
-        from models import classifier
+        from headroom.models import classifier
 
         return getattr(classifier, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

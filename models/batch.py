@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.tokenizer import EncodedPair, Ids
-from models.device import is_out_of_memory
-from models.errors import ModelError
+from headroom.models.checkpoint.tokenizer import EncodedPair, Ids
+from headroom.models.device import is_out_of_memory
+from headroom.models.errors import ModelError
 
 TOKEN_MULTIPLE = 16
 """A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and

@@ -8,18 +8,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from models.batch import Beginning, batches_by_length, in_halves, pack
-from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
-from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
-from models.checkpoint.files import digest_of, read_head_study, read_quality
-from models.checkpoint.hub import Origin, locate, name_of, origin_of
-from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
-from models.device import resolve_device, resolve_dtype
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
-from models.network import Network
-from models.networks import build
+from headroom.models.batch import Beginning, batches_by_length, in_halves, pack
+from headroom.models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
+from headroom.models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
+from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from headroom.models.device import resolve_device, resolve_dtype
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure, check_fits, keys_of, rows_of
+from headroom.models.network import Network
+from headroom.models.networks import build
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -106,7 +106,7 @@ class Classifier:
         deterministic: bool = False,
         label_order: Sequence[str] | None = None,
     ) -> Self:
-        """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
+        """Load a Hugging Face sequence classifier of a family in `headroom.models.checkpoint.families`.
 
         path: a directory or a hub id, which may end in @revision; None: the model shipped with the project.
         device: auto, cpu, cuda, cuda:N. dtype: auto, float32, bfloat16, float16 (`resolve_dtype`).

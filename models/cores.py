@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from models.errors import ModelError
+from headroom.models.errors import ModelError
 
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux lists the features that the processor has and the kernel has switched on."""

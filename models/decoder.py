@@ -2,11 +2,12 @@
 
     x = word·scale                                    (T, D)
     for each layer:
-        x = x + heads(norm(x))·W^O                    (models.ops.causal)
+        x = x + heads(norm(x))·W^O                    (headroom.models.ops.causal)
         y = norm(x);  x = x + down(act(up(y)) · gate(y))
     classifier(norm(last token of x))                 (B, labels)
 
-norm(x) = x / √(mean(x²) + ε)·w. `models.checkpoint.decoder` says what the classifier of a language model is.
+norm(x) = x / √(mean(x²) + ε)·w. `headroom.models.checkpoint.decoder` says what the classifier of a language
+model is.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.checkpoint.shapes import layer_prefix
-from models.network import Network
-from models.ops.causal import Causal
-from models.ops.torch import Linear, Norm, Tensors
+from headroom.models.batch import PackedBatch
+from headroom.models.checkpoint.shapes import layer_prefix
+from headroom.models.network import Network
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.torch import Linear, Norm, Tensors
 
 
 class DecoderNetwork(Network):

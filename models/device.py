@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.cores import DTYPES, check_device_name, check_dtype_name, cores, cpu_flags
-from models.errors import ModelError
+from headroom.models.cores import DTYPES, check_device_name, check_dtype_name, cores, cpu_flags
+from headroom.models.errors import ModelError
 
 FULL_MEMORY = (
     "out of memory",

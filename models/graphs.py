@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from models.batch import SMALL_PACK, PackedBatch
-from models.device import is_out_of_memory
-from models.layer import Layer
-from models.selection import Chosen
+from headroom.models.batch import SMALL_PACK, PackedBatch
+from headroom.models.device import is_out_of_memory
+from headroom.models.layer import Layer
+from headroom.models.selection import Chosen
 
 log = logging.getLogger(__name__)
 

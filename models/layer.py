@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.ops.causal import Causal
-from models.ops.positions import PLAIN_POSITIONS, Positions
-from models.ops.torch import Linear, Norm, attention_probabilities
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
+from headroom.models.ops.torch import Linear, Norm, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.batch import pack
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network
-from models.networks import build
-from models.ops.torch import Linear, Norm, Tensors, TorchOps, attention_probabilities, normed
+from headroom.models.batch import pack
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.network import Network
+from headroom.models.networks import build
+from headroom.models.ops.torch import Linear, Norm, Tensors, TorchOps, attention_probabilities, normed
 
 
 class Learner(nn.Module):
     """A checkpoint's weights as float32 parameters, and the logits of the network that they make.
 
-    tensors: what `models.checkpoint.tensors.read_tensors` returns. Those that the family's checkpoints do not
-    hold stay zeros.
+    tensors: what `headroom.models.checkpoint.tensors.read_tensors` returns. Those that the family's
+    checkpoints do not hold stay zeros.
     dropout: the rate for what each half of a layer adds and for what the classifier reads.
     attention_dropout: the rate for attention probabilities.
     """

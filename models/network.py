@@ -11,7 +11,7 @@
 
 ModernBERT rotates queries and keys by their positions, its local layers attend to neighbours alone, and its
 `pool` takes the first token or the mean of all. A head's weight multiplies its output before W^O, which
-equals multiplying its attention probabilities. What differs between processors is in `models.ops`.
+equals multiplying its attention probabilities. What differs between processors is in `headroom.models.ops`.
 Devlin et al. 2019, https://arxiv.org/abs/1810.04805; Warner et al. 2024, https://arxiv.org/abs/2412.13663.
 The tests hold them to transformers' BertModel and ModernBertModel.
 """
@@ -26,24 +26,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.shapes import expected_shapes
-from models.graphs import Graphs, Selection
-from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.head_mask import RowMasks, rows_of
-from models.ops import choose
-from models.ops.causal import Causal
-from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
-from models.selection import Chosen, Selector
-from models.weights import Weights, parameters_of
+from headroom.models.batch import PackedBatch
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.shapes import expected_shapes
+from headroom.models.graphs import Graphs, Selection
+from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.masks.head_mask import RowMasks, rows_of
+from headroom.models.ops import choose
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, TorchOps, normed
+from headroom.models.selection import Chosen, Selector
+from headroom.models.weights import Weights, parameters_of
 
 
 class Network(Weights):
     """A classifier's network, its weights laid out for one device.
 
     A family says how tokens enter it (`embed`), what its layers are, and what its classifier is (`classify`).
-    tensors: what `models.checkpoint.tensors.read_tensors` returns.
+    tensors: what `headroom.models.checkpoint.tensors.read_tensors` returns.
     dtype: of weights and activations; the classifier and what it reads always compute in float32.
     deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
     ops: default: the fastest that the device has.

@@ -1,6 +1,7 @@
 """The networks by the names that the families give them, and how a checkpoint's is built.
 
-Two are BERT with scores of distances: DeBERTa-v2's attention, and ALiBi's slopes (`models.ops.relative`).
+Two are BERT with scores of distances: DeBERTa-v2's attention, and ALiBi's slopes
+(`headroom.models.ops.relative`).
 """
 
 import logging
@@ -10,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
-from models.decoder import DecoderNetwork
-from models.network import Bert, Network
-from models.ops.positions import Positions
-from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import Linear, Norm, Tensors, TorchOps
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.shapes import DISTANCES, DISTANCES_NORM
+from headroom.models.decoder import DecoderNetwork
+from headroom.models.network import Bert, Network
+from headroom.models.ops.positions import Positions
+from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
+from headroom.models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,8 @@ def build(
     """Return the network of a checkpoint's family.
 
     Only a CPU computes in int8. On a GPU, int8 weights become the floats that they stand for.
-    tensors: what `models.checkpoint.tensors.read_tensors` returns. ops: default: the fastest of the device.
+    tensors: what `headroom.models.checkpoint.tensors.read_tensors` returns. ops: default: the fastest of the
+    device.
     """
     network = NETWORKS[FAMILIES[config.family].network]
     if config.int8 and device.type != "cpu":

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
-from models.errors import ModelError
+from headroom.models.errors import ModelError
 
 KNOWN_FORMATS = "csv, tsv or jsonl (each also .gz or .zst), or parquet"
 CODECS = {"gz": "gzip", "zst": "zstd"}

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.batch import to_device
-from models.checkpoint.config import ModelConfig
-from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.head_mask import RowMasks
-from models.ops.torch import TorchOps
+from headroom.models.batch import to_device
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.ops.torch import TorchOps
 
 HEAD_COUNTS = 4
 """How many distinct head counts a layer may compute on a CPU for masks of single requests (the full count is

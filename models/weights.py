@@ -9,15 +9,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig, Rope
-from models.checkpoint.shapes import expected_shapes, layer_prefix
-from models.checkpoint.tensor_names import PROJECTIONS
-from models.layer import FeedForward, Layer, MultiHeadAttention
-from models.masks.head_mask import HeadMask
-from models.ops import int8
-from models.ops.causal import Causal
-from models.ops.positions import PLAIN_POSITIONS, Positions, rotations
-from models.ops.torch import Linear, Norm, Tensors, TorchOps
+from headroom.models.checkpoint.config import ModelConfig, Rope
+from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix
+from headroom.models.checkpoint.tensor_names import PROJECTIONS
+from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.ops import int8
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotations
+from headroom.models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)
 

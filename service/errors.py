@@ -9,7 +9,7 @@ import copyreg
 import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from models.errors import InvalidMask
+from headroom.models.errors import InvalidMask
 
 ShedReason = Literal["queue_full", "deadline", "disconnect", "draining", "rate"]
 

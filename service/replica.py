@@ -17,37 +17,37 @@ from importlib.metadata import version
 
 import torch
 
-from models.device import describe
-from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.engine.free_memory import release_memory_periodically
-from service.engine.request import Deadline
-from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
-from service.engine.threads import Engine
-from service.errors import Draining
-from service.experiments.admin import ExperimentAdmin
-from service.experiments.database import reason_of
-from service.experiments.live import LiveExperiments
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
-from service.schemas.condense import CondenseRequest, CondenseResponse
-from service.schemas.listings import (
+from headroom.models.device import describe
+from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
+from headroom.service.engine.free_memory import release_memory_periodically
+from headroom.service.engine.request import Deadline
+from headroom.service.engine.scheduler import DRAINING_RETRY_S, Scheduler
+from headroom.service.engine.threads import Engine
+from headroom.service.errors import Draining
+from headroom.service.experiments.admin import ExperimentAdmin
+from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
+from headroom.service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
     ModelInfo,
     ModelsResponse,
     VariantsResponse,
 )
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
-from service.scoring import listings
-from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
-from service.scoring.compare import attention, compare
-from service.scoring.condense import Condenser
-from service.scoring.loading import load, load_classifier, warm_up
-from service.scoring.score import Scorer
-from service.scoring.shadow import Shadow
-from service.scoring.tokens import Encoder
-from service.scoring.treatment import Treatment
+from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
+from headroom.service.scoring import listings
+from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
+from headroom.service.scoring.compare import attention, compare
+from headroom.service.scoring.condense import Condenser
+from headroom.service.scoring.loading import load, load_classifier, warm_up
+from headroom.service.scoring.score import Scorer
+from headroom.service.scoring.shadow import Shadow
+from headroom.service.scoring.tokens import Encoder
+from headroom.service.scoring.treatment import Treatment
 
 logger = logging.getLogger("headroom.replica")
 

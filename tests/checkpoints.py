@@ -10,8 +10,8 @@ import torch
 from tokenizers.implementations import BertWordPieceTokenizer
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
-from models import Classifier
-from models.compress.quantize import quantize
+from headroom import Classifier
+from headroom.models.compress.quantize import quantize
 
 GRADES = ("irrelevant", "related", "partial", "substitute", "exact")
 WORDS = """

@@ -17,8 +17,9 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
-from models import Classifier, device
-from models.ops.kernel_build import build_all, levels_of_machine
+from headroom import Classifier
+from headroom.models import device
+from headroom.models.ops.kernel_build import build_all, levels_of_machine
 from tests.checkpoints import load, write_checkpoint
 from tests.service.running import Server, running
 

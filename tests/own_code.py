@@ -1,7 +1,7 @@
 """Small random checkpoints of families that bring code of their own, and what they compute, written plainly.
 
 The layouts are those of the published checkpoints, the formulas those of the papers that
-`models.checkpoint.families` names.
+`headroom.models.checkpoint.families` names.
 """
 
 import json
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.checkpoint.tokenizer import EncodedPair
+from headroom.models.checkpoint.tokenizer import EncodedPair
 from tests import families
 from tests.checkpoints import GRADES, SHAPE
 

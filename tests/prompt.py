@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from service.cli import main
+from headroom.service.cli import main
 
 
 class Output(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from service.cli.program import app
+from headroom.service.cli.program import app
 
 _ROOT = f"{Path(__file__).parents[1]}/"  # a default that lies in it is shown relative to it
 
@@ -18,7 +18,7 @@ _HEAD = """\
 
 `headroom COMMAND --help` prints the same. Exit status: 0 for success, 1 for failure (one line on standard
 error), 2 for wrong usage, 130 after Ctrl-C. `--debug` after any command shows the traceback of a failure.
-`python -m loadtest` is `headroom load` alone.
+`python -m headroom.loadtest` is `headroom load` alone.
 """
 
 

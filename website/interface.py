@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from service.api.app import create_app
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
+from headroom.service.api.app import create_app
+from headroom.service.config.settings import Settings
+from headroom.service.observe.metrics import Metrics
 
 Schema = Mapping[str, Any]
 

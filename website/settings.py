@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.config.settings import LiveConfig, Settings
-from service.config.variants import DegradeConfig, StageConfig, VariantConfig
-from service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, Metric
+from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.config.variants import DegradeConfig, StageConfig, VariantConfig
+from headroom.service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, Metric
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 INTRODUCTION = """\

@@ -1,6 +1,6 @@
 """Attacks on a server, as events of a scenario.
 
-    python -m loadtest.soak.attacks slow-loris URL 20s
+    python -m headroom.loadtest.soak.attacks slow-loris URL 20s
         attack for that time, and print what came back as JSON
 
 A server should refuse an attack: with a 4xx, by closing the connection, or with a 503 while its replicas are
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from urllib.parse import urlsplit
 
-from loadtest.plan import seconds
+from headroom.loadtest.plan import seconds
 
 PATIENCE_S = 75.0
 """Longer than a server waits for headers, a body, or a replica that is frozen."""

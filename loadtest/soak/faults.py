@@ -1,12 +1,12 @@
 """Faults for a scenario's events. They act on processes and files of the server that the run started.
 
-    python -m loadtest.soak.faults KILL ServeReplica
+    python -m headroom.loadtest.soak.faults KILL ServeReplica
         signal processes by a word of their command line
-    python -m loadtest.soak.faults KILL ServeReplica --youngest
+    python -m headroom.loadtest.soak.faults KILL ServeReplica --youngest
         only the one that started last
-    python -m loadtest.soak.faults STOP ServeReplica 2s
+    python -m headroom.loadtest.soak.faults STOP ServeReplica 2s
         stop them, and continue them two seconds later
-    python -m loadtest.soak.faults EDIT serve.yaml
+    python -m headroom.loadtest.soak.faults EDIT serve.yaml
         edit the config, and wait until it is in force
 
 The processes are descendants of $SERVER_PID; $URL is the server's address.
@@ -24,8 +24,8 @@ from typing import Any
 import psutil
 import yaml
 
-from loadtest import beside
-from loadtest.plan import seconds
+from headroom.loadtest import beside
+from headroom.loadtest.plan import seconds
 
 PROCESS_S = 50.0
 """How long a signal waits for a process that it is for: those of a replica end, and others start."""

@@ -17,11 +17,11 @@ import psutil
 from scipy.special import stdtrit
 from scipy.stats import linregress
 
-from loadtest import arrivals, beside
-from loadtest.alarm import clock
-from loadtest.plan import Plan
-from loadtest.report import Report, missed_objective
-from loadtest.soak.faults import family
+from headroom.loadtest import arrivals, beside
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.plan import Plan
+from headroom.loadtest.report import Report, missed_objective
+from headroom.loadtest.soak.faults import family
 
 SAMPLES = 400
 BLOCKS = 10

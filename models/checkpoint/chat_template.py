@@ -11,10 +11,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint.fields import check, read_json, reading
-from models.checkpoint.modules import adds_generation_prompt
-from models.checkpoint.prompt import INSTRUCTED, PUBLISHED, QUERY, TITLE, Form, Prompt
-from models.checkpoint.sandbox import run
+from headroom.models.checkpoint.fields import check, read_json, reading
+from headroom.models.checkpoint.modules import adds_generation_prompt
+from headroom.models.checkpoint.prompt import INSTRUCTED, PUBLISHED, QUERY, TITLE, Form, Prompt
+from headroom.models.checkpoint.sandbox import run
 
 PAIRS = [
     ("angle bracket", "steel angle"),

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from models.checkpoint.prompt import Around
-from models.checkpoint.texts import EncodedText, Portion
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.errors import ModelError
+from headroom.models.checkpoint.prompt import Around
+from headroom.models.checkpoint.texts import EncodedText, Portion
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.errors import ModelError
 
 Overflow = Literal["truncate", "chunks"]
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.families import FAMILIES, family_of
-from models.checkpoint.fields import check, need, positive_float, positive_int, read_json, reading
-from models.checkpoint.files import bytes_of_weights, check_files, weights_of
-from models.checkpoint.model_config import ModelConfig, Rope, ScoreActivation
-from models.checkpoint.modules import with_modules
-from models.checkpoint.prompt import with_answers
-from models.checkpoint.shapes import expected_shapes
-from models.errors import InvalidMask, UnsupportedCheckpoint
-from models.masks.head_mask import HeadMask
+from headroom.models.checkpoint.families import FAMILIES, family_of
+from headroom.models.checkpoint.fields import check, need, positive_float, positive_int, read_json, reading
+from headroom.models.checkpoint.files import bytes_of_weights, check_files, weights_of
+from headroom.models.checkpoint.model_config import ModelConfig, Rope, ScoreActivation
+from headroom.models.checkpoint.modules import with_modules
+from headroom.models.checkpoint.prompt import with_answers
+from headroom.models.checkpoint.shapes import expected_shapes
+from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
+from headroom.models.masks.head_mask import HeadMask
 
 __all__ = [
     "INT8_FORMAT",

@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint.family import Family
-from models.checkpoint.fields import check, choice, need, positive_float, positive_int
-from models.checkpoint.model_config import Decoder, ModelConfig, Rope
-from models.checkpoint.tensor_names import ATTENTION, MLP
+from headroom.models.checkpoint.family import Family
+from headroom.models.checkpoint.fields import check, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.model_config import Decoder, ModelConfig, Rope
+from headroom.models.checkpoint.tensor_names import ATTENTION, MLP
 
 if TYPE_CHECKING:
     from torch import Tensor

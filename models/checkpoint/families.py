@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.checkpoint.decoder import decoders, read_rope
-from models.checkpoint.family import Family
-from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.model_config import ModelConfig, Rope
-from models.checkpoint.shapes import PRE_NORMS
-from models.checkpoint.tensor_names import ATTENTION, GATES, MLP, PROJECTIONS
-from models.errors import UnsupportedCheckpoint
+from headroom.models.checkpoint.decoder import decoders, read_rope
+from headroom.models.checkpoint.family import Family
+from headroom.models.checkpoint.fields import activation, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.model_config import ModelConfig, Rope
+from headroom.models.checkpoint.shapes import PRE_NORMS
+from headroom.models.checkpoint.tensor_names import ATTENTION, GATES, MLP, PROJECTIONS
+from headroom.models.errors import UnsupportedCheckpoint
 
 logger = logging.getLogger("headroom.models")
 
@@ -291,7 +291,8 @@ FAMILIES: dict[str, Family] = {
         in_transformers=False,
     ),
     # Decoders: rotary positions, grouped keys, RMS norms, gated layers; an answer or labels are read at the
-    # last token of a prompt (`models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole texts.
+    # last token of a prompt (`headroom.models.checkpoint.prompt`). Byte-level BPE, or Gemma's BPE of whole
+    # texts.
     "qwen3": decoders("Qwen3", head_size=128, head_norms=True),
     "qwen2": decoders("Qwen2", biases=PROJECTIONS),
     "gemma": decoders("Gemma", head_size=256, is_gemma=True),

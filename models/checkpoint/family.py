@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from models.checkpoint.fields import activation, choice, need, positive_float, positive_int
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes
-from models.checkpoint.tensor_names import GATES, LAYERS
+from headroom.models.checkpoint.fields import activation, choice, need, positive_float, positive_int
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes
+from headroom.models.checkpoint.tensor_names import GATES, LAYERS
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -43,7 +43,7 @@ class Family:
     layer: str = "encoder.layer."
     in_layer: Mapping[str, str] = field(default_factory=dict)  # of the modules in a layer
     gate_first: bool = False  # the map without activation stands above the one with it
-    network: str = "bert"  # names its network class, in `models.networks`
+    network: str = "bert"  # names its network class, in `headroom.models.networks`
     fields: Mapping[str, str] = field(default_factory=dict)  # of config.json
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that may be missing
     fixed: dict[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})

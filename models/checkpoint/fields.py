@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from models import files
-from models.errors import UnsupportedCheckpoint, reading_problem
+from headroom.models import files
+from headroom.models.errors import UnsupportedCheckpoint, reading_problem
 
 _ALIKE = "gelu relu sigmoid silu tanh".split()
 _GELU_TANH = "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split()
@@ -19,7 +19,7 @@ ACTIVATIONS = {
     "swish": "silu",
     "linear": "none",
 }
-"""The activation in config.json, as transformers names it → the name that `models.ops` uses."""
+"""The activation in config.json, as transformers names it → the name that `headroom.models.ops` uses."""
 
 MAX_BYTES = 128 << 20
 """The largest file that is read beside the weights; the tokenizers of 250,000 pieces have 35 MB."""
@@ -63,7 +63,7 @@ def choice(raw: Mapping[str, Any], name: str, known: Iterable[Any], default: Any
 
 
 def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
-    """Return the activation that a field names, as `models.ops` calls it."""
+    """Return the activation that a field names, as `headroom.models.ops` calls it."""
     return ACTIVATIONS[choice(raw, name, ACTIVATIONS, default)]
 
 

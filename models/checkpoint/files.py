@@ -1,7 +1,8 @@
 """The files of a checkpoint: which are loaded, and whether they may be; their digest; what lies beside them,
 the figures of quality and a study's findings about each head; a new directory.
 
-`python -m models.checkpoint.files DIRECTORY` prints the digest, as `digests` in a config file takes it.
+`python -m headroom.models.checkpoint.files DIRECTORY` prints the digest, as `digests` in a config file takes
+it.
 """
 
 import contextlib
@@ -15,11 +16,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from models import files
-from models.checkpoint.fields import MAX_BYTES, check, read_json, reading
-from models.checkpoint.modules import FILE as MODULE_FILE
-from models.checkpoint.modules import classifier_folders
-from models.errors import ModelError, UnsupportedCheckpoint
+from headroom.models import files
+from headroom.models.checkpoint.fields import MAX_BYTES, check, read_json, reading
+from headroom.models.checkpoint.modules import FILE as MODULE_FILE
+from headroom.models.checkpoint.modules import classifier_folders
+from headroom.models.errors import ModelError, UnsupportedCheckpoint
 
 logger = logging.getLogger("headroom.models")
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from models.checkpoint.config import read_config
-from models.checkpoint.fields import check
-from models.checkpoint.files import DESCRIPTION, check_files, weight_files
-from models.errors import UnsupportedCheckpoint
-from models.files import write_whole
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.fields import check
+from headroom.models.checkpoint.files import DESCRIPTION, check_files, weight_files
+from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.files import write_whole
 
 DEFAULT = Path(__file__).parents[1] / "default"
 """The checkpoint that ships with the project."""

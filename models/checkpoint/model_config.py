@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from models.checkpoint.tensor_names import ATTENTION, LAYERS, MLP
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask
+from headroom.models.checkpoint.tensor_names import ATTENTION, LAYERS, MLP
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask
 
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import files
-from models.checkpoint.fields import check, positive_int, read_json, reading
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.prompt import PUBLISHED
+from headroom.models import files
+from headroom.models.checkpoint.fields import check, positive_int, read_json, reading
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.prompt import PUBLISHED
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,8 +1,8 @@
 """The prompts of decoders: the text around a query and a title, from a checkpoint's files or as published.
 
-`models.checkpoint.chat_template` reads a prompt from the files. Other checkpoints of a family are read as its
-published reranker: https://github.com/QwenLM/Qwen3-Embedding, https://github.com/mixedbread-ai/mxbai-rerank,
-https://github.com/FlagOpen/FlagEmbedding.
+`headroom.models.checkpoint.chat_template` reads a prompt from the files. Other checkpoints of a family are
+read as its published reranker: https://github.com/QwenLM/Qwen3-Embedding,
+https://github.com/mixedbread-ai/mxbai-rerank, https://github.com/FlagOpen/FlagEmbedding.
 
 A tokenizer reads the whole prompt at once, but query and title are encoded by themselves here. So they are
 encoded with the blanks around them, because a tokenizer joins " word", and "?" with the end of its line.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from models.checkpoint.fields import read_json, reading
+from headroom.models.checkpoint.fields import read_json, reading
 
 QUERY = "\ue000"
 TITLE = "\ue001"

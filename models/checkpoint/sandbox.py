@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.fields import check
+from headroom.models.checkpoint.fields import check
 
 CPU_SECONDS = 5
 """Limit on a trial; usual ones take some milliseconds."""

@@ -1,4 +1,4 @@
-"""The program that `models.checkpoint.sandbox` runs: DIRECTORY SECONDS BYTES, and a job on standard input."""
+"""The program that `headroom.models.checkpoint.sandbox` runs: DIRECTORY SECONDS BYTES, and a job on standard input."""
 
 import json
 import os

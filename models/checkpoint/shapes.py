@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.tensor_names import GATES, LAYERS, PROJECTIONS
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.tensor_names import GATES, LAYERS, PROJECTIONS
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 

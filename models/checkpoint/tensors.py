@@ -9,21 +9,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.checkpoint.decoder import answer_row
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.fields import check
-from models.checkpoint.files import OF_PARENT, readable_as_usual, weight_map, weights_of
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.modules import head_tensors
-from models.checkpoint.shapes import expected_shapes, int8_shapes
-from models.errors import UnsupportedCheckpoint
+from headroom.models.checkpoint.decoder import answer_row
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.fields import check
+from headroom.models.checkpoint.files import OF_PARENT, readable_as_usual, weight_map, weights_of
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.modules import head_tensors
+from headroom.models.checkpoint.shapes import expected_shapes, int8_shapes
+from headroom.models.errors import UnsupportedCheckpoint
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of weights; 8-bit floats would need the scales that go with them."""
 
 
 def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool = False) -> dict[str, Tensor]:
-    """Return all of the network's tensors under our names (`models.checkpoint.families`), shapes checked.
+    """Return all of the network's tensors under our names (`headroom.models.checkpoint.families`), shapes
+    checked.
 
     Tensors of other heads (`cls.*`) and buffers are left out. `.bin` files are opened weights-only.
     new_classifier: parts of the classifier that are missing, or have another number of labels, are random.

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
-from models.checkpoint.tokenizer_files import unknown_id
-from models.errors import ModelError, TokenizerFailed
+from headroom.models.checkpoint.tokenizer_files import unknown_id
+from headroom.models.errors import ModelError, TokenizerFailed
 
 _ID_BYTES = 4  # of an int32
 _CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five

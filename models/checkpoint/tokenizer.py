@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from models.checkpoint.chat_template import PAIRS, Texts, read_prompt
-from models.checkpoint.fields import check, reading
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.prompt import Around, Form, Part, Prompt
-from models.checkpoint.sandbox import run
-from models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
-from models.checkpoint.tokenizer_files import (
+from headroom.models.checkpoint.chat_template import PAIRS, Texts, read_prompt
+from headroom.models.checkpoint.fields import check, reading
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.prompt import Around, Form, Part, Prompt
+from headroom.models.checkpoint.sandbox import run
+from headroom.models.checkpoint.texts import EncodedText, TextReader, check_surrogates, without_panics
+from headroom.models.checkpoint.tokenizer_files import (
     FILE,
     SPECIAL,
     Piece,
@@ -31,7 +31,7 @@ from models.checkpoint.tokenizer_files import (
     read_tokenizer,
     read_window,
 )
-from models.errors import ModelError, UnsupportedCheckpoint
+from headroom.models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 

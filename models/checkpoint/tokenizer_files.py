@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Self
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.fields import check, read_json, reading
-from models.checkpoint.files import PIECES
-from models.checkpoint.model_config import ModelConfig
-from models.checkpoint.modules import module_window
-from models.checkpoint.sandbox import run
-from models.errors import UnsupportedCheckpoint
+from headroom.models.checkpoint.fields import check, read_json, reading
+from headroom.models.checkpoint.files import PIECES
+from headroom.models.checkpoint.model_config import ModelConfig
+from headroom.models.checkpoint.modules import module_window
+from headroom.models.checkpoint.sandbox import run
+from headroom.models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
 

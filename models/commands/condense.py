@@ -11,13 +11,13 @@ from typing import Annotated
 
 import typer
 
-from models.commands import options
-from models.commands.terminal import counted, table, warn
-from models.condense.search import Method, Task, largest_cost
-from models.errors import ModelError, reading_problem
-from models.files import read_bytes
-from models.quality.labelled import read_pairs
-from models.rows import format_of
+from headroom.models.commands import options
+from headroom.models.commands.terminal import counted, table, warn
+from headroom.models.condense.search import Method, Task, largest_cost
+from headroom.models.errors import ModelError, reading_problem
+from headroom.models.files import read_bytes
+from headroom.models.quality.labelled import read_pairs
+from headroom.models.rows import format_of
 
 Titles = Annotated[
     str, typer.Option(help="The candidates: a file of titles, one per line (-: standard input), or of pairs.")
@@ -60,8 +60,8 @@ def command(
     candidates = read_candidates(titles, query)
     clf, head_mask = options.resolve(options.Network(model, config, variant, mask, device, dtype))
 
-    from models.condense.local import condense
-    from models.condense.words import read_words
+    from headroom.models.condense.local import condense
+    from headroom.models.condense.words import read_words
 
     task = Task(query, read_words(query), method, words, max_loss)
     with counted("shorter queries", largest_cost(len(task.words), task.method)) as advance:

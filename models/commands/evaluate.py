@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from models import ModelError
-from models.checkpoint.config import read_config, read_stored_masks
-from models.checkpoint.hub import locate
-from models.commands import options
-from models.commands.terminal import scored
-from models.quality.labelled import Columns, read_labelled
+from headroom import ModelError
+from headroom.models.checkpoint.config import read_config, read_stored_masks
+from headroom.models.checkpoint.hub import locate
+from headroom.models.commands import options
+from headroom.models.commands.terminal import scored
+from headroom.models.quality.labelled import Columns, read_labelled
 
 if TYPE_CHECKING:
-    from models import HeadMask
+    from headroom import HeadMask
 
 Models = Annotated[
     list[str] | None,
@@ -65,8 +65,8 @@ def command(
     """
     models = model or []
     _check_options(models, mask, variant, config)
-    from models.commands import evaluate_report
-    from models.quality.comparison import compare_sides
+    from headroom.models.commands import evaluate_report
+    from headroom.models.quality.comparison import compare_sides
 
     columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
@@ -124,9 +124,9 @@ def grade(
     pairs = read_labelled(data, grades=len(labels), labels=labels, columns=columns)
     texts = [(pair.query, pair.title) for pair in pairs]
 
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from models.quality.comparison import Side
-    from models.quality.evaluation import Evaluation
+    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+    from headroom.models.quality.comparison import Side
+    from headroom.models.quality.evaluation import Evaluation
 
     sides: list[Side] = []
     for path, (_, masks) in zip(paths, checked, strict=True):

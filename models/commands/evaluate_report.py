@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from models.commands import terminal
-from models.files import write_whole
-from models.numbers import fixed
-from models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
-from models.study import page, plots
-from models.study.result import Figure, Section, Table
+from headroom.models.commands import terminal
+from headroom.models.files import write_whole
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
+from headroom.models.study import page, plots
+from headroom.models.study.result import Figure, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from models import ModelError
-from models.errors import reading_problem
-from models.files import read_text
-from models.masks.grammar import HOLDS
+from headroom import ModelError
+from headroom.models.errors import reading_problem
+from headroom.models.files import read_text
+from headroom.models.masks.grammar import HOLDS
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask
-    from models.quality.comparison import Side
-    from models.quality.labelled import Columns, LabelledPair
+    from headroom import Classifier, HeadMask
+    from headroom.models.quality.comparison import Side
+    from headroom.models.quality.labelled import Columns, LabelledPair
 
 
 def one_character(value: str) -> str:

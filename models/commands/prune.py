@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from models.checkpoint.config import read_config, read_stored_masks
-from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
-from models.checkpoint.hub import locate
-from models.commands.options import FORMS, AsJson, Model, NewDirectory, read_form
+from headroom.models.checkpoint.config import read_config, read_stored_masks
+from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from headroom.models.checkpoint.hub import locate
+from headroom.models.commands.options import FORMS, AsJson, Model, NewDirectory, read_form
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
     weights = config.parse_mask(read_form(mask), read_stored_masks(source, config))
     config.check_head_left(weights)
 
-    from models.compress.prune import prune, transformers_refusal  # imports torch
+    from headroom.models.compress.prune import prune, transformers_refusal  # imports torch
 
     with new_directory(out) as draft:
         pruned = prune(source, draft, weights)

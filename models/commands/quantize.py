@@ -11,19 +11,19 @@ import numpy as np
 import orjson
 import typer
 
-from models.checkpoint.config import check_holds_floats, read_config
-from models.checkpoint.files import bytes_of_weights, check_empty, new_directory
-from models.checkpoint.hub import locate
-from models.commands.options import AsJson, Model, NewDirectory
-from models.commands.terminal import counted, ends_at_once, scored, table, warn
-from models.numbers import fixed
-from models.quality.bootstrap import Interval
-from models.quality.labelled import read_labelled, read_pairs
-from models.study.wording import speed_claim
+from headroom.models.checkpoint.config import check_holds_floats, read_config
+from headroom.models.checkpoint.files import bytes_of_weights, check_empty, new_directory
+from headroom.models.checkpoint.hub import locate
+from headroom.models.commands.options import AsJson, Model, NewDirectory
+from headroom.models.commands.terminal import counted, ends_at_once, scored, table, warn
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.labelled import read_labelled, read_pairs
+from headroom.models.study.wording import speed_claim
 
 if TYPE_CHECKING:
-    from models import Classifier
-    from models.checkpoint.tokenizer import EncodedPair
+    from headroom import Classifier
+    from headroom.models.checkpoint.tokenizer import EncodedPair
 
 BATCH = 64
 """Pairs in the batch whose time is measured."""
@@ -75,9 +75,9 @@ def command(
         labelled = read_labelled(test, grades=len(config.labels))
         pairs = [(pair.query, pair.title) for pair in labelled]
 
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from models.compress.quantize import quantize
-    from models.quality.comparison import agreement
+    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+    from headroom.models.compress.quantize import quantize
+    from headroom.models.quality.comparison import agreement
 
     exact = Classifier.load(model, "cpu", "float32")
     order = np.random.default_rng(0).permutation(len(calibration))
@@ -124,8 +124,8 @@ def command(
 def speed_of(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Interval:
     """Return how many times as fast as floats int8 computes one batch: the median of ROUNDS, in which they
     took turns, with its 95 % interval."""
-    from models.device import in_turns  # it imports torch
-    from models.quality.speed import speedup
+    from headroom.models.device import in_turns  # it imports torch
+    from headroom.models.quality.speed import speedup
 
     calls = partial(floats.forward, pairs), partial(int8.forward, pairs)
     with counted("rounds of timing", (1 + ROUNDS) * len(calls)) as advance:

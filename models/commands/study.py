@@ -12,14 +12,14 @@ from typing import Annotated
 
 import typer
 
-from models.checkpoint.config import read_config
-from models.checkpoint.hub import locate
-from models.commands import options
-from models.commands.terminal import Stages, ends_at_once, warn
-from models.errors import ModelError, how_to_install
-from models.quality.labelled import Columns
-from models.study import Kind, pairs
-from models.study.page import check_directory
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.hub import locate
+from headroom.models.commands import options
+from headroom.models.commands.terminal import Stages, ends_at_once, warn
+from headroom.models.errors import ModelError, how_to_install
+from headroom.models.quality.labelled import Columns
+from headroom.models.study import Kind, pairs
+from headroom.models.study.page import check_directory
 
 Out = Annotated[
     Path, typer.Option(help="Directory of the report, in place of an earlier one of the same kind.")
@@ -91,11 +91,11 @@ def command(
     if held_out is not None:
         pairs.check_apart(judged, held_out)
 
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from models.study import kinds, report_files
-    from models.study.limits import limits
-    from models.study.runner import Runner, identity_of
-    from models.study.study import FULL, QUICK, QUICK_HOLDOUT_PAIRS, QUICK_PAIRS, QUICK_TITLES, Study
+    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+    from headroom.models.study import kinds, report_files
+    from headroom.models.study.limits import limits
+    from headroom.models.study.runner import Runner, identity_of
+    from headroom.models.study.study import FULL, QUICK, QUICK_HOLDOUT_PAIRS, QUICK_PAIRS, QUICK_TITLES, Study
 
     clf = Classifier.load(model, device, dtype)
     if quick:

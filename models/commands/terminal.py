@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask
-    from models.classifier import Scores
+    from headroom import Classifier, HeadMask
+    from headroom.models.classifier import Scores
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""

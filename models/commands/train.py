@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from models.commands import options
-from models.commands.terminal import ends_at_once, table, warn
-from models.numbers import fixed
-from models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
-from models.quality.labelled import Columns
-from models.training.job import GRADES, Options, prepare
+from headroom.models.commands import options
+from headroom.models.commands.terminal import ends_at_once, table, warn
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import MIN_QUERIES, NO_INTERVAL, Interval
+from headroom.models.quality.labelled import Columns
+from headroom.models.training.job import GRADES, Options, prepare
 
 Validation = Annotated[
     Path | None, typer.Option(help="Pairs of other queries to calibrate with.  [default: a tenth]")
@@ -76,7 +76,7 @@ def command(
     with ends_at_once("headroom: stopped; the same command goes on from the last checkpoint"):
         import transformers
 
-        from models.training.tuning import tune
+        from headroom.models.training.tuning import tune
 
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.files import check_empty, copy_tokenizer
-from models.checkpoint.shapes import layer_prefix
-from models.checkpoint.tensors import read_tensors, write_tensors
-from models.errors import ModelError
-from models.layer import head_rows
-from models.masks.head_mask import HeadMask, check_fits
+from headroom.models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.files import check_empty, copy_tokenizer
+from headroom.models.checkpoint.shapes import layer_prefix
+from headroom.models.checkpoint.tensors import read_tensors, write_tensors
+from headroom.models.errors import ModelError
+from headroom.models.layer import head_rows
+from headroom.models.masks.head_mask import HeadMask, check_fits
 
 TensorDict = dict[str, Tensor]
 """Tensors of a checkpoint by name, to be changed and written."""

@@ -35,8 +35,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import pack
-from models.checkpoint.config import (
+from headroom.models.batch import pack
+from headroom.models.checkpoint.config import (
     INT8_FORMAT,
     QUANTIZATION_CONFIG,
     ModelConfig,
@@ -45,20 +45,20 @@ from models.checkpoint.config import (
     read_raw,
     read_stored_masks,
 )
-from models.checkpoint.fields import read_json
-from models.checkpoint.files import check_empty
-from models.checkpoint.shapes import layer_prefix
-from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import EncodedPair
-from models.compress.prune import TensorDict, write_checkpoint
-from models.errors import ModelError
-from models.layer import Layer
-from models.masks.head_mask import HeadMask
-from models.networks import build
-from models.ops.int8 import ZERO_POINT, QuantizedMap
-from models.ops.kernels import SIZE_MULTIPLE
-from models.ops.torch import FUNCTIONS, Linear, Norm
-from models.selection import Chosen
+from headroom.models.checkpoint.fields import read_json
+from headroom.models.checkpoint.files import check_empty
+from headroom.models.checkpoint.shapes import layer_prefix
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.compress.prune import TensorDict, write_checkpoint
+from headroom.models.errors import ModelError
+from headroom.models.layer import Layer
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.networks import build
+from headroom.models.ops.int8 import ZERO_POINT, QuantizedMap
+from headroom.models.ops.kernels import SIZE_MULTIPLE
+from headroom.models.ops.torch import FUNCTIONS, Linear, Norm
+from headroom.models.selection import Chosen
 
 TOKENS = 8_192
 """Calibration tokens: about 300 query–title pairs."""

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.batch import batches_by_length
-from models.checkpoint.texts import EncodedText
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.classifier import Classifier, Scores, sigmoid
-from models.condense.search import Condensed, Floats, Task, search
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.batch import batches_by_length
+from headroom.models.checkpoint.texts import EncodedText
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.classifier import Classifier, Scores, sigmoid
+from headroom.models.condense.search import Condensed, Floats, Task, search
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask, RowMasks
 
 BATCH_TOKENS = 2048
 

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.condense.words import Word, join
+from headroom.models.condense.words import Word, join
 
 Method = Literal["greedy", "leave_one_out"]
 """greedy: leaves out one word after the other, each time the one that costs least. leave_one_out: leaves

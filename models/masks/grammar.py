@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field, Strict, StrictInt, ValidationError
 
-from models.errors import InvalidMask
+from headroom.models.errors import InvalidMask
 
 Heads = npt.NDArray[np.bool_]
 """(layers, heads) or (layers, units), True for those that are named."""

@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidMask
-from models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
+from headroom.models.errors import InvalidMask
+from headroom.models.masks.grammar import canonical, check_length, parts_of, runs, shown, stored_name
 
 
 @dataclass(frozen=True, eq=False, repr=False)

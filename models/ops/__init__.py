@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 
-import torch  # for annotations alone: `models.ops.torch` takes its name when it is imported
+import torch  # for annotations alone: `headroom.models.ops.torch` takes its name when it is imported
 from torch import OutOfMemoryError, bfloat16, cuda, float16
 
-from models.checkpoint.config import ModelConfig
-from models.ops import kernel_library
-from models.ops.cpu import CpuOps
-from models.ops.kernels import DTYPES
-from models.ops.torch import CudaOps, TorchOps
-from models.ops.trial import disagreement
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.ops import kernel_library
+from headroom.models.ops.cpu import CpuOps
+from headroom.models.ops.kernels import DTYPES
+from headroom.models.ops.torch import CudaOps, TorchOps
+from headroom.models.ops.trial import disagreement
 
 __all__ = ["TorchOps", "choose"]
 
@@ -36,7 +36,7 @@ def choose_on_gpu(head_size: int, device: torch.device, dtype: torch.dtype) -> C
         return CudaOps(device, dtype)
     try:
         # Triton takes as long to import as torch, and not every build of torch comes with it.
-        from models.ops.triton import TritonOps
+        from headroom.models.ops.triton import TritonOps
 
         ops = TritonOps(device, dtype)
         problem = disagreement(ops, head_size)

@@ -6,8 +6,8 @@ The exit status is 1 if a level could not be compiled; torch then computes what 
 import logging
 import sys
 
-from models.ops.kernel_build import BUILT, build_all, levels_of_machine
-from models.ops.kernel_library import choice, how_to_compile
+from headroom.models.ops.kernel_build import BUILT, build_all, levels_of_machine
+from headroom.models.ops.kernel_library import choice, how_to_compile
 
 
 def main() -> int:

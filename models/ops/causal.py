@@ -23,7 +23,7 @@ class Causal:
     """How the heads of one layer attend.
 
     borders: (groups + 1,), where the heads of queries of each head of keys begin, and the last ones end.
-    rotation: (positions, d) float32, of `models.ops.torch.rotations`.
+    rotation: (positions, d) float32, of `headroom.models.ops.torch.rotations`.
     query_norm, key_norm: (d,) float32, weights of RMS norms of each head before its rotation, or None.
     """
 
@@ -84,7 +84,7 @@ def rms_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def turned(x: Tensor, rotation: Tensor) -> Tensor:
-    """Rotate (…, d) by rows of `models.ops.torch.rotations`, broadcastable to (…, d)."""
+    """Rotate (…, d) by rows of `headroom.models.ops.torch.rotations`, broadcastable to (…, d)."""
     cosine, sine = rotation.chunk(2, -1)
     one, other = x.float().chunk(2, -1)
     return torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1).to(x.dtype)

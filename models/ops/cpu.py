@@ -11,11 +11,11 @@ import functools
 import torch
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.ops.causal import Causal
-from models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights, filled, from_tiles, to_tiles
-from models.ops.positions import Positions
-from models.ops.torch import FUNCTIONS, Linear, Norm, TorchOps, normed
+from headroom.models.batch import PackedBatch
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights, filled, from_tiles, to_tiles
+from headroom.models.ops.positions import Positions
+from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, TorchOps, normed
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""

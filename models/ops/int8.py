@@ -26,10 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.cores import cpu_flags
-from models.ops.cpu import CHECKED_TORCH, FUSED, fits
-from models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
-from models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, normed
+from headroom.models.cores import cpu_flags
+from headroom.models.ops.cpu import CHECKED_TORCH, FUSED, fits
+from headroom.models.ops.kernels import SIZE_MULTIPLE, Kernels, filled, from_tiles, to_tiles
+from headroom.models.ops.torch import FUNCTIONS, Linear, Norm, Tensors, normed
 
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
@@ -443,7 +443,7 @@ def quantize_by_torch(
 def read_map(
     tensors: Tensors, names: Sequence[str], *, reads: str, feeds: str | None, **how: Any
 ) -> Int8Linear:
-    """Return an int8 checkpoint's affine map as `models.weights.Weights.map` does, on the CPU.
+    """Return an int8 checkpoint's affine map as `headroom.models.weights.Weights.map` does, on the CPU.
 
     how: what else `Int8Linear` takes.
     """
@@ -457,7 +457,7 @@ def read_map(
 
 
 def _quantization(tensors: Tensors, name: str) -> Source:
-    """Return how the input of a map is quantized (`models.checkpoint.shapes.int8_shapes`)."""
+    """Return how the input of a map is quantized (`headroom.models.checkpoint.shapes.int8_shapes`)."""
     scale, midpoint, zero_point = (
         tensors.get(f"{name}.input_{part}") for part in ("scale", "offset", "zero_point")
     )

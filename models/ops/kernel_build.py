@@ -31,7 +31,7 @@ class Level(NamedTuple):
     """A set of processor features that a library is compiled for.
 
     machine: as `platform.machine` names it. flags: the compiler's.
-    features: all that the flags allow, as `models.cores.cpu_flags` names them.
+    features: all that the flags allow, as `headroom.models.cores.cpu_flags` names them.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Chooses the library of our own kernels for this processor, loads it and compares it with torch.
 
-`make install` compiles the libraries (`models.ops.kernel_build`). The best one that this processor has is
-tried once per process. Without one, torch's operators give the same answers, slower
+`make install` compiles the libraries (`headroom.models.ops.kernel_build`). The best one that this processor
+has is tried once per process. Without one, torch's operators give the same answers, slower
 (docs/decisions/006-kernels.md).
 """
 
@@ -11,11 +11,11 @@ import logging
 import sys
 from typing import NamedTuple
 
-from models.cores import cpu_flags
-from models.ops.cpu import CpuOps
-from models.ops.kernel_build import Level, levels_of_machine, library_of
-from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
-from models.ops.trial import disagreement
+from headroom.models.cores import cpu_flags
+from headroom.models.ops.cpu import CpuOps
+from headroom.models.ops.kernel_build import Level, levels_of_machine, library_of
+from headroom.models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
+from headroom.models.ops.trial import disagreement
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def choice() -> Choice:
 
 def how_to_compile() -> str:
     """Return what a person runs to get the libraries."""
-    return f"to compile them, with a C++ compiler (apt-get install g++), run: {sys.executable} -m models.ops"
+    return f"to compile them, with a C++ compiler (apt-get install g++), run: {sys.executable} -m headroom.models.ops"
 
 
 def load(level: Level) -> Kernels:

@@ -2,7 +2,7 @@
 
 torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
 a dozen operators to make them. The compiled library is called through ctypes, which releases the
-interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkpoint is loaded.
+interpreter's lock. `headroom.models.ops.kernel_library` loads and tries it when a checkpoint is loaded.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.causal import Causal
-from models.ops.positions import PLAIN_POSITIONS, Positions
-from models.ops.relative import kernel_tables
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
+from headroom.models.ops.relative import kernel_tables
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 """The number formats that the kernels compute in, as their names end."""

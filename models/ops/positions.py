@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from models.ops.causal import turned
-from models.ops.relative import Relative
+from headroom.models.ops.causal import turned
+from headroom.models.ops.relative import Relative
 
 
 @dataclass(frozen=True, slots=True)

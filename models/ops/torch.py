@@ -1,7 +1,7 @@
 """The network's operators in plain torch: on any device, differentiable, and the reference for the others.
 
-An `ops` object is chosen once, when a checkpoint is loaded (`models.ops.choose`). The network calls it for
-what has a faster form on some hardware: affine maps, layer normalisation and attention over a pack.
+An `ops` object is chosen once, when a checkpoint is loaded (`headroom.models.ops.choose`). The network calls
+it for what has a faster form on some hardware: affine maps, layer normalisation and attention over a pack.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.ops.causal import Causal, rms_normed
-from models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights
-from models.ops.positions import Positions, rotated
+from headroom.models.batch import PackedBatch
+from headroom.models.ops.causal import Causal, rms_normed
+from headroom.models.ops.kernels import SIZE_MULTIPLE, Kernels, NormWeights
+from headroom.models.ops.positions import Positions, rotated
 
 # MKL chooses the code of its vector functions (cos, tanh, log, erf) at the first call in a process. If that
 # one runs on several threads, one of them may compute by other code, which is off by up to 2e-4. So the first
@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "tanh": torch.tanh,
 }
-"""The activations by the names that `models.checkpoint.fields.ACTIVATIONS` gives them."""
+"""The activations by the names that `headroom.models.checkpoint.fields.ACTIVATIONS` gives them."""
 
 
 class Linear:
@@ -242,7 +242,7 @@ class CudaOps(TorchOps):
     """One GPU, any number format: torch's fused attention over padded groups of sequences.
 
     No operators for a GPU wait for it: no value is read on the host, and every copy to the GPU starts in
-    pinned memory. So a pass can be captured as a CUDA graph (`models.graphs`).
+    pinned memory. So a pass can be captured as a CUDA graph (`headroom.models.graphs`).
     """
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float) -> Tensor:

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.ops.causal import Causal
-from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
-from models.ops.positions import PLAIN_POSITIONS, Positions, rotations
-from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import TorchOps
+from headroom.models.batch import pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotations
+from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
+from headroom.models.ops.torch import TorchOps
 
 LENGTHS = (1, 16, 37, 70)
 HEADS = 3

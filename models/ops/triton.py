@@ -1,7 +1,7 @@
 """Kernels for half precision on a GPU: attention over packs, layer normalisation of a sum, and GELU.
 
 They are written in Triton (https://triton-lang.org), which compiles them for the GPU at hand and needs a C
-compiler. `models.ops.choose_on_gpu` compares them with torch's plain operators before they are used.
+compiler. `headroom.models.ops.choose_on_gpu` compares them with torch's plain operators before they are used.
 Attention follows Milakov & Gimelshein 2018 (https://arxiv.org/abs/1805.02867) and FlashAttention-2 (Dao
 2023, https://arxiv.org/abs/2307.08691): scores never leave the chip.
 """
@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.batch import PackedBatch
-from models.ops.positions import Positions, rotated
-from models.ops.torch import CudaOps, Linear, Norm
+from headroom.models.batch import PackedBatch
+from headroom.models.ops.positions import Positions, rotated
+from headroom.models.ops.torch import CudaOps, Linear, Norm
 
 SHORT = 32
 """Tokens of a sequence whose attention is computed in one step. Longer ones are computed in blocks."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from models.numbers import fixed
+from headroom.models.numbers import fixed
 
 Floats = NDArray[np.float64]
 

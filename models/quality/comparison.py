@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.quality.bootstrap import Draws, Floats, resample
-from models.quality.evaluation import Evaluation, changes_of, intervals_of
-from models.quality.labelled import LabelledPair
-from models.quality.lexical import bm25, idf_overlap
+from headroom.models.quality.bootstrap import Draws, Floats, resample
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.lexical import bm25, idf_overlap
 
 if TYPE_CHECKING:
-    from models.classifier import Scores
+    from headroom.models.classifier import Scores
 
 RANKING = ("ndcg10", "query_spearman", "spearman")
 """The metrics that need an order alone, no grades: those that a lexical baseline has too."""

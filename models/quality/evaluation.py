@@ -1,7 +1,7 @@
 """Metrics of graded predictions on judged pairs, with intervals by cluster bootstrap over queries.
 
 Two evaluations of the same pairs share their resamples, so the interval of their difference is paired.
-models.quality.bootstrap says how intervals are made.
+headroom.models.quality.bootstrap says how intervals are made.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from models.quality import bootstrap, metrics
-from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, estimate, resample, standard_errors
-from models.quality.labelled import LabelledPair
-from models.quality.metrics import CUTOFF, dcg, gain, ndcg10
+from headroom.models.quality import bootstrap, metrics
+from headroom.models.quality.bootstrap import (
+    MIN_QUERIES,
+    Draws,
+    Floats,
+    Interval,
+    estimate,
+    resample,
+    standard_errors,
+)
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
 if TYPE_CHECKING:
-    from models.classifier import Scores
+    from headroom.models.classifier import Scores
 
 Ints = NDArray[np.int64]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.errors import ModelError, reading_problem
-from models.files import check_regular
-from models.rows import known_format, open_text, parquet_rows, problem_of, text_rows
+from headroom.models.errors import ModelError, reading_problem
+from headroom.models.files import check_regular
+from headroom.models.rows import known_format, open_text, parquet_rows, problem_of, text_rows
 
 ESCI = {
     4: {"irrelevant": 0, "complement": 1, "substitute": 2, "exact": 3},

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import quantile_test
 
-from models.quality.bootstrap import Floats, Interval
+from headroom.models.quality.bootstrap import Floats, Interval
 
 MIN_ROUNDS = 6
 """With fewer rounds than this even the lowest and the highest ratio are no 95 % interval of the median."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from models.study.roles.scores import ROLES
+from headroom.models.study.roles.scores import ROLES
 
 METRICS = ("qwk", "ndcg10", "accuracy")
 

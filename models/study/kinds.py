@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import get_args
 
-from models.study import Kind
-from models.study.result import Result, Section, Table
-from models.study.study import Study
+from headroom.models.study import Kind
+from headroom.models.study.result import Result, Section, Table
+from headroom.models.study.study import Study
 
 KINDS = get_args(Kind)[:-1]  # without `all`
 
@@ -18,7 +18,7 @@ def run(kind: str, study: Study) -> Result:
     """Run one kind; or `all`, one after the other, and merge the reports into one."""
     chosen = KINDS if kind == "all" else (kind,)
     # Import all of them first: files may change while a study runs for hours.
-    modules = [import_module(f"models.study.{MODULES.get(name, name)}") for name in chosen]
+    modules = [import_module(f"headroom.models.study.{MODULES.get(name, name)}") for name in chosen]
     results: list[Result] = [module.run(study) for module in modules]
     if kind != "all":
         return results[0]

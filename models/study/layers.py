@@ -7,15 +7,15 @@ from itertools import product
 import numpy as np
 import torch
 
-from models.batch import batches_by_length, pack
-from models.masks.head_mask import RowMasks
-from models.study import plots
-from models.study.arrays import Floats, Floats32
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.runner import BATCH_TOKENS, Matrix
-from models.study.statistics import LEVEL, Effect, effects
-from models.study.study import Study
-from models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
+from headroom.models.batch import batches_by_length, pack
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.study import plots
+from headroom.models.study.arrays import Floats, Floats32
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.runner import BATCH_TOKENS, Matrix
+from headroom.models.study.statistics import LEVEL, Effect, effects
+from headroom.models.study.study import Study
+from headroom.models.study.wording import CHANGES, METHODS, TOO_FEW, layer_range, p_value, percent, signed
 
 PAIRS = 400
 """How many pairs the tokens are drawn from."""

@@ -1,9 +1,9 @@
 """What a study cannot show, whatever it finds: too few queries or draws stand behind it."""
 
-from models.quality.bootstrap import MIN_TESTED
-from models.study.pairs import Judged
-from models.study.statistics import LEVEL
-from models.study.study import Study
+from headroom.models.quality.bootstrap import MIN_TESTED
+from headroom.models.study.pairs import Judged
+from headroom.models.study.statistics import LEVEL
+from headroom.models.study.study import Study
 
 
 def limits(kind: str, study: Study) -> list[str]:

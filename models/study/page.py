@@ -1,7 +1,7 @@
 """The files of a report: one HTML file that needs no other, and Markdown, both made by a Jinja2 template.
 
-The values of a template: title, verdict, conclusion, sections (of models.study.result), and the picture under
-the verdict, or None; a section that holds it too leaves it out.
+The values of a template: title, verdict, conclusion, sections (of headroom.models.study.result), and the
+picture under the verdict, or None; a section that holds it too leaves it out.
 """
 
 import base64
@@ -12,8 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from models.errors import ModelError
-from models.files import read_text
+from headroom.models.errors import ModelError
+from headroom.models.files import read_text
 
 REPORT = "report.json"
 

@@ -7,13 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from models.masks.head_mask import HeadMask
-from models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
-from models.study import plots
-from models.study.result import Figure, Finding, Json, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
-from models.study.study import Study
-from models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
+from headroom.models.study import plots
+from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
+from headroom.models.study.study import Study
+from headroom.models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent
 
 AT = 0.2
 """The fraction that the source study found removable at no loss."""

@@ -2,21 +2,21 @@
 
 import orjson
 
-from models.checkpoint.files import HEAD_STUDY, weights_id
-from models.checkpoint.hub import locate
-from models.device import describe
-from models.files import write_whole
-from models.quality import evaluation
-from models.quality.bootstrap import Interval
-from models.quality.evaluation import Evaluation
-from models.study import page, plots
-from models.study.head_study import head_study
-from models.study.limits import limits
-from models.study.page import REPORT
-from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Json, Result, Section, Table
-from models.study.study import FULL, ROUGH, Study
-from models.study.wording import NAMES
+from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
+from headroom.models.checkpoint.hub import locate
+from headroom.models.device import describe
+from headroom.models.files import write_whole
+from headroom.models.quality import evaluation
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.study import page, plots
+from headroom.models.study.head_study import head_study
+from headroom.models.study.limits import limits
+from headroom.models.study.page import REPORT
+from headroom.models.study.pairs import Judged
+from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.study import FULL, ROUGH, Study
+from headroom.models.study.wording import NAMES
 
 JSON = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
 """How values, dataclasses and arrays become report.json; what is not finite becomes null."""

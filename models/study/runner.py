@@ -22,15 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import PackedBatch, batches_by_length, pack
-from models.checkpoint.files import digest_of
-from models.classifier import Classifier
-from models.files import write_whole
-from models.network import Network
-from models.quality.evaluation import Evaluation
-from models.selection import Chosen
-from models.study.arrays import Floats32
-from models.study.pairs import Judged
+from headroom.models.batch import PackedBatch, batches_by_length, pack
+from headroom.models.checkpoint.files import digest_of
+from headroom.models.classifier import Classifier
+from headroom.models.files import write_whole
+from headroom.models.network import Network
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.selection import Chosen
+from headroom.models.study.arrays import Floats32
+from headroom.models.study.pairs import Judged
 
 BATCH_TOKENS = 2048
 BLOCK = 64

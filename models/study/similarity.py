@@ -7,15 +7,15 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.condense.search import jensen_shannon
-from models.numbers import percent
-from models.study import plots
-from models.study.arrays import Floats, Ints
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import mean_intervals
-from models.study.study import Study
-from models.study.wording import METHODS
-from models.study.words import Words
+from headroom.models.condense.search import jensen_shannon
+from headroom.models.numbers import percent
+from headroom.models.study import plots
+from headroom.models.study.arrays import Floats, Ints
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.statistics import mean_intervals
+from headroom.models.study.study import Study
+from headroom.models.study.wording import METHODS
+from headroom.models.study.words import Words
 
 NEAR = 0.5
 """Heads share their pattern if they are closer than this share of the mean distance."""

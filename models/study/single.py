@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 
-from models.study import plots
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS, Effect, effects
-from models.study.study import Study
-from models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
+from headroom.models.study import plots
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.statistics import LEVEL, METRICS, Effect, effects
+from headroom.models.study.study import Study
+from headroom.models.study.wording import CHANGES, METHODS, NAMES, TOO_FEW, p_value
 
 SHOWN = 12
 """How many heads the table shows."""

@@ -1,4 +1,4 @@
-"""Effects of masks with intervals and tests, on the bootstrap of models.quality.bootstrap."""
+"""Effects of masks with intervals and tests, on the bootstrap of headroom.models.quality.bootstrap."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import false_discovery_control, norm
 
-from models.quality import metrics
-from models.quality.bootstrap import (
+from headroom.models.quality import metrics
+from headroom.models.quality.bootstrap import (
     MIN_TESTED,
     Draws,
     Estimate,
@@ -18,9 +18,9 @@ from models.quality.bootstrap import (
     resample,
     standard_errors,
 )
-from models.quality.evaluation import Evaluation
-from models.study.runner import Matrix
-from models.study.study import Study
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.study.runner import Matrix
+from headroom.models.study.study import Study
 
 METRICS = metrics.NAMES
 """accuracy, macro_f1, qwk, ndcg10."""

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.quality.speed import MIN_ROUNDS
-from models.study.pairs import Judged
-from models.study.runner import Matrix, Progress, Runner, Silent
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.quality.speed import MIN_ROUNDS
+from headroom.models.study.pairs import Judged
+from headroom.models.study.runner import Matrix, Progress, Runner, Silent
 
 Item = TypeVar("Item")
 

@@ -4,8 +4,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.numbers import fixed
-from models.quality.bootstrap import MIN_TESTED, Interval
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import MIN_TESTED, Interval
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""

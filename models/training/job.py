@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from models.checkpoint.config import check_holds_floats, read_config
-from models.checkpoint.files import check_empty, digest_of
-from models.checkpoint.hub import locate
-from models.checkpoint.tokenizer import load_tokenizer
-from models.cores import check_device_name
-from models.errors import ModelError
-from models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
+from headroom.models.checkpoint.config import check_holds_floats, read_config
+from headroom.models.checkpoint.files import check_empty, digest_of
+from headroom.models.checkpoint.hub import locate
+from headroom.models.checkpoint.tokenizer import load_tokenizer
+from headroom.models.cores import check_device_name
+from headroom.models.errors import ModelError
+from headroom.models.quality.labelled import DEFAULT, Columns, LabelledPair, query_key, read_labelled
 
 log = logging.getLogger(__name__)
 

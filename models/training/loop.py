@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.device import autocast, give_back_memory
-from models.errors import ModelError
-from models.learner import Learner
-from models.quality.labelled import LabelledPair
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.device import autocast, give_back_memory
+from headroom.models.errors import ModelError
+from headroom.models.learner import Learner
+from headroom.models.quality.labelled import LabelledPair
 
 log = logging.getLogger(__name__)
 

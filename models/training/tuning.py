@@ -22,20 +22,20 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from torch import Tensor
 
-from models.checkpoint.config import read_config, read_raw
-from models.checkpoint.files import put_in_place
-from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
-from models.classifier import Scores
-from models.compress.prune import write_checkpoint
-from models.device import resolve_device
-from models.files import write_whole
-from models.learner import Learner
-from models.quality.bootstrap import resample
-from models.quality.evaluation import Evaluation, changes_of, intervals_of
-from models.quality.labelled import LabelledPair, query_key
-from models.training.job import FINGERPRINT, Options, TrainingRun, digest, prepare
-from models.training.loop import (
+from headroom.models.checkpoint.config import read_config, read_raw
+from headroom.models.checkpoint.files import put_in_place
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from headroom.models.classifier import Scores
+from headroom.models.compress.prune import write_checkpoint
+from headroom.models.device import resolve_device
+from headroom.models.files import write_whole
+from headroom.models.learner import Learner
+from headroom.models.quality.bootstrap import resample
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
+from headroom.models.quality.labelled import LabelledPair, query_key
+from headroom.models.training.job import FINGERPRINT, Options, TrainingRun, digest, prepare
+from headroom.models.training.loop import (
     Batch,
     Progress,
     Schedule,

@@ -19,18 +19,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.body import HeldBytes, send_and_drain
-from service.api.clients import add_compat_routes
-from service.api.edge import SAFE_REQUEST_ID
-from service.api.errors import error_response, explain, json_response
-from service.api.keys import check_caller
-from service.api.openapi import complete
-from service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
-from service.api.post import PostRoute, post_routes
-from service.api.routes import add_routes
-from service.config.keys import KeyRing
-from service.config.settings import Settings
-from service.errors import (
+from headroom.service.api.body import HeldBytes, send_and_drain
+from headroom.service.api.clients import add_compat_routes
+from headroom.service.api.edge import SAFE_REQUEST_ID
+from headroom.service.api.errors import error_response, explain, json_response
+from headroom.service.api.keys import check_caller
+from headroom.service.api.openapi import complete
+from headroom.service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
+from headroom.service.api.post import PostRoute, post_routes
+from headroom.service.api.routes import add_routes
+from headroom.service.config.keys import KeyRing
+from headroom.service.config.settings import Settings
+from headroom.service.errors import (
     ClientDisconnected,
     Forbidden,
     InternalError,
@@ -41,8 +41,8 @@ from service.errors import (
     as_service_error,
     to_response,
 )
-from service.observe.access_log import AccessLog, Record, current
-from service.observe.metrics import Metrics
+from headroom.service.observe.access_log import AccessLog, Record, current
+from headroom.service.observe.metrics import Metrics
 
 API_VERSION = "1"
 

@@ -16,9 +16,9 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from models.rows import duplicate_key
-from service.config.settings import Settings
-from service.errors import (
+from headroom.models.rows import duplicate_key
+from headroom.service.config.settings import Settings
+from headroom.service.errors import (
     BodyTooLarge,
     ClientDisconnected,
     InvalidJSON,

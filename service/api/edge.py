@@ -1,7 +1,8 @@
 """ASGI middleware at the edge of Ray Serve: makes what Serve itself reads and answers fit our contract.
 
 Serve's HTTP servers (the proxy, and each replica's own when HAProxy is in front) wrap their application in
-what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.api.edge:middlewares` returns. It does three things:
+what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=headroom.service.api.edge:middlewares` returns. It does three
+things:
 
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
   disconnect handling, pick a replica), before Serve reads them;
@@ -21,8 +22,8 @@ from typing import Any
 import orjson
 from starlette.middleware import Middleware
 
-from service.api.errors import shaped
-from service.errors import (
+from headroom.service.api.errors import shaped
+from headroom.service.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidHTTP,
@@ -42,7 +43,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
-# POST routes watch client and clock themselves (`service.api.post`); Serve's watch costs two more tasks.
+# POST routes watch client and clock themselves (`headroom.service.api.post`); Serve's watch costs two more
+# tasks.
 _WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
 SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is

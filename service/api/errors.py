@@ -1,9 +1,9 @@
 """Answers to failed requests: in the shape that a client reads, and in one sentence that names the field.
 
-`service.errors.to_response` says what each error is: status, type, sentence and headers. An `ErrorShape`
-rewrites that answer into what a client's library reads. The path decides, so that an error which is raised
-before any route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that serves
-several kinds of clients chooses another one with `use`.
+`headroom.service.errors.to_response` says what each error is: status, type, sentence and headers. An
+`ErrorShape` rewrites that answer into what a client's library reads. The path decides, so that an error which
+is raised before any route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that
+serves several kinds of clients chooses another one with `use`.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
 
-from service.errors import (
+from headroom.service.errors import (
     EmptyRequest,
     ErrorResponse,
     InferenceFailed,
@@ -23,7 +23,7 @@ from service.errors import (
     shortened,
     to_response,
 )
-from service.schemas.responses import Error, ErrorDetail, documented, to_json
+from headroom.service.schemas.responses import Error, ErrorDetail, documented, to_json
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""

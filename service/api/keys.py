@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from service.api import pages
-from service.config.keys import Allowance, KeyRing, allowance
-from service.errors import Forbidden
-from service.observe.access_log import current
+from headroom.service.api import pages
+from headroom.service.config.keys import Allowance, KeyRing, allowance
+from headroom.service.errors import Forbidden
+from headroom.service.observe.access_log import current
 
 OPEN_PATHS = pages.PATHS | {
     "/health",

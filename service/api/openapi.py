@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from service.api.body import MAX_DEPTH
-from service.api.keys import OPEN_PATHS
-from service.config.settings import Settings
-from service.schemas.requests import MAX_COLUMNS
-from service.schemas.responses import Error
+from headroom.service.api.body import MAX_DEPTH
+from headroom.service.api.keys import OPEN_PATHS
+from headroom.service.config.settings import Settings
+from headroom.service.schemas.requests import MAX_COLUMNS
+from headroom.service.schemas.responses import Error
 
 DESCRIPTION = """\
 Grades how relevant product titles are to a search query, with a BERT whose attention heads can be switched

@@ -19,11 +19,11 @@ from pathlib import Path
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers
 
-from service.api import bundle
-from service.api.errors import json_response
-from service.api.post import backend_of
-from service.errors import NotFound
-from service.schemas.responses import to_json
+from headroom.service.api import bundle
+from headroom.service.api.errors import json_response
+from headroom.service.api.post import backend_of
+from headroom.service.errors import NotFound
+from headroom.service.schemas.responses import to_json
 
 _PLAYGROUND = Path(__file__).parents[1] / "page"
 _DOCS = Path(__file__).parent / "page"

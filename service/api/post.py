@@ -17,12 +17,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
-from service.api.body import parse, read
-from service.api.errors import ErrorShape, explain, json_response, use
-from service.config.keys import ApiKey
-from service.config.settings import Settings
-from service.engine.request import Deadline
-from service.errors import (
+from headroom.service.api.body import parse, read
+from headroom.service.api.errors import ErrorShape, explain, json_response, use
+from headroom.service.config.keys import ApiKey
+from headroom.service.config.settings import Settings
+from headroom.service.engine.request import Deadline
+from headroom.service.errors import (
     ClientDisconnected,
     DeadlineExceeded,
     Forbidden,
@@ -30,11 +30,11 @@ from service.errors import (
     NotReady,
     Starting,
 )
-from service.observe.access_log import current
-from service.schemas.responses import Timing, to_json
+from headroom.service.observe.access_log import current
+from headroom.service.schemas.responses import Timing, to_json
 
 if TYPE_CHECKING:
-    from service.replica import Replica
+    from headroom.service.replica import Replica
 
 Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[..., Coroutine[Any, Any, Any]]

@@ -8,20 +8,26 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from service.api.clients.vllm import VllmScores
-from service.api.errors import json_response
-from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
-from service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready
-from service.errors import Unavailable
-from service.experiments import admin, report_page
-from service.experiments.events import OutcomeReceipt
-from service.experiments.report import ExperimentDetail, ExperimentsView
-from service.observe.metrics import CONTENT_TYPE, Metrics
-from service.schemas.condense import CondenseRequest, CondenseResponse
-from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
-from service.schemas.listings import HeadsResponse, Health, MasksResponse, ModelsResponse, VariantsResponse
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
+from headroom.service.api.clients.vllm import VllmScores
+from headroom.service.api.errors import json_response
+from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
+from headroom.service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready
+from headroom.service.errors import Unavailable
+from headroom.service.experiments import admin, report_page
+from headroom.service.experiments.events import OutcomeReceipt
+from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
+from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
+from headroom.service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
+from headroom.service.schemas.listings import (
+    HeadsResponse,
+    Health,
+    MasksResponse,
+    ModelsResponse,
+    VariantsResponse,
+)
+from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
 _Name = Annotated[
     str, Path(max_length=64, examples=["prune20"], description="The experiment's name in the config.")

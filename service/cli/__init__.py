@@ -5,7 +5,7 @@ Nothing but `main` is here, so that Ctrl-C in that second ends the program as it
 
 import sys
 
-from models.commands.terminal import EXIT_STATUS
+from headroom.models.commands.terminal import EXIT_STATUS
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     if debug:
         arguments.remove("--debug")
     try:
-        from service.cli.program import app
+        from headroom.service.cli.program import app
 
         app(arguments, prog_name="headroom")
     except KeyboardInterrupt:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.commands.options import Network, Sides, read_form
-from models.commands.terminal import counted
+from headroom.models.commands.options import Network, Sides, read_form
+from headroom.models.commands.terminal import counted
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask
-    from models.quality.comparison import Side
-    from models.quality.labelled import Columns, LabelledPair
-    from service.config.settings import LiveConfig
-    from service.config.variants import MaskForm
-    from service.scoring.catalog import Variant
+    from headroom import Classifier, HeadMask
+    from headroom.models.quality.comparison import Side
+    from headroom.models.quality.labelled import Columns, LabelledPair
+    from headroom.service.config.settings import LiveConfig
+    from headroom.service.config.variants import MaskForm
+    from headroom.service.scoring.catalog import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Setup:
         The first is the default. The user asked for them, so it is an error if the model has no such mask.
         Raises ValueError if there is no variant of one of these names.
         """
-        from service.config.settings import LiveConfig
+        from headroom.service.config.settings import LiveConfig
 
         declared = {variant.name: variant for variant in self.live.variants}
         for name in variants:
@@ -61,10 +61,10 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
 
     Without a file, the default one counts, which belongs to the default model only.
     """
-    from models.cores import check_device_name, check_dtype_name
-    from service.cli.serve import DEFAULT_CONFIG
-    from service.config import file as config_file
-    from service.config.settings import LiveConfig
+    from headroom.models.cores import check_device_name, check_dtype_name
+    from headroom.service.cli.serve import DEFAULT_CONFIG
+    from headroom.service.config import file as config_file
+    from headroom.service.config.settings import LiveConfig
 
     check_device_name(device)
     check_dtype_name(dtype)
@@ -93,7 +93,7 @@ def network_of(network: Network) -> tuple[Classifier, HeadMask]:
 
 def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
     """Return what `resolve` does, and the service's own model, which is loaded for it."""
-    from models.checkpoint.hub import locate
+    from headroom.models.checkpoint.hub import locate
 
     form = None if network.mask is None else read_form(network.mask)
     setup = read_setup(network.model, network.config, network.device, network.dtype)
@@ -103,8 +103,8 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
             directory = locate(entry.checkpoint or setup.model, setup.model)
             check_masks(live.model_copy(update={"variants": (entry,)}), directory, form)
 
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from service.scoring.catalog import BASE, build_catalog
+    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
+    from headroom.service.scoring.catalog import BASE, build_catalog
 
     def load(path: str | None) -> Classifier:
         return Classifier.load(path, setup.device, setup.dtype)
@@ -124,8 +124,8 @@ def check_masks(live: LiveConfig, directory: Path, mask: MaskForm | None) -> Non
 
     live: a config whose only variant is the one to score with. directory: that variant's checkpoint.
     """
-    from models.checkpoint.config import read_config, read_stored_masks
-    from service.config.masks import left_out, resolve_masks
+    from headroom.models.checkpoint.config import read_config, read_stored_masks
+    from headroom.service.config.masks import left_out, resolve_masks
 
     model = read_config(directory)
     stored = read_stored_masks(directory, model)
@@ -141,10 +141,10 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     That is a cascade's last stage, or the intact model: `full`, or `intact` if the variant has a checkpoint
     of its own or is `full` itself. A smaller network (`@NAME`) is compared with its model.
     """
-    from models.commands.evaluate import check_graded
-    from models.quality.labelled import read_labelled
-    from service.scoring.catalog import BASE
-    from service.scoring.offline import whole
+    from headroom.models.commands.evaluate import check_graded
+    from headroom.models.quality.labelled import read_labelled
+    from headroom.service.scoring.catalog import BASE
+    from headroom.service.scoring.offline import whole
 
     variant, model = _resolve_with_model(network)
     classifier = variant.classifier
@@ -171,9 +171,9 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
 
 def _side(name: str, variant: Variant, pairs: list[LabelledPair]) -> tuple[Side, dict[str, int]]:
     """Return the grades by a variant, and of a cascade how many pairs ended at each stage."""
-    from models.quality.comparison import Side
-    from models.quality.evaluation import Evaluation
-    from service.scoring.offline import score
+    from headroom.models.quality.comparison import Side
+    from headroom.models.quality.evaluation import Evaluation
+    from headroom.service.scoring.offline import score
 
     with counted("pairs", len(pairs)) as advance:
         scored = score(variant, [(pair.query, pair.title) for pair in pairs], advance=advance)

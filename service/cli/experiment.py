@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 import typer
 
-from models.commands.terminal import table
-from models.numbers import number, percent
+from headroom.models.commands.terminal import table
+from headroom.models.numbers import number, percent
 
 if TYPE_CHECKING:
-    from service.experiments.plan import ExperimentPlan, Question, SampleSize
+    from headroom.service.experiments.plan import ExperimentPlan, Question, SampleSize
 
 TIMEOUT_S = 90
 """Time limit of one request; a report over millions of units is slow."""
@@ -88,8 +88,8 @@ def plan(
 
     import orjson
 
-    from service.experiments.analysis import ALPHA
-    from service.experiments.plan import make_plan
+    from headroom.service.experiments.analysis import ALPHA
+    from headroom.service.experiments.plan import make_plan
 
     question = question_of(baseline, sd, margin, effect, better, weights)
     daily = None if units_per_day is None else units_per_day * traffic
@@ -125,8 +125,8 @@ def report(
     """
     experiment = call(url, key, name)
     if out is not None:
-        from models.files import write_whole
-        from service.experiments import report_page
+        from headroom.models.files import write_whole
+        from headroom.service.experiments import report_page
 
         write_whole(out, report_page.html(experiment).encode())
     show(experiment, as_json, analysed=True)
@@ -224,7 +224,7 @@ def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
 
     analysed: whether the request asked for the analysis.
     """
-    from service.experiments.report_page import headline
+    from headroom.service.experiments.report_page import headline
 
     parts = [_heading(experiment)]
     report = experiment["report"]
@@ -264,7 +264,7 @@ def _exposures(report: dict[str, Any]) -> str:
 
 
 def _metrics(report: dict[str, Any]) -> str:
-    from service.experiments.report_page import change_text
+    from headroom.service.experiments.report_page import change_text
 
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
@@ -293,7 +293,7 @@ def question_of(
     baseline: float, sd: float | None, margin: float | None, effect: float, better: Better, weights: str
 ) -> Question:
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""
-    from service.experiments.plan import Question
+    from headroom.service.experiments.plan import Question
 
     changed = baseline * (1 + effect)
     is_share = sd is None

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from loadtest.cli import app as load
-from models.commands import condense, evaluate, options, prune, quantize, study, train
-from service.cli import choice, experiment, score, serve
+from headroom.loadtest.cli import app as load
+from headroom.models.commands import condense, evaluate, options, prune, quantize, study, train
+from headroom.service.cli import choice, experiment, score, serve
 
 
 class Program(TyperGroup):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from models.commands.options import (
+from headroom.models.commands.options import (
     FORMS,
     Config,
     Delimiter,
@@ -20,12 +20,12 @@ from models.commands.options import (
     QueryColumn,
     TitleColumn,
 )
-from models.commands.terminal import warn
-from service.cli import choice, score_files
+from headroom.models.commands.terminal import warn
+from headroom.service.cli import choice, score_files
 
 if TYPE_CHECKING:
-    from service.scoring.catalog import Variant
-    from service.scoring.offline import Scored
+    from headroom.service.scoring.catalog import Variant
+    from headroom.service.scoring.offline import Scored
 
 LINE_FORMAT = "a query, a tab and a title"
 
@@ -101,7 +101,7 @@ def command(
             )
         if instruction is not None:
             raise typer.BadParameter("does not go with --input", param_hint="--instruction")
-        from models.quality.labelled import Columns
+        from headroom.models.quality.labelled import Columns
 
         options = score_files.options_of(
             choice.read_setup(model, config, device, dtype),
@@ -120,7 +120,7 @@ def command(
     chosen = choice.resolve(network)
     if network.variant is None:
         _say_which_default(chosen, network.mask)
-    from service.scoring.offline import score
+    from headroom.service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
         scored = score(chosen, portion, overflow=overflow, instruction=instruction)

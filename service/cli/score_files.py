@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.commands.options import read_form
-from models.commands.terminal import Stages, ends_at_once, warn
-from service.cli import choice
+from headroom.models.commands.options import read_form
+from headroom.models.commands.terminal import Stages, ends_at_once, warn
+from headroom.service.cli import choice
 
 if TYPE_CHECKING:
-    from models.quality.labelled import Columns
-    from service.config.settings import LiveConfig
-    from service.files.job import Job
-    from service.files.options import ColumnSet, ScoreOptions
-    from service.files.scoring import WindowScorer
+    from headroom.models.quality.labelled import Columns
+    from headroom.service.config.settings import LiveConfig
+    from headroom.service.files.job import Job
+    from headroom.service.files.options import ColumnSet, ScoreOptions
+    from headroom.service.files.scoring import WindowScorer
 
 Input = Annotated[
     str | None,
@@ -59,7 +59,7 @@ def run(source: str, output: str, options: ScoreOptions, *, overwrite: bool, as_
     """Score the input as the options say, and print the number of rows and rejects."""
     import orjson
 
-    from service.files.running import run as run_job
+    from headroom.service.files.running import run as run_job
 
     began = time.monotonic()
     job, scorer = prepared(source, output, options)
@@ -82,11 +82,11 @@ def prepared(
 
     The job is checked before torch is imported, which takes seconds.
     """
-    from service.files.job import make_job
+    from headroom.service.files.job import make_job
 
     job = make_job(source, output, options)
-    from models.device import resolve_device, resolve_dtype
-    from service.files.scoring import WindowScorer
+    from headroom.models.device import resolve_device, resolve_dtype
+    from headroom.service.files.scoring import WindowScorer
 
     device = resolve_device(options.device)
     dtype = str(resolve_dtype(options.dtype, device, deterministic=False)).removeprefix("torch.")
@@ -104,9 +104,9 @@ def options_of(
     prefix: str,
 ) -> ScoreOptions:
     """Return what these options say, checked. Raises BadParameter, ValueError or ModelError."""
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from service.files.options import ScoreOptions
+    from headroom.models.checkpoint.config import read_config
+    from headroom.models.checkpoint.hub import locate
+    from headroom.service.files.options import ScoreOptions
 
     if fields.query == fields.title:
         raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
@@ -148,7 +148,7 @@ def _columns(masks: Sequence[str], variants: Sequence[str], default: str) -> tup
     If there are several, each is named by its variant, and by its mask if there are several masks. default:
     the variant that scores if none is named.
     """
-    from service.files.options import ColumnSet
+    from headroom.service.files.options import ColumnSet
 
     forms = {mask: read_form(mask) for mask in masks}
     columns = []

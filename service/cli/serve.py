@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from service.config.edits import FileState, LiveEdits, pinned, read_state
-from service.config.file import ConfigFile, Overrides, load
-from service.config.settings import InvalidConfig
-from service.ray import environment, preflight
-from service.ray.notices import AccessLogCopier
-from service.ray.processes import StopSignal, Watchdog, adopt_orphans, end_run, run_in_thread
-from service.ray.run_directory import RunDirectory
+from headroom.service.config.edits import FileState, LiveEdits, pinned, read_state
+from headroom.service.config.file import ConfigFile, Overrides, load
+from headroom.service.config.settings import InvalidConfig
+from headroom.service.ray import environment, preflight
+from headroom.service.ray.notices import AccessLogCopier
+from headroom.service.ray.processes import StopSignal, Watchdog, adopt_orphans, end_run, run_in_thread
+from headroom.service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from service.ray.cluster import Cluster
+    from headroom.service.ray.cluster import Cluster
 
 DEFAULT_CONFIG = Path(__file__).with_name("serve.yaml").resolve()
 """The shipped config file: deploy/serve.yaml in a clone, a file of the package in a wheel."""
@@ -125,7 +125,7 @@ def _serve(
     stop.before_end = watchdog.close
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
-        from service.ray.cluster import Cluster
+        from headroom.service.ray.cluster import Cluster
 
         preflight.check_schema(path, config)
         cluster = Cluster(run, stop.is_set)
@@ -176,7 +176,7 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     except InvalidConfig as error:
         return str(error)
     environment.share_checkpoints(directory)
-    from service.ray import rollout  # imports ray
+    from headroom.service.ray import rollout  # imports ray
 
     return rollout.apply(cluster, config)
 

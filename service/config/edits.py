@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.checkpoint.files import bytes_of_weights, check_files, digest_of
-from models.checkpoint.hub import locate
-from models.errors import UnsupportedCheckpoint
-from models.files import read_bytes
-from service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
-from service.config.settings import LiveConfig
+from headroom.models.checkpoint.files import bytes_of_weights, check_files, digest_of
+from headroom.models.checkpoint.hub import locate
+from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.files import read_bytes
+from headroom.service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
+from headroom.service.config.settings import LiveConfig
 
 FileState = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""

@@ -20,9 +20,9 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from models.files import read_bytes
-from service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
-from service.experiments.fields import NAME_PATTERN
+from headroom.models.files import read_bytes
+from headroom.service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
+from headroom.service.experiments.fields import NAME_PATTERN
 
 DEPLOYMENT = "Relevance"
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from service.errors import RateLimited, Unauthorized
+from headroom.service.errors import RateLimited, Unauthorized
 
 Role = Literal["user", "admin"]
 

@@ -6,15 +6,15 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.checkpoint.hub import has_network
-from models.errors import InvalidMask
-from models.masks.grammar import stored_name
-from models.masks.head_mask import HeadMask
-from service.config.settings import InvalidConfig, LiveConfig
-from service.config.variants import MaskForm, VariantConfig
+from headroom.models.checkpoint.hub import has_network
+from headroom.models.errors import InvalidMask
+from headroom.models.masks.grammar import stored_name
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.config.variants import MaskForm, VariantConfig
 
 if TYPE_CHECKING:
-    from models.checkpoint.config import ModelConfig
+    from headroom.models.checkpoint.config import ModelConfig
 
 Masks = dict[str, HeadMask]
 

@@ -15,11 +15,17 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.config.keys import ApiKey, parse_api_keys
-from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
-from service.experiments.assignment import Assigner
-from service.experiments.definition import ExperimentConfig, check_together, check_unique
-from service.experiments.fields import ConfigName, Declared
+from headroom.service.config.keys import ApiKey, parse_api_keys
+from headroom.service.config.variants import (
+    DegradeConfig,
+    MaskForm,
+    VariantConfig,
+    check_cascades,
+    check_degrade,
+)
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.definition import ExperimentConfig, check_together, check_unique
+from headroom.service.experiments.fields import ConfigName, Declared
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
@@ -212,7 +218,7 @@ class LiveConfig(Declared):
     )
     digests: dict[str, Digest] = Field(
         default_factory=dict,
-        description="SHA-256 of the files of checkpoints, as `python -m models.checkpoint.files DIRECTORY` "
+        description="SHA-256 of the files of checkpoints, as `python -m headroom.models.checkpoint.files DIRECTORY` "
         "prints it, by their path; by `''` that of the service's own. "
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )

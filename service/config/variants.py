@@ -9,7 +9,7 @@ from pydantic import (
     model_validator,
 )
 
-from service.experiments.fields import STORABLE, ConfigName, Declared
+from headroom.service.experiments.fields import STORABLE, ConfigName, Declared
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import inf
 
-from service.engine.queue import FairQueue
-from service.engine.sizing import TokenRate
-from service.errors import QueueFull
+from headroom.service.engine.queue import FairQueue
+from headroom.service.engine.sizing import TokenRate
+from headroom.service.errors import QueueFull
 
 TOO_LATE = "The queue is too long for this request's deadline; try again later."
 

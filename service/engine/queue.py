@@ -18,7 +18,7 @@ from itertools import accumulate, islice
 from math import inf
 from operator import attrgetter
 
-from service.engine.request import Prefix, Row, Submission, added_tokens
+from headroom.service.engine.request import Prefix, Row, Submission, added_tokens
 
 AGED_PART = 16
 """Once something is past its age, a sixteenth of each batch, and every 16th choice of a lane, go by age.

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from service.engine.request import Row, added_tokens
-from service.engine.sizing import TokenBudget, TokenRate
-from service.errors import DeviceFailed, OutOfMemory
+from headroom.service.engine.request import Row, added_tokens
+from headroom.service.engine.sizing import TokenBudget, TokenRate
+from headroom.service.errors import DeviceFailed, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)

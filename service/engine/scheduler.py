@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from service.engine.admission import Admission
-from service.engine.queue import FairQueue
-from service.engine.request import Row, Submission
-from service.engine.runner import BatchRunner, Forward, Observer
-from service.engine.sizing import Sizing, TokenBudget, TokenRate
-from service.errors import DeadlineExceeded, Draining
+from headroom.service.engine.admission import Admission
+from headroom.service.engine.queue import FairQueue
+from headroom.service.engine.request import Row, Submission
+from headroom.service.engine.runner import BatchRunner, Forward, Observer
+from headroom.service.engine.sizing import Sizing, TokenBudget, TokenRate
+from headroom.service.errors import DeadlineExceeded, Draining
 
 DRAINING_RETRY_S = 5.0
 """Retry-After of a replica that stops: by then another one should have taken over."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from service.engine.request import Submission
+from headroom.service.engine.request import Submission
 
 SLICE_S = 0.02
 """How long a batch takes while traffic is mixed: a short request waits for one such batch and for its own."""

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.device import is_device_failure, is_out_of_memory
-from models.masks.head_mask import HeadMask, RowMasks
-from service.engine.request import Row, added_tokens
-from service.engine.runner import Batch
-from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.device import is_device_failure, is_out_of_memory
+from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.service.engine.request import Row, added_tokens
+from headroom.service.engine.runner import Batch
+from headroom.service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
-from service.experiments.analysis import analyse
-from service.experiments.buckets import ByArm
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
-from service.experiments.guardrails import population_stability
-from service.experiments.live import LiveExperiments
-from service.experiments.report import (
+from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
+from headroom.service.experiments.guardrails import population_stability
+from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,
     ExperimentsView,
@@ -28,8 +28,8 @@ from service.experiments.report import (
     Look,
     Report,
 )
-from service.experiments.sample_ratio import running_p
-from service.experiments.state import Standing, Standings, fold
+from headroom.service.experiments.sample_ratio import running_p
+from headroom.service.experiments.state import Standing, Standings, fold
 
 REPORT_SECONDS = 5.0
 """A report that is younger than this is returned from the cache."""

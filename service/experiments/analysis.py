@@ -5,12 +5,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from service.experiments.buckets import ByArm
-from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, Boundary, Estimate, Moments, contrast, estimate, finite
-from service.experiments.events import Log, values_of
-from service.experiments.measure import Measured, comparisons, measure
-from service.experiments.report import (
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.estimates import (
+    NOBODY,
+    Boundary,
+    Estimate,
+    Moments,
+    contrast,
+    estimate,
+    finite,
+)
+from headroom.service.experiments.events import Log, values_of
+from headroom.service.experiments.measure import Measured, comparisons, measure
+from headroom.service.experiments.report import (
     ArmReport,
     Effect,
     Look,
@@ -19,11 +27,11 @@ from service.experiments.report import (
     Report,
     SampleRatio,
 )
-from service.experiments.sample_ratio import check_units
-from service.experiments.shadow_report import shadow_reports
-from service.experiments.state import fold, logged_at, withdrawals
-from service.experiments.store import Store
-from service.experiments.verdicts import BAD, GOOD, verdict
+from headroom.service.experiments.sample_ratio import check_units
+from headroom.service.experiments.shadow_report import shadow_reports
+from headroom.service.experiments.state import fold, logged_at, withdrawals
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.verdicts import BAD, GOOD, verdict
 
 ALPHA = 0.05
 """The chance that any interval of a metric is ever wrong, over all looks and arms."""

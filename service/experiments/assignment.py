@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 
-from service.experiments.buckets import Span, bucket, is_exposed
-from service.experiments.definition import LAYER_SALT, ExperimentConfig
-from service.experiments.state import IDLE, Standings
+from headroom.service.experiments.buckets import Span, bucket, is_exposed
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.state import IDLE, Standings
 
 
 @dataclass(frozen=True, slots=True)

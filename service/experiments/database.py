@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, inspect, make_url, select
 
-from models.errors import how_to_install
-from service.errors import DatabaseUnavailable
-from service.experiments.tables import VERSION, metadata, schema_version
+from headroom.models.errors import how_to_install
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.tables import VERSION, metadata, schema_version
 
 CONNECT_S = 3
 LOCK_S = 3

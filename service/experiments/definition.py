@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
 
-from service.experiments.buckets import BUCKETS, ByArm, Span, exposed_buckets, ranges
-from service.experiments.fields import ConfigName, Declared, Salt, Share
+from headroom.service.experiments.buckets import BUCKETS, ByArm, Span, exposed_buckets, ranges
+from headroom.service.experiments.fields import ConfigName, Declared, Salt, Share
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""

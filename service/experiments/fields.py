@@ -46,7 +46,7 @@ def doc(description: str) -> Any:
     return Field(description=description)
 
 
-says = doc  # the name that service.schemas and service.api still use
+says = doc  # the name that headroom.service.schemas and headroom.service.api still use
 
 
 def documented(answer: type[T]) -> type[T]:

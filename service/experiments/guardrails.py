@@ -20,12 +20,12 @@ from functools import partial
 
 import numpy as np
 
-from service.experiments.definition import ExperimentConfig, Guardrails
-from service.experiments.estimates import Floats
-from service.experiments.events import Action
-from service.experiments.ledger import Ledger
-from service.experiments.sample_ratio import running_p
-from service.experiments.windows import ArmWindows, Counts
+from headroom.service.experiments.definition import ExperimentConfig, Guardrails
+from headroom.service.experiments.estimates import Floats
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.ledger import Ledger
+from headroom.service.experiments.sample_ratio import running_p
+from headroom.service.experiments.windows import ArmWindows, Counts
 
 logger = logging.getLogger("headroom.experiments")
 

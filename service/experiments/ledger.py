@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from service.errors import DatabaseUnavailable
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Log
-from service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Log
+from headroom.service.experiments.state import IDLE, Standing, Standings, check_one_shipped, fold, identity
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 

@@ -13,15 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from service.experiments.assignment import Assigned, Assigner
-from service.experiments.events import Exposure, ShadowResult
-from service.experiments.guardrails import GuardrailWatcher
-from service.experiments.ledger import Clock, Ledger
-from service.experiments.state import identity
-from service.experiments.store import Store
-from service.experiments.windows import ArmWindows, Scores
-from service.experiments.writer import Writer
-from service.observe.metrics import Metrics
+from headroom.service.experiments.assignment import Assigned, Assigner
+from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.guardrails import GuardrailWatcher
+from headroom.service.experiments.ledger import Clock, Ledger
+from headroom.service.experiments.state import identity
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.windows import ArmWindows, Scores
+from headroom.service.experiments.writer import Writer
+from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger("headroom.experiments")
 

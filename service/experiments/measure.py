@@ -25,12 +25,12 @@ from sqlalchemy import (
     true,
 )
 
-from service.experiments.buckets import ByArm
-from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import Moments
-from service.experiments.state import Withdrawal
-from service.experiments.store import Store
-from service.experiments.tables import exposures, outcomes
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.state import Withdrawal
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import exposures, outcomes
 
 SECONDS = 60
 """Limit of one statement of an analysis (PostgreSQL)."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from service.experiments.estimates import Boundary, Floats
+from headroom.service.experiments.estimates import Boundary, Floats
 
 LOOK_EVERY = 100
 """Units between two looks."""

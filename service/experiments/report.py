@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from service.experiments.buckets import Span
-from service.experiments.events import Action
-from service.experiments.fields import documented
-from service.experiments.state import Status
+from headroom.service.experiments.buckets import Span
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.fields import documented
+from headroom.service.experiments.state import Status
 
 Decision = Literal[
     "better",  # than control

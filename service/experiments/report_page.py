@@ -8,9 +8,9 @@ from typing import Any
 
 from jinja2 import Template
 
-from models.numbers import number, percent
-from models.study import page
-from models.study.result import Section, Table
+from headroom.models.numbers import number, percent
+from headroom.models.study import page
+from headroom.models.study.result import Section, Table
 
 Json = dict[str, Any]
 """An answer of the service, or a part of it."""

@@ -6,10 +6,10 @@ The test is valid for any number of looks.
 import math
 from collections.abc import Collection, Mapping
 
-from service.experiments.buckets import ByArm
-from service.experiments.definition import ExperimentConfig
-from service.experiments.report import SampleRatio
-from service.experiments.state import Standing
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.report import SampleRatio
+from headroom.service.experiments.state import Standing
 
 ALARM = 0.001
 """Below this p-value a mismatch is reported. It is the conventional limit: a mismatch voids all results."""

@@ -8,13 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import case, func, literal, select
 
-from models.numbers import number
-from models.quality.metrics import CUTOFF, ndcg10
-from service.experiments.estimates import DENOMINATOR, Boundary, Floats, Moments, estimate, finite, one_sample
-from service.experiments.measure import SECONDS, moments_by_arm
-from service.experiments.report import ShadowMeasure, ShadowReport
-from service.experiments.store import Store
-from service.experiments.tables import shadow_results
+from headroom.models.numbers import number
+from headroom.models.quality.metrics import CUTOFF, ndcg10
+from headroom.service.experiments.estimates import (
+    DENOMINATOR,
+    Boundary,
+    Floats,
+    Moments,
+    estimate,
+    finite,
+    one_sample,
+)
+from headroom.service.experiments.measure import SECONDS, moments_by_arm
+from headroom.service.experiments.report import ShadowMeasure, ShadowReport
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import shadow_results
 
 PLANNED_UNITS = 1000
 """Units at which the intervals of the measures are narrowest."""

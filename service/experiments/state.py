@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from service.experiments.buckets import ByArm
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Log
+from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Log
 
 Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
 

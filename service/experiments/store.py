@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, insert, select
 
-from service.errors import DatabaseUnavailable
-from service.experiments import database, tables
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import (
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments import database, tables
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import (
     Action,
     Exposure,
     Log,
@@ -27,7 +27,7 @@ from service.experiments.events import (
     UnknownOutcome,
     values_of,
 )
-from service.experiments.tables import actions, exposures, shadow_results, unit_counts
+from headroom.service.experiments.tables import actions, exposures, shadow_results, unit_counts
 
 logger = logging.getLogger("headroom.experiments")
 

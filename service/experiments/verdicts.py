@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
-from models.numbers import number, percent
-from service.experiments.definition import Metric
-from service.experiments.estimates import Contrast
-from service.experiments.report import Decision
+from headroom.models.numbers import number, percent
+from headroom.service.experiments.definition import Metric
+from headroom.service.experiments.estimates import Contrast
+from headroom.service.experiments.report import Decision
 
 GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
 BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})

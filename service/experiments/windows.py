@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.definition import Guardrails
-from service.experiments.estimates import Floats
-from service.experiments.ledger import Configs, Ledger
+from headroom.service.experiments.definition import Guardrails
+from headroom.service.experiments.estimates import Floats
+from headroom.service.experiments.ledger import Configs, Ledger
 
 Scores = NDArray[np.float32]
 

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
-from service.experiments.database import ROW_ERRORS, reason_of
-from service.experiments.events import Exposure, ShadowResult
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
+from headroom.service.experiments.database import ROW_ERRORS, reason_of
+from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

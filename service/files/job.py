@@ -7,13 +7,13 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import unquote
 
-from models.checkpoint.files import digest_of
-from models.checkpoint.hub import locate
-from models.errors import ModelError
-from models.rows import Format, known_format
-from service.files.options import ScoreOptions
-from service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
-from service.files.storage import Stat, Storage
+from headroom.models.checkpoint.files import digest_of
+from headroom.models.checkpoint.hub import locate
+from headroom.models.errors import ModelError
+from headroom.models.rows import Format, known_format
+from headroom.service.files.options import ScoreOptions
+from headroom.service.files.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
+from headroom.service.files.storage import Stat, Storage
 
 REJECTS = ".rejects.jsonl"
 """Ends the name of the file of rows that were set aside."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from models.errors import ModelError
-from models.quality.labelled import Columns
-from service.config.settings import LiveConfig
-from service.config.variants import MaskForm
+from headroom.models.errors import ModelError
+from headroom.models.quality.labelled import Columns
+from headroom.service.config.settings import LiveConfig
+from headroom.service.config.variants import MaskForm
 
 GRADED = ("score", "grade", "label", "expected_grade", "probabilities", "truncated")
 UNGRADED = ("score", "truncated")

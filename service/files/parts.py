@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from models.errors import ModelError
-from service.files.storage import UNFINISHED, Stat, Storage
+from headroom.models.errors import ModelError
+from headroom.service.files.storage import UNFINISHED, Stat, Storage
 
 PLAN = "plan.json"
 _PART = re.compile(r"(\d{8})-(\d+)-(\d+)\.part")

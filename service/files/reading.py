@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow
 
-from models.errors import ModelError
-from models.rows import Format, open_text, parquet_file, problem_of, text_rows
-from service.files.options import ScoreOptions
-from service.files.storage import Storage
+from headroom.models.errors import ModelError
+from headroom.models.rows import Format, open_text, parquet_file, problem_of, text_rows
+from headroom.service.files.options import ScoreOptions
+from headroom.service.files.storage import Storage
 
 WINDOW_ROWS = 4096
 """Rows of a window: enough for batches of similar length, few enough to lose when a job is killed."""

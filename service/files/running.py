@@ -10,15 +10,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from models.errors import ModelError
-from models.rows import BUFFER_BYTES
-from service.files.job import REJECTS, Job
-from service.files.parts import Part, Parts
-from service.files.reading import Window
-from service.files.writing import assemble
+from headroom.models.errors import ModelError
+from headroom.models.rows import BUFFER_BYTES
+from headroom.service.files.job import REJECTS, Job
+from headroom.service.files.parts import Part, Parts
+from headroom.service.files.reading import Window
+from headroom.service.files.writing import assemble
 
 if TYPE_CHECKING:
-    from service.files.scoring import WindowScorer
+    from headroom.service.files.scoring import WindowScorer
 
 Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, rows done by an earlier run)."""

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.batch import batches_by_length, in_halves
-from models.checkpoint.chunks import ChunkedPair, LongTitles, best_chunks, encode_chunks
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.cores import cores
-from models.device import is_out_of_memory
-from models.masks.head_mask import RowMasks
-from service.engine.threads import forward_pool
-from service.files.options import ScoreOptions
-from service.files.reading import Window
-from service.files.writing import encode, encode_rejects
-from service.scoring.catalog import BASE, Variant, build_catalog
+from headroom.models.batch import batches_by_length, in_halves
+from headroom.models.checkpoint.chunks import ChunkedPair, LongTitles, best_chunks, encode_chunks
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.cores import cores
+from headroom.models.device import is_out_of_memory
+from headroom.models.masks.head_mask import RowMasks
+from headroom.service.engine.threads import forward_pool
+from headroom.service.files.options import ScoreOptions
+from headroom.service.files.reading import Window
+from headroom.service.files.writing import encode, encode_rejects
+from headroom.service.scoring.catalog import BASE, Variant, build_catalog
 
 
 class Encoded(NamedTuple):

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pyarrow import fs
 
-from models.errors import ModelError
+from headroom.models.errors import ModelError
 
 UNFINISHED = ".writing"
 """The ending of a file's name while it is written."""

@@ -11,10 +11,10 @@ import orjson
 import pyarrow
 from pyarrow import parquet
 
-from models.rows import BUFFER_BYTES, CODECS
-from service.files.options import ScoreOptions
-from service.files.reading import Window
-from service.files.storage import Storage
+from headroom.models.rows import BUFFER_BYTES, CODECS
+from headroom.service.files.options import ScoreOptions
+from headroom.service.files.reading import Window
+from headroom.service.files.storage import Storage
 
 ROW_GROUP = 1 << 16
 """Rows of a row group of parquet, about."""

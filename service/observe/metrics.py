@@ -28,7 +28,7 @@ from prometheus_client import (
     values,
 )
 
-from service.observe import metric_files
+from headroom.service.observe import metric_files
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HISTORY_LENGTH = 150

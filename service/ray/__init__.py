@@ -8,10 +8,11 @@ from typing import Any
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Return the Serve application; deploy/serve.yaml names it as `import_path: service.ray:build`.
+    """Return the Serve application; deploy/serve.yaml names it as `import_path: headroom.service.ray:build`.
 
-    arguments: fields of `service.config.settings.Settings`; they override HEADROOM_* environment variables.
+    arguments: fields of `headroom.service.config.settings.Settings`; they override HEADROOM_* environment
+    variables.
     """
-    from service.ray.actor import Relevance, bind
+    from headroom.service.ray.actor import Relevance, bind
 
     return bind(Relevance, arguments)

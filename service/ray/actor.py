@@ -15,17 +15,17 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 
-from models.cores import cores
-from service.config.file import DEPLOYMENT, first_problem
-from service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
-from service.ray import patches
-from service.ray.autoscaling import METRIC
-from service.ray.notices import notify_operator, show_to_operator
+from headroom.models.cores import cores
+from headroom.service.config.file import DEPLOYMENT, first_problem
+from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
+from headroom.service.ray import patches
+from headroom.service.ray.autoscaling import METRIC
+from headroom.service.ray.notices import notify_operator, show_to_operator
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from service.replica import Replica
+    from headroom.service.replica import Replica
 
 logger = logging.getLogger("headroom.deployment")
 
@@ -62,7 +62,7 @@ class Relevance:
         shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         if shared is not None:
             Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
-        from service.observe.metrics import Metrics
+        from headroom.service.observe.metrics import Metrics
 
         show_to_operator()
         patches.listen_on_loopback_only()
@@ -75,7 +75,7 @@ class Relevance:
         self._drained: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        from service.api import create_app
+        from headroom.service.api import create_app
 
         self._app = create_app(self._settings, self._metrics)
         return self._app
@@ -182,9 +182,9 @@ class Relevance:
 
     def _import(self) -> Callable[..., Awaitable[Replica]]:
         """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
-        from models.device import limit_memory, resolve_device
-        from models.ops.kernel_library import choice
-        from service.replica import Replica
+        from headroom.models.device import limit_memory, resolve_device
+        from headroom.models.ops.kernel_library import choice
+        from headroom.service.replica import Replica
 
         device = resolve_device(self._settings.device)
         if device.type == "cuda":

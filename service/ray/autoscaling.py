@@ -8,7 +8,7 @@ wait or are being computed there (`Relevance.record_autoscaling_stats`); Serve c
       min_replicas: 1
       max_replicas: 8
       policy:
-        policy_function: service.ray.autoscaling:ByTokens
+        policy_function: headroom.service.ray.autoscaling:ByTokens
         policy_kwargs: {tokens_per_replica: 2000}
 
 Serve's controller runs the policy, so this module imports nothing heavy.

@@ -1,6 +1,6 @@
 """A local Ray cluster that runs the application: start it, change its config live, drain it, stop it.
 
-`service.ray.environment.prepare` must have run before this module is imported.
+`headroom.service.ray.environment.prepare` must have run before this module is imported.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ import ray
 from ray import serve
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
-from models.cores import cores
-from service.config.file import ConfigFile
-from service.config.settings import EXPERIMENTS_WAIT
-from service.ray import autoscaling, environment, patches
-from service.ray.notices import Notices
-from service.ray.processes import (
+from headroom.models.cores import cores
+from headroom.service.config.file import ConfigFile
+from headroom.service.config.settings import EXPERIMENTS_WAIT
+from headroom.service.ray import autoscaling, environment, patches
+from headroom.service.ray.notices import Notices
+from headroom.service.ray.processes import (
     descendants_named,
     ignoring_signals_in_children,
     kill_process_tree,
     run_in_thread,
 )
-from service.ray.run_directory import memory
+from headroom.service.ray.run_directory import memory
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1

@@ -15,11 +15,11 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.checkpoint.hub import LOCATED, share
-from models.cores import cores
-from service.observe.access_log import PIPE
-from service.ray.notices import NOTICES, notices_pipe
-from service.ray.run_directory import memory
+from headroom.models.checkpoint.hub import LOCATED, share
+from headroom.models.cores import cores
+from headroom.service.observe.access_log import PIPE
+from headroom.service.ray.notices import NOTICES, notices_pipe
+from headroom.service.ray.run_directory import memory
 
 MIN_OPEN_FILES = 1024
 
@@ -27,8 +27,8 @@ _ONE_ARENA = "narenas:1,lg_extent_max_active_fit:64"
 
 COMPUTING = f"dirty_decay_ms:-1,{_ONE_ARENA}"
 """jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
-and asks for the same megabytes in every layer (`service.engine.free_memory` gives them back once a minute).
-The last option lets small blocks use them too; else each burst of small blocks takes new pages."""
+and asks for the same megabytes in every layer (`headroom.service.engine.free_memory` gives them back once a
+minute). The last option lets small blocks use them too; else each burst of small blocks takes new pages."""
 
 RESTING = f"{_ONE_ARENA},tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
@@ -70,8 +70,8 @@ UNLESS_SET = {
     "RAY_worker_niceness": "0",
 }
 SERVE = {
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
-    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.haproxy:install",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "headroom.service.api.edge:middlewares",
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "headroom.service.ray.haproxy:install",
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     # By default the controller and the replicas' gauges run ten times a second.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
@@ -178,7 +178,7 @@ def raise_open_files() -> int:
 
 
 def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
-    from service.ray import haproxy_files  # 27 MB, and Serve's own processes import this module too
+    from headroom.service.ray import haproxy_files  # 27 MB, and Serve's own processes import this module too
 
     patience = str(int(request_timeout_s) + 5)
     return {

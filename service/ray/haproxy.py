@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.ray import patches
-from service.ray.notices import notify_operator
+from headroom.service.ray import patches
+from headroom.service.ray.notices import notify_operator
 
 TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 LOOK_S = 0.2

@@ -1,7 +1,8 @@
 """Writes what HAProxy needs before it starts: a launcher, and its error answers in our shape.
 
-On a cluster that `headroom serve` does not start, run `python -m service.ray.haproxy_files DIRECTORY` on each
-node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to DIRECTORY/launch-haproxy.
+On a cluster that `headroom serve` does not start, run `python -m headroom.service.ray.haproxy_files
+DIRECTORY` on each node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to
+DIRECTORY/launch-haproxy.
 """
 
 import http
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import orjson
 
-from service.api.errors import RERANK
-from service.errors import (
+from headroom.service.api.errors import RERANK
+from headroom.service.errors import (
     BodyTooLarge,
     DeadlineExceeded,
     Forbidden,
@@ -26,7 +27,7 @@ from service.errors import (
     Unavailable,
     to_response,
 )
-from service.ray import launch
+from headroom.service.ray import launch
 
 RETRY_AFTER_SECONDS = 2.0
 

@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-from service.observe.access_log import PIPE
+from headroom.service.observe.access_log import PIPE
 
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the pipe into which a run's processes write lines for the operator."""

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from models.errors import ModelError
-from service.config.file import ConfigFile, ConfigFileError, first_problem
-from service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
-from service.ray import autoscaling
+from headroom.models.errors import ModelError
+from headroom.service.config.file import ConfigFile, ConfigFileError, first_problem
+from headroom.service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
+from headroom.service.ray import autoscaling
 
 OTHER_VARIABLES = re.compile(
     rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
@@ -39,7 +39,7 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     except ModelError as error:
         raise ConfigFileError(str(error)) from None
     if config.settings.database_url is not None:
-        from service.experiments.database import connect, parse_url
+        from headroom.service.experiments.database import connect, parse_url
 
         try:
             connect(parse_url(config.settings.database_url)).dispose()
@@ -47,7 +47,7 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
             raise ConfigFileError(str(error)) from None
     try:
         if config.live.degrade is not None:
-            from models.device import resolve_device
+            from headroom.models.device import resolve_device
 
             device = resolve_device(config.settings.device).type
             config.live.check_limits(config.settings.queue_tokens(device))
@@ -59,9 +59,9 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
 
 def check_checkpoints(config: ConfigFile) -> None:
     """Check the variants' own checkpoints; download what the cache lacks. Raises InvalidConfig."""
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from service.config.masks import lacks_network
+    from headroom.models.checkpoint.config import read_config
+    from headroom.models.checkpoint.hub import locate
+    from headroom.service.config.masks import lacks_network
 
     for variant in config.live.variants:
         if variant.checkpoint is not None:
@@ -136,16 +136,16 @@ def _check_device(config: ConfigFile) -> None:
     needs_check = settings.deterministic or settings.dtype == "float16"  # any device can do everything else
     if settings.device != "cuda" and not (settings.device == "auto" and needs_check):
         return  # importing torch takes seconds
-    from models.device import resolve_device, resolve_dtype
+    from headroom.models.device import resolve_device, resolve_dtype
 
     device = resolve_device(settings.device)
     resolve_dtype(settings.dtype, device, deterministic=settings.deterministic)
 
 
 def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
-    from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import locate
-    from service.config.masks import lacks_network, left_out, resolve_masks
+    from headroom.models.checkpoint.config import read_config, read_stored_masks
+    from headroom.models.checkpoint.hub import locate
+    from headroom.service.config.masks import lacks_network, left_out, resolve_masks
 
     directory = locate(config.settings.model)
     model = read_config(directory)

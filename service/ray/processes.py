@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from service.ray.run_directory import RunDirectory
+from headroom.service.ray.run_directory import RunDirectory
 
 T = TypeVar("T")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ray.serve.schema import ApplicationStatus
 
-from service.config.edits import Unsettled
-from service.ray.cluster import CHECK_TIMEOUT_S, POLL_S, NoAnswer
+from headroom.service.config.edits import Unsettled
+from headroom.service.ray.cluster import CHECK_TIMEOUT_S, POLL_S, NoAnswer
 
 if TYPE_CHECKING:
-    from service.config.file import ConfigFile
-    from service.ray.cluster import Cluster
+    from headroom.service.config.file import ConfigFile
+    from headroom.service.ray.cluster import Cluster
 
 APPLY_TIMEOUT_S = 60.0
 """How long a rollout waits for the next replica to apply the config before it gives up."""

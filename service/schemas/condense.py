@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.condense.search import Method, largest_cost
-from models.condense.words import count_words
-from service.config.settings import Settings
-from service.errors import InvalidRequest
-from service.schemas.requests import (
+from headroom.models.condense.search import Method, largest_cost
+from headroom.models.condense.words import count_words
+from headroom.service.config.settings import Settings
+from headroom.service.errors import InvalidRequest
+from headroom.service.schemas.requests import (
     WHOLE,
     ChosenNetwork,
     Query,
@@ -19,7 +19,7 @@ from service.schemas.requests import (
     example,
     too_many,
 )
-from service.schemas.responses import (
+from headroom.service.schemas.responses import (
     AnsweringModel,
     AnsweringVariant,
     HeadMaskInfo,

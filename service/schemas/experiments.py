@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.experiments.definition import MetricName
-from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome
-from service.experiments.fields import STORABLE, Unit
-from service.schemas.requests import Request, example
+from headroom.service.experiments.definition import MetricName
+from headroom.service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome
+from headroom.service.experiments.fields import STORABLE, Unit
+from headroom.service.schemas.requests import Request, example
 
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500

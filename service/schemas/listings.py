@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic.json_schema import SkipJsonSchema
 
-from service.schemas.responses import AnsweringModel, HeadMaskInfo, documented
+from headroom.service.schemas.responses import AnsweringModel, HeadMaskInfo, documented
 
 
 @documented

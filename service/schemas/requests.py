@@ -1,7 +1,8 @@
 """The shapes of requests, as the API validates and documents them.
 
 pydantic checks types and shapes; `check` what types cannot express, and the limits that the operator sets.
-What depends on the model (masks, variants) is checked in `service.scoring`. Answers are in `responses`.
+What depends on the model (masks, variants) is checked in `headroom.service.scoring`. Answers are in
+`responses`.
 """
 
 from collections.abc import Callable
@@ -19,10 +20,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from models.checkpoint.chunks import LongTitles, Overflow
-from service.config.settings import Settings
-from service.errors import InvalidRequest
-from service.experiments.fields import Unit, says
+from headroom.models.checkpoint.chunks import LongTitles, Overflow
+from headroom.service.config.settings import Settings
+from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.fields import Unit, says
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""

@@ -19,7 +19,7 @@ import orjson
 from pydantic import ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.experiments.fields import says
+from headroom.service.experiments.fields import says
 
 if TYPE_CHECKING:
     import numpy as np

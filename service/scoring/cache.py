@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from models.classifier import Classifier
-from models.masks.head_mask import HeadMask
-from service.engine.threads import PairRow, RowScore, row_scores
+from headroom.models.classifier import Classifier
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.engine.threads import PairRow, RowScore, row_scores
 
 KEY_BYTES = 16
 

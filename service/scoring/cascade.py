@@ -1,8 +1,8 @@
 """The rules of a cascade: who goes on to the next stage, and which scores come out.
 
 Each query's titles go their own way. A stage scores all titles that reach it and hands the best `keep` of
-them on, by their raw scores (`models.classifier.Scores`), which do not saturate; of equal ones, the first in
-the request. A stage that would keep all of its titles is not run.
+them on, by their raw scores (`headroom.models.classifier.Scores`), which do not saturate; of equal ones, the
+first in the request. A stage that would keep all of its titles is not run.
 
 A title is left with the score of the last stage that it reached. To make those scores comparable, each is
 lowered as far as needed, and no further, to stay below the scores of the titles before it: first those that

@@ -10,17 +10,17 @@ from functools import cached_property
 
 import numpy as np
 
-from models.checkpoint.hub import locate
-from models.classifier import Classifier
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask
-from service.config.masks import lacks_network, left_out, resolve_masks
-from service.config.settings import InvalidConfig, LiveConfig
-from service.config.variants import CUSTOM, MaskForm
-from service.engine.threads import Lane
-from service.errors import InvalidRequest
-from service.schemas.responses import HeadMaskInfo
-from service.scoring.cascade import Keep
+from headroom.models.checkpoint.hub import locate
+from headroom.models.classifier import Classifier
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.config.masks import lacks_network, left_out, resolve_masks
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.config.variants import CUSTOM, MaskForm
+from headroom.service.engine.threads import Lane
+from headroom.service.errors import InvalidRequest
+from headroom.service.schemas.responses import HeadMaskInfo
+from headroom.service.scoring.cascade import Keep
 
 logger = logging.getLogger("headroom.variants")
 

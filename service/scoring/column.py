@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.chunks import ChunkedPair, best_chunks
-from models.classifier import Classifier
-from service.engine.threads import PairRow, RowScore, mark_prefixes
-from service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
-from service.scoring.cascade import LOWEST, CascadeProgress, Due, floor_of
-from service.scoring.catalog import Variant
-from service.scoring.tokens import Pair
+from headroom.models.checkpoint.chunks import ChunkedPair, best_chunks
+from headroom.models.classifier import Classifier
+from headroom.service.engine.threads import PairRow, RowScore, mark_prefixes
+from headroom.service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
+from headroom.service.scoring.cascade import LOWEST, CascadeProgress, Due, floor_of
+from headroom.service.scoring.catalog import Variant
+from headroom.service.scoring.tokens import Pair
 
 
 class Column:

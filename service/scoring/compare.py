@@ -5,17 +5,17 @@ from typing import cast
 
 import orjson
 
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.errors import InvalidMask
-from models.masks.head_mask import HeadMask
-from service.config.variants import MaskForm
-from service.engine.request import Deadline
-from service.engine.threads import Lane, PairRow
-from service.errors import InvalidRequest
-from service.observe.access_log import current
-from service.schemas.requests import AttentionRequest, CompareRequest
-from service.schemas.responses import (
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.errors import InvalidMask
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.config.variants import MaskForm
+from headroom.service.engine.request import Deadline
+from headroom.service.engine.threads import Lane, PairRow
+from headroom.service.errors import InvalidRequest
+from headroom.service.observe.access_log import current
+from headroom.service.schemas.requests import AttentionRequest, CompareRequest
+from headroom.service.schemas.responses import (
     AttentionResponse,
     CompareColumn,
     CompareResponse,
@@ -24,8 +24,8 @@ from service.schemas.responses import (
     Usage,
     matrix_to_json,
 )
-from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Computed, Scorer, characters_of_mask
+from headroom.service.scoring.catalog import Catalog, Variant
+from headroom.service.scoring.score import Computed, Scorer, characters_of_mask
 
 MAX_ATTENTION_VALUES = 4_000_000
 """Maximum values of one `/v1/attention`: heads times tokens squared."""

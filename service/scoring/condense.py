@@ -9,18 +9,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.condense.local import Titles, distributions, with_unknown
-from models.condense.search import Condensed, Floats, Steps, Task, search
-from models.condense.words import read_words
-from service.engine.request import Deadline
-from service.engine.threads import PairRow, mark_prefixes
-from service.errors import InvalidRequest
-from service.observe.access_log import current
-from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
-from service.schemas.responses import Usage
-from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Computed, Scorer, with_instruction
-from service.scoring.tokens import Encoder
+from headroom.models.condense.local import Titles, distributions, with_unknown
+from headroom.models.condense.search import Condensed, Floats, Steps, Task, search
+from headroom.models.condense.words import read_words
+from headroom.service.engine.request import Deadline
+from headroom.service.engine.threads import PairRow, mark_prefixes
+from headroom.service.errors import InvalidRequest
+from headroom.service.observe.access_log import current
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
+from headroom.service.schemas.responses import Usage
+from headroom.service.scoring.catalog import Catalog, Variant
+from headroom.service.scoring.score import Computed, Scorer, with_instruction
+from headroom.service.scoring.tokens import Encoder
 
 T = TypeVar("T")
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from itertools import zip_longest
 
-from models.classifier import Classifier
-from models.cores import processor_features
-from models.device import describe
-from models.ops.int8 import input_bits
-from models.ops.kernel_library import Choice, choice
-from service.schemas.listings import (
+from headroom.models.classifier import Classifier
+from headroom.models.cores import processor_features
+from headroom.models.device import describe
+from headroom.models.ops.int8 import input_bits
+from headroom.models.ops.kernel_library import Choice, choice
+from headroom.service.schemas.listings import (
     CascadeStage,
     HeadsResponse,
     MaskInfo,
@@ -18,7 +18,7 @@ from service.schemas.listings import (
     VariantInfo,
     VariantsResponse,
 )
-from service.scoring.catalog import BASE, Catalog, mask_info
+from headroom.service.scoring.catalog import BASE, Catalog, mask_info
 
 
 def model(classifier: Classifier) -> ModelInfo:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from models.classifier import Classifier
-from models.device import one_thread
-from service.config.settings import LiveConfig, Settings
-from service.engine.threads import Engine
-from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
+from headroom.models.classifier import Classifier
+from headroom.models.device import one_thread
+from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.engine.threads import Engine
+from headroom.service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 
 
 def load(

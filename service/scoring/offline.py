@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.chunks import Chunk, Overflow
-from models.classifier import Classifier, Scores
-from service.config.settings import LiveConfig
-from service.scoring.cascade import CascadeProgress, floor_of
-from service.scoring.catalog import BASE, Variant, build_catalog
+from headroom.models.checkpoint.chunks import Chunk, Overflow
+from headroom.models.classifier import Classifier, Scores
+from headroom.service.config.settings import LiveConfig
+from headroom.service.scoring.cascade import CascadeProgress, floor_of
+from headroom.service.scoring.catalog import BASE, Variant, build_catalog
 
 PORTION = 1024
 """Number of pairs scored between two calls of `advance`."""

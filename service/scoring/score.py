@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
-from models.checkpoint.chunks import LongTitles
-from models.checkpoint.tokenizer import PairTokenizer
-from models.classifier import Classifier
-from models.errors import ModelError
-from service.config.keys import allowance
-from service.config.settings import Settings
-from service.config.variants import MaskForm
-from service.engine.request import Deadline, added_tokens
-from service.engine.scheduler import Scheduler
-from service.engine.threads import PairRow
-from service.errors import InvalidRequest
-from service.experiments.assignment import Assigned
-from service.observe.access_log import current
-from service.observe.metrics import Metrics
-from service.schemas.requests import (
+from headroom.models.checkpoint.chunks import LongTitles
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Classifier
+from headroom.models.errors import ModelError
+from headroom.service.config.keys import allowance
+from headroom.service.config.settings import Settings
+from headroom.service.config.variants import MaskForm
+from headroom.service.engine.request import Deadline, added_tokens
+from headroom.service.engine.scheduler import Scheduler
+from headroom.service.engine.threads import PairRow
+from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.assignment import Assigned
+from headroom.service.observe.access_log import current
+from headroom.service.observe.metrics import Metrics
+from headroom.service.schemas.requests import (
     MAX_SPEC_CHARS,
     AttentionRequest,
     CompareRequest,
     DocumentsRequest,
     ScoreRequest,
 )
-from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
-from service.scoring.cache import ScoreCache
-from service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
-from service.scoring.column import AnyColumn, CascadeColumn, Column
-from service.scoring.tokens import Encoder, Pair, TooManyRows
+from headroom.service.schemas.responses import Assignment, ScoreResponse, ScoreResult, Timing
+from headroom.service.scoring.cache import ScoreCache
+from headroom.service.scoring.catalog import CACHED_SPEC_CHARS, Catalog, Variant
+from headroom.service.scoring.column import AnyColumn, CascadeColumn, Column
+from headroom.service.scoring.tokens import Encoder, Pair, TooManyRows
 
 T = TypeVar("T")
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest

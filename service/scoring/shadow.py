@@ -17,17 +17,17 @@ from math import inf
 
 import numpy as np
 
-from service.engine.request import Deadline
-from service.errors import DeviceFailed, Draining, QueueFull
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import ShadowResult
-from service.experiments.live import LiveExperiments
-from service.experiments.shadow_report import paired_differences
-from service.experiments.state import IDLE
-from service.schemas.requests import ScoreRequest
-from service.scoring.catalog import Catalog
-from service.scoring.column import AnyColumn
-from service.scoring.score import Scorer
+from headroom.service.engine.request import Deadline
+from headroom.service.errors import DeviceFailed, Draining, QueueFull
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import ShadowResult
+from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.shadow_report import paired_differences
+from headroom.service.experiments.state import IDLE
+from headroom.service.schemas.requests import ScoreRequest
+from headroom.service.scoring.catalog import Catalog
+from headroom.service.scoring.column import AnyColumn
+from headroom.service.scoring.score import Scorer
 
 logger = logging.getLogger("headroom.shadow")
 

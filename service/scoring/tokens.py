@@ -10,11 +10,11 @@ from itertools import count
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
-from models.checkpoint.texts import EncodedText
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from service.engine.scheduler import DRAINING_RETRY_S
-from service.errors import Draining, QueueFull
+from headroom.models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
+from headroom.models.checkpoint.texts import EncodedText
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.service.engine.scheduler import DRAINING_RETRY_S
+from headroom.service.errors import Draining, QueueFull
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.request import Deadline
-from service.errors import (
+from headroom.service.engine.request import Deadline
+from headroom.service.errors import (
     DeadlineExceeded,
     DeviceFailed,
     Draining,
@@ -23,12 +23,12 @@ from service.errors import (
     RateLimited,
     as_service_error,
 )
-from service.experiments.live import UNROUTED, LiveExperiments, Route
-from service.schemas.requests import ScoreRequest
-from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog, Variant
-from service.scoring.score import Scorer
-from service.scoring.shadow import Shadow
+from headroom.service.experiments.live import UNROUTED, LiveExperiments, Route
+from headroom.service.schemas.requests import ScoreRequest
+from headroom.service.schemas.responses import ScoreResponse
+from headroom.service.scoring.catalog import Catalog, Variant
+from headroom.service.scoring.score import Scorer
+from headroom.service.scoring.shadow import Shadow
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
 _CAUSED_BY_NO_ARM = (QueueFull, RateLimited, Draining, DeviceFailed)

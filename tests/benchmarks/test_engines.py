@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import checkpoints, engines
 from benchmarks.workload import SHAPES, Shape
-from models.device import has_native_bfloat16
+from headroom.models.device import has_native_bfloat16
 
 TINY = Shape("tiny", hidden=64, inner=128, vocabulary=46_000, layers=2, heads=4)
 """Large enough for logits that differ by more than what bfloat16 rounds."""

@@ -21,10 +21,10 @@ from benchmarks.model_alone import ModelAlone
 from benchmarks.report import Report
 from benchmarks.serving import CONFIG, Server, headroom
 from benchmarks.workload import SAMPLE, SHAPES, Shape, encoder, network
-from loadtest.plan import Plan
-from models.checkpoint.hub import DEFAULT
-from models.classifier import Classifier
-from models.quality.labelled import read_labelled
+from headroom.loadtest.plan import Plan
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.classifier import Classifier
+from headroom.models.quality.labelled import read_labelled
 from tests.checkpoints import write_checkpoint
 from tests.loadtest.servers import reference
 from tests.service import in_process

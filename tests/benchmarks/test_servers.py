@@ -13,9 +13,9 @@ from benchmarks.peers import servers as peers
 from benchmarks.peers.engines import Engine
 from benchmarks.report import Report
 from benchmarks.workload import SHAPES
-from loadtest.plan import Plan
-from loadtest.recorder import Recorder
-from loadtest.running import Outcome
+from headroom.loadtest.plan import Plan
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.running import Outcome
 from tests.loadtest.test_recorder import record
 
 

@@ -15,12 +15,12 @@ import jsonschema
 import pytest
 import yaml
 
-from service.config import file as config_file
-from service.config.settings import LiveConfig, Settings
-from service.config.variants import VariantConfig
-from service.experiments.definition import ExperimentConfig
-from service.ray import environment
-from service.ray.autoscaling import ByTokens
+from headroom.service.config import file as config_file
+from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.config.variants import VariantConfig
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.ray import environment
+from headroom.service.ray.autoscaling import ByTokens
 from tests.clients import environments
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api import create_app, pages
-from service.config.settings import Settings
-from service.observe.metrics import Metrics
+from headroom.service.api import create_app, pages
+from headroom.service.config.settings import Settings
+from headroom.service.observe.metrics import Metrics
 from tests.referees import need
 from tests.service.asgi import client
 

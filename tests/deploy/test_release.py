@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from deploy import release
-from loadtest.beside import free_port
+from headroom.loadtest.beside import free_port
 
 Run = Callable[..., str]
 
@@ -54,7 +54,7 @@ def run(headroom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_the_packages_and_the_kernels_of_every_level_come_from_the_wheel(run: Run, headroom: Path) -> None:
     script = """
 import loadtest, models, service
-from models.ops.kernel_build import LEVELS, library_of
+from headroom.models.ops.kernel_build import LEVELS, library_of
 for module in (loadtest, models, service): print(module.__file__)
 for level in LEVELS:
     if level.machine == "x86_64": print(library_of(level))

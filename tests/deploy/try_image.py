@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from models.ops.kernel_build import levels_of_machine
+from headroom.models.ops.kernel_build import levels_of_machine
 from tests.deploy.build_image import IMAGE, ROOT, Engine, build, engine_here
 
 PATIENCE_S = 300.0
@@ -50,8 +50,8 @@ for _ in range(1000):
 """
 PACKAGES = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
 KERNELS = """
-from models.ops.kernel_build import library_of
-from models.ops.kernel_build import levels_of_machine
+from headroom.models.ops.kernel_build import library_of
+from headroom.models.ops.kernel_build import levels_of_machine
 print(*[level.name for level in levels_of_machine() if library_of(level)])
 """
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.plan import make_plan
-from loadtest.running import Outcome, run
+from headroom.loadtest.plan import make_plan
+from headroom.loadtest.running import Outcome, run
 
 ATTEMPTS = 6
 

@@ -19,7 +19,7 @@ from typing import cast
 
 import uvloop
 
-from loadtest.plan import seconds
+from headroom.loadtest.plan import seconds
 
 BODY = b'{"variant":"full","results":[{"index":0,"score":0.5}]}'
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest import arrivals
-from loadtest.plan import Plan, PlanError, make_plan
+from headroom.loadtest import arrivals
+from headroom.loadtest.plan import Plan, PlanError, make_plan
 
 
 def plan(**values) -> Plan:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from loadtest import find_max
-from loadtest.cli import app
+from headroom.loadtest import find_max
+from headroom.loadtest.cli import app
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run

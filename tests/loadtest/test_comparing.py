@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from loadtest import comparing, report
-from loadtest.plan import PlanError, make_plan
-from loadtest.recorder import Recorder
-from loadtest.running import Outcome
+from headroom.loadtest import comparing, report
+from headroom.loadtest.plan import PlanError, make_plan
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.running import Outcome
 from tests.loadtest.test_recorder import record, request
 
 

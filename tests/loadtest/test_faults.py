@@ -6,9 +6,9 @@ import threading
 import time
 from collections import Counter
 
-from loadtest.alarm import clock
-from loadtest.judging import invalid_because
-from loadtest.running import Outcome
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.judging import invalid_because
+from headroom.loadtest.running import Outcome
 from tests.loadtest import servers
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import faulty, reference

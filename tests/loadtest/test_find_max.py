@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from loadtest import find_max, judging
-from loadtest.plan import LoadTestError, Plan, make_plan
-from loadtest.recorder import Recorder, Tally
-from loadtest.running import Outcome
+from headroom.loadtest import find_max, judging
+from headroom.loadtest.plan import LoadTestError, Plan, make_plan
+from headroom.loadtest.recorder import Recorder, Tally
+from headroom.loadtest.running import Outcome
 
 PLAN = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
 

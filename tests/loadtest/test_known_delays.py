@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from loadtest.alarm import clock
+from headroom.loadtest.alarm import clock
 from tests.loadtest.measuring import assert_soon, measure, percentiles
 from tests.loadtest.servers import Reference, reference
 from tests.referees import need

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import judging
-from loadtest.plan import SCENARIOS, PlanError, make_plan, read_scenario, seconds, weights
-from loadtest.workload import Workload
+from headroom.loadtest import judging
+from headroom.loadtest.plan import SCENARIOS, PlanError, make_plan, read_scenario, seconds, weights
+from headroom.loadtest.workload import Workload
 
 URL = "http://127.0.0.1:1"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadtest.histogram import Histogram
-from loadtest.plan import make_plan
-from loadtest.recorder import MAX_GROUPS, Recorder, server_timing
-from loadtest.wire import Answer
-from loadtest.workload import Request, Workload
+from headroom.loadtest.histogram import Histogram
+from headroom.loadtest.plan import make_plan
+from headroom.loadtest.recorder import MAX_GROUPS, Recorder, server_timing
+from headroom.loadtest.wire import Answer
+from headroom.loadtest.workload import Request, Workload
 
 ONE = next(
     Workload(

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from loadtest import beside, judging, page, report
-from loadtest.judging import invalid_because
-from loadtest.plan import make_plan
-from loadtest.recorder import Recorder
-from loadtest.running import Outcome
-from loadtest.soak.watching import conclusion
+from headroom.loadtest import beside, judging, page, report
+from headroom.loadtest.judging import invalid_because
+from headroom.loadtest.plan import make_plan
+from headroom.loadtest.recorder import Recorder
+from headroom.loadtest.running import Outcome
+from headroom.loadtest.soak.watching import conclusion
 from tests.loadtest.test_recorder import answer, request
 from tests.loadtest.test_watching import grows, watch
 

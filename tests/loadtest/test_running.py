@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 
-from loadtest import arrivals, beside
-from loadtest.alarm import clock
-from loadtest.judging import invalid_because
-from loadtest.plan import make_plan
-from loadtest.running import client_process
+from headroom.loadtest import arrivals, beside
+from headroom.loadtest.alarm import clock
+from headroom.loadtest.judging import invalid_because
+from headroom.loadtest.plan import make_plan
+from headroom.loadtest.running import client_process
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
 
@@ -59,7 +59,7 @@ def test_a_free_port_is_none_that_the_system_or_serve_gives_out() -> None:
     assert len(set(ports)) == 50
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", ports[0]))
-    another = "from loadtest import beside; print(*(beside.free_port() for _ in range(500)))"
+    another = "from headroom.loadtest import beside; print(*(beside.free_port() for _ in range(500)))"
     theirs = subprocess.run(
         [sys.executable, "-c", another], capture_output=True, text=True, check=True
     ).stdout

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadtest.plan import make_plan, read_scenario
+from headroom.loadtest.plan import make_plan, read_scenario
 from tests.loadtest.conftest import Soak
 
 

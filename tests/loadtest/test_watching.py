@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtest.plan import make_plan
-from loadtest.soak import faults
-from loadtest.soak.watching import Sample, Watch, conclusion, trend
+from headroom.loadtest.plan import make_plan
+from headroom.loadtest.soak import faults
+from headroom.loadtest.soak.watching import Sample, Watch, conclusion, trend
 
 HOUR = np.arange(0, 3600, 9.0)
 
@@ -122,7 +122,7 @@ def test_a_disk_that_fills_is_a_problem_and_logs_are_none(mb_a_second: float, pr
 
 
 def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
-    command = "python -m loadtest.soak.faults KILL x; : $SERVER_PID"
+    command = "python -m headroom.loadtest.soak.faults KILL x; : $SERVER_PID"
     kill = {"events": [{"at": 1, "name": "kill", "run": command}]}
     errors = {"closed": 3, "http_503": 9, "http_429": 9}
     quiet, faulty = watch(60, flat), watch(60, flat, **kill)

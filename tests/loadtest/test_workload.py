@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from loadtest.pairs import made_up_pairs, read_pairs
-from loadtest.plan import PlanError, make_plan
-from loadtest.workload import Workload, title_counts
+from headroom.loadtest.pairs import made_up_pairs, read_pairs
+from headroom.loadtest.plan import PlanError, make_plan
+from headroom.loadtest.workload import Workload, title_counts
 
 PAIRS = [(f"query {i // 4}", f'title "{i}" é') for i in range(40)]
 

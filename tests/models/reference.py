@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from models.batch import pack
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import RowMasks
-from models.network import Network
-from models.networks import build
+from headroom.models.batch import pack
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Network
+from headroom.models.networks import build
 
 CPU = torch.device("cpu")
 

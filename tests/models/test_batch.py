@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.batch import PackedBatch, filled_size, pack
-from models.ops.positions import PLAIN_POSITIONS
-from models.ops.torch import TorchOps
+from headroom.models.batch import PackedBatch, filled_size, pack
+from headroom.models.ops.positions import PLAIN_POSITIONS
+from headroom.models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
 SIZE = 4

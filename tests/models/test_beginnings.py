@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
-from models.batch import PackedBatch
-from models.ops import kernel_library
+from headroom import Classifier, HeadMask
+from headroom.models.batch import PackedBatch
+from headroom.models.ops import kernel_library
 from tests.checkpoints import WORDS
 from tests.decoders import FAMILIES, write_decoder
 

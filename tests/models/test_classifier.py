@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask, InvalidMask, ModelError
-from models.batch import batches_by_length
-from models.classifier import Scores
-from models.masks.head_mask import RowMasks
+from headroom import Classifier, HeadMask, InvalidMask, ModelError
+from headroom.models.batch import batches_by_length
+from headroom.models.classifier import Scores
+from headroom.models.masks.head_mask import RowMasks
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from models import HeadMask, UnsupportedCheckpoint
-from models.compress.prune import prune
-from models.training.tuning import tune
+from headroom import HeadMask, UnsupportedCheckpoint
+from headroom.models.compress.prune import prune
+from headroom.models.training.tuning import tune
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.decoders import FAMILIES, SHORT, write_decoder
 from tests.families import edit_config

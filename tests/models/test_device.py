@@ -7,16 +7,22 @@ from typing import Any, Self
 import pytest
 import torch
 
-from models import cores as module
-from models.checkpoint.config import read_config
-from models.checkpoint.tensors import read_tensors
-from models.cores import cores, cpu_limit
-from models.device import is_device_failure, is_out_of_memory, limit_memory, resolve_device, resolve_dtype
-from models.errors import ModelError
-from models.network import Network
-from models.networks import build
-from models.ops.torch import TorchOps
-from service.engine import threads as engine
+from headroom.models import cores as module
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.cores import cores, cpu_limit
+from headroom.models.device import (
+    is_device_failure,
+    is_out_of_memory,
+    limit_memory,
+    resolve_device,
+    resolve_dtype,
+)
+from headroom.models.errors import ModelError
+from headroom.models.network import Network
+from headroom.models.networks import build
+from headroom.models.ops.torch import TorchOps
+from headroom.service.engine import threads as engine
 from tests.checkpoints import write_int8
 from tests.models.reference import CPU
 

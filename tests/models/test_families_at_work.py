@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import HeadMask
-from models.compress.prune import prune
-from models.study import kinds
-from models.study.search.plans import gradients
-from models.training import tuning
-from models.training.tuning import tune
+from headroom import HeadMask
+from headroom.models.compress.prune import prune
+from headroom.models.study import kinds
+from headroom.models.study.search.plans import gradients
+from headroom.models.training import tuning
+from headroom.models.training.tuning import tune
 from tests import decoders, own_code
 from tests.checkpoints import load, random_pairs, write_int8
 from tests.families import write_family

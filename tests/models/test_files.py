@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models import files
-from models.numbers import fixed, number, percent
+from headroom.models import files
+from headroom.models.numbers import fixed, number, percent
 
 
 @pytest.fixture(params=["fifo", "device", "directory", "large", "missing"])

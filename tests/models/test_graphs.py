@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models import graphs
-from models.batch import PackedBatch, pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network
-from models.ops.torch import CudaOps
+from headroom.models import graphs
+from headroom.models.batch import PackedBatch, pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.network import Network
+from headroom.models.ops.torch import CudaOps
 from tests.checkpoints import random_model
 from tests.models.reference import CPU, network_of, random_pair, reference
 

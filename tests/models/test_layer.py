@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from models.batch import PackedBatch, pack
-from models.ops.causal import Causal
-from models.ops.positions import PLAIN_POSITIONS, rotations
-from models.ops.torch import TorchOps, attention_probabilities
+from headroom.models.batch import PackedBatch, pack
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.positions import PLAIN_POSITIONS, rotations
+from headroom.models.ops.torch import TorchOps, attention_probabilities
 from tests.models.reference import CPU, random_pair
 
 OPS = TorchOps(CPU, torch.float32)

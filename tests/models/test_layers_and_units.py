@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from models.batch import pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import HeadMask, RowMasks, by_structure
-from models.network import Network
-from models.ops.torch import TorchOps
+from headroom.models.batch import pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import HeadMask, RowMasks, by_structure
+from headroom.models.network import Network
+from headroom.models.ops.torch import TorchOps
 from tests.checkpoints import load, random_model, random_pairs, write_checkpoint, write_int8
 from tests.models.reference import CPU, inputs_of, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert

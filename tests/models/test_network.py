@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.batch import pack
-from models.checkpoint.fields import ACTIVATIONS
-from models.checkpoint.tokenizer import EncodedPair, PairTemplate
-from models.masks.head_mask import RowMasks
-from models.network import Network
-from models.ops import kernel_library
+from headroom.models.batch import pack
+from headroom.models.checkpoint.fields import ACTIVATIONS
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTemplate
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Network
+from headroom.models.ops import kernel_library
 from tests import decoders, families
 from tests.checkpoints import WORDS, load, random_model, write_checkpoint, write_int8
 from tests.families import ROBERTAS, model_of
@@ -231,7 +231,7 @@ def test_attention_maps_are_transformers_attentions(family: str, dtype: torch.dt
 def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("models.selection.HEAD_COUNTS", 2)  # of 4 heads: steps of 2
+    monkeypatch.setattr("headroom.models.selection.HEAD_COUNTS", 2)  # of 4 heads: steps of 2
     rng = np.random.default_rng(8)
     network = network_of(random_model(8))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)
@@ -251,7 +251,7 @@ def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
 
 
 def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.selection.MINIMUM_CACHE_BYTES", 0)
+    monkeypatch.setattr("headroom.models.selection.MINIMUM_CACHE_BYTES", 0)
     rng = np.random.default_rng(9)
     network = network_of(random_model(9))
     batch = pack([random_pair(rng, 20, 180)], device=network.device)

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.checkpoint.config import parse_config
-from models.checkpoint.tokenizer import EncodedPair
-from models.network import Bert
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.network import Bert
 from tests.models.reference import CPU, logits_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -5,8 +5,8 @@ import io
 
 import pytest
 
-from models import ModelError
-from models.rows import Row, known_format, text_rows
+from headroom import ModelError
+from headroom.models.rows import Row, known_format, text_rows
 
 
 def rows(text: str | bytes, name: str = "a.csv") -> list[Row]:

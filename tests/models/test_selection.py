@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from models.layer import MultiHeadAttention
-from models.ops.torch import Linear
-from models.selection import WeightCache
+from headroom.models.layer import MultiHeadAttention
+from headroom.models.ops.torch import Linear
+from headroom.models.selection import WeightCache
 
 
 def module(heads: int = 4, size: int = 8) -> MultiHeadAttention:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.families import FAMILIES
 from tests import decoders, families, own_code
 from tests.models.reference import random_pair, random_weights, reference
 from tests.models.two_threads import Case

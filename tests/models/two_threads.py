@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 import models
-from models.batch import PackedBatch, pack
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import RowMasks
-from models.network import Network
-from models.networks import build
-from models.ops.torch import Tensors, TorchOps
+from headroom.models.batch import PackedBatch, pack
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Network
+from headroom.models.networks import build
+from headroom.models.ops.torch import Tensors, TorchOps
 
 CPU = torch.device("cpu")
 OURS = str(Path(models.__file__).parent)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier
-from models.errors import ModelError, UnsupportedCheckpoint
-from models.study.runner import Runner
-from models.training.loop import read_saved
+from headroom import Classifier
+from headroom.models.errors import ModelError, UnsupportedCheckpoint
+from headroom.models.study.runner import Runner
+from headroom.models.training.loop import read_saved
 from tests.models.study.data import judged
 
 ROOT = Path(__file__).parents[2]

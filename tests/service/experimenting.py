@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from sqlalchemy import select
 
-from service.experiments.store import Store
-from service.experiments.tables import exposures
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import exposures
 from tests.checkpoints import random_model, write_vocabulary
 from tests.service.in_process import QUERY, TITLES, Service
 from tests.service.running import PATIENCE_S

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 
-from models.masks.head_mask import HeadMask
-from service.api import create_app
-from service.config.settings import Settings
-from service.config.variants import MaskForm
-from service.engine.request import Deadline
-from service.errors import InvalidRequest, NotFound
-from service.experiments.admin import Decide
-from service.experiments.events import Outcome, OutcomeReceipt
-from service.experiments.report import ExperimentDetail, ExperimentsView
-from service.observe.metrics import Metrics
-from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
-from service.schemas.listings import (
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.api import create_app
+from headroom.service.config.settings import Settings
+from headroom.service.config.variants import MaskForm
+from headroom.service.engine.request import Deadline
+from headroom.service.errors import InvalidRequest, NotFound
+from headroom.service.experiments.admin import Decide
+from headroom.service.experiments.events import Outcome, OutcomeReceipt
+from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
+from headroom.service.observe.metrics import Metrics
+from headroom.service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
+from headroom.service.schemas.listings import (
     HeadsResponse,
     MaskInfo,
     MasksResponse,
@@ -27,8 +27,8 @@ from service.schemas.listings import (
     VariantInfo,
     VariantsResponse,
 )
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import (
+from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from headroom.service.schemas.responses import (
     AttentionResponse,
     CompareColumn,
     CompareResponse,

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
-from service.api import create_app
-from service.config import file as config_file
-from service.config.file import ConfigFile
-from service.config.settings import LiveConfig, Settings
-from service.observe.metrics import Metrics
-from service.replica import Replica
+from headroom.service.api import create_app
+from headroom.service.config import file as config_file
+from headroom.service.config.file import ConfigFile
+from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.observe.metrics import Metrics
+from headroom.service.replica import Replica
 from tests.service.asgi import client
 
 QUERY = "angle bracket"

@@ -4,7 +4,7 @@ import math
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observe.metrics import Metrics
+from headroom.service.observe.metrics import Metrics
 
 
 def samples(text: bytes) -> dict[str, float]:

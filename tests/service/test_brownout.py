@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from models import Classifier, HeadMask
-from service.config.file import ConfigFileError
-from service.config.settings import InvalidConfig, LiveConfig
-from service.ray import preflight
+from headroom import Classifier, HeadMask
+from headroom.service.config.file import ConfigFileError
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.ray import preflight
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed

@@ -5,9 +5,9 @@ import pickle
 import orjson
 import pytest
 
-from models.errors import InvalidMask, UnsupportedCheckpoint
-from service import errors
-from service.errors import ServiceError, to_response
+from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
+from headroom.service import errors
+from headroom.service.errors import ServiceError, to_response
 
 TABLE = [
     (errors.InvalidJSON(), 400, "invalid_json"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
+from headroom import Classifier, HeadMask
 from tests.decoders import write_decoder
 from tests.families import edit_config, write_family
 from tests.modernberts import write_ettin

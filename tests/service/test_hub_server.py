@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import requests
 
-from service.config.settings import LiveConfig
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.models.checkpoint.hub_server import running_hub
 from tests.service.running import Server

@@ -17,16 +17,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import Classifier, HeadMask
-from models.checkpoint.files import digest_of
-from models.compress.quantize import quantize
-from models.ops import kernel_build, kernel_library
-from service import replica
-from service.config.settings import InvalidConfig, LiveConfig
-from service.engine import threads as engine
-from service.engine.runner import Batch
-from service.engine.threads import Engine, Lane, PairRow
-from service.errors import DeviceFailed, OutOfMemory
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.files import digest_of
+from headroom.models.compress.quantize import quantize
+from headroom.models.ops import kernel_build, kernel_library
+from headroom.service import replica
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.engine import threads as engine
+from headroom.service.engine.runner import Batch
+from headroom.service.engine.threads import Engine, Lane, PairRow
+from headroom.service.errors import DeviceFailed, OutOfMemory
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import Exchange, chunk
 from tests.service.in_process import QUERY, TITLES, Service, in_session, pairs, serve
@@ -531,8 +531,8 @@ def test_loading_leaves_no_helper_threads_behind() -> None:
     """A second set of them would put those of the forward pass to sleep after every product."""
     script = """
 import os, torch
-from service.scoring.loading import load_classifier
-from service.config.settings import Settings
+from headroom.service.scoring.loading import load_classifier
+from headroom.service.config.settings import Settings
 torch.set_num_threads(4)
 before = len(os.listdir("/proc/self/task"))
 load_classifier(Settings(device="cpu", dtype="float32"), None)
@@ -545,7 +545,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_a_replica_imports_no_large_library_that_it_does_not_need() -> None:
     code = """
-import sys, service.api, service.replica
+import sys, headroom.service.api, headroom.service.replica
 print(sorted({"scipy", "pandas", "sklearn"} & set(sys.modules)))
 """
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.experiments.store import Store
+from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, metric, score, send_raw
 from tests.service.experimenting import config

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import BaseModel
 
-from service.config.settings import Settings
+from headroom.service.config.settings import Settings
 from website.settings import EXPERIMENTS, LIVE, PAGE, page
 
 

@@ -15,7 +15,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from service.cli.program import app
+from headroom.service.cli.program import app
 
 ROOT = Path(__file__).parents[2]
 

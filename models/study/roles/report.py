@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from models.condense.words import chinese_splitter
-from models.quality.bootstrap import Interval
-from models.study import plots
-from models.study.arrays import Floats
-from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Json, Result, Section, Table
-from models.study.roles.scores import RoleScores, role_scores, segmentation_scores
-from models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
-from models.study.study import Head, Heads, Study
-from models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
+from headroom.models.condense.words import chinese_splitter
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.study import plots
+from headroom.models.study.arrays import Floats
+from headroom.models.study.pairs import Judged
+from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.roles.scores import RoleScores, role_scores, segmentation_scores
+from headroom.models.study.statistics import JUDGED, LEVEL, Resamples, permutation_p
+from headroom.models.study.study import Head, Heads, Study
+from headroom.models.study.wording import METHODS, NAMES, listed, p_value, percent, signed
 
 NAMED = {
     "term_match": "term match",

@@ -15,12 +15,12 @@ from itertools import product
 
 import numpy as np
 
-from models.checkpoint.tokenizer import EncodedPair
-from models.quality.bootstrap import Interval
-from models.study.arrays import Bools, Floats, Floats32
-from models.study.statistics import LEVEL, mean_intervals
-from models.study.study import Study
-from models.study.words import Split, Words
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.study.arrays import Bools, Floats, Floats32
+from headroom.models.study.statistics import LEVEL, mean_intervals
+from headroom.models.study.study import Study
+from headroom.models.study.words import Split, Words
 
 ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
 """The roles that every model is asked for on the study's own pairs."""

@@ -4,19 +4,19 @@ other queries."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from models.checkpoint.config import check_holds_floats
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.hub import locate
-from models.compress.prune import intact_mask
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask
-from models.quality.evaluation import Evaluation
-from models.study.search import plans
-from models.study.search.networks import Networks, Pace, measure_times
-from models.study.search.plans import Gradients, Planner, gradients
-from models.study.search.recovery import Student, recover
-from models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
-from models.study.study import Study
+from headroom.models.checkpoint.config import check_holds_floats
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.hub import locate
+from headroom.models.compress.prune import intact_mask
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.study.search import plans
+from headroom.models.study.search.networks import Networks, Pace, measure_times
+from headroom.models.study.search.plans import Gradients, Planner, gradients
+from headroom.models.study.search.recovery import Student, recover
+from headroom.models.study.statistics import NonInferiority, Resamples, fixed_sequence, loss_by_metric
+from headroom.models.study.study import Study
 
 GRADIENT_PAIRS = 2_048
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)

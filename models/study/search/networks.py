@@ -9,21 +9,21 @@ import numpy as np
 from scipy.special import log_softmax
 from torch import Tensor
 
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.hub import locate
-from models.checkpoint.tensors import read_tensors
-from models.classifier import Classifier
-from models.compress.prune import cut, intact_mask
-from models.device import in_turns, one_thread
-from models.masks.head_mask import HeadMask
-from models.networks import build
-from models.quality.bootstrap import Interval
-from models.quality.evaluation import Evaluation
-from models.quality.speed import speedup
-from models.study.arrays import Bools, Floats, Floats32
-from models.study.pairs import Judged
-from models.study.runner import Runner
-from models.study.study import Study
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.hub import locate
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.classifier import Classifier
+from headroom.models.compress.prune import cut, intact_mask
+from headroom.models.device import in_turns, one_thread
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.networks import build
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.speed import speedup
+from headroom.models.study.arrays import Bools, Floats, Floats32
+from headroom.models.study.pairs import Judged
+from headroom.models.study.runner import Runner
+from headroom.models.study.study import Study
 
 SAMPLE = 256
 """Pairs on which candidates are compared with the intact model, taken from each query in turn, and pairs of

@@ -22,16 +22,16 @@ import torch.nn.functional as F
 from scipy.optimize import LinearConstraint, milp
 from torch import Tensor
 
-from models.batch import PackedBatch, batches_by_length, pack
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier
-from models.masks.head_mask import HeadMask
-from models.network import Network
-from models.selection import Chosen
-from models.study.arrays import Floats, Floats32, Ints
-from models.study.search.networks import Times, nothing_off
-from models.study.study import Heads
+from headroom.models.batch import PackedBatch, batches_by_length, pack
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.classifier import Classifier
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.network import Network
+from headroom.models.selection import Chosen
+from headroom.models.study.arrays import Floats, Floats32, Ints
+from headroom.models.study.search.networks import Times, nothing_off
+from headroom.models.study.study import Heads
 
 TIME_WEIGHT = 1e-6
 """What all of the time counts beside the largest loss: of equal losses the faster network is chosen."""

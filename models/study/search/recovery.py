@@ -10,17 +10,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from models.batch import PackedBatch, pack
-from models.checkpoint.config import ModelConfig
-from models.checkpoint.hub import locate
-from models.classifier import Classifier
-from models.compress.prune import cut, write_checkpoint
-from models.device import autocast, give_back_memory
-from models.learner import Learner
-from models.masks.head_mask import HeadMask
-from models.network import Network
-from models.study.search.networks import Networks
-from models.study.study import Study
+from headroom.models.batch import PackedBatch, pack
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.hub import locate
+from headroom.models.classifier import Classifier
+from headroom.models.compress.prune import cut, write_checkpoint
+from headroom.models.device import autocast, give_back_memory
+from headroom.models.learner import Learner
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.network import Network
+from headroom.models.study.search.networks import Networks
+from headroom.models.study.study import Study
 
 RATE = 1e-4
 PAIRS = 64

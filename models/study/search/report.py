@@ -6,16 +6,16 @@ from functools import partial
 
 import numpy as np
 
-from models.masks.head_mask import HeadMask
-from models.numbers import fixed
-from models.quality.bootstrap import MIN_TESTED
-from models.quality.evaluation import Evaluation
-from models.study import plots
-from models.study.result import Figure, Json, Result, Section, Table
-from models.study.search.compute import Candidate, SearchResult, measure
-from models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
-from models.study.study import Study
-from models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.numbers import fixed
+from headroom.models.quality.bootstrap import MIN_TESTED
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.study import plots
+from headroom.models.study.result import Figure, Json, Result, Section, Table
+from headroom.models.study.search.compute import Candidate, SearchResult, measure
+from headroom.models.study.statistics import TESTED_METRICS, NonInferiority, permutation_p
+from headroom.models.study.study import Study
+from headroom.models.study.wording import METHODS, NAMES, listed, p_value, signed, speed_claim
 
 TESTED = " and of ".join(NAMES[name] for name in TESTED_METRICS)
 DEEPEST = 12

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from models.training.loop import graded_target
-from models.training.shipped.groups import Example, Group
+from headroom.models.training.loop import graded_target
+from headroom.models.training.shipped.groups import Example, Group
 
 ATTRIBUTES = Path(__file__).parents[3] / "data" / "attributes.yaml"
 

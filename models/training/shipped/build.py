@@ -1,7 +1,7 @@
 """Makes the shipped model: the base, tuned twice, averaged, calibrated, measured and written.
 
-    python -m models.training.shipped.build --data ../shared/data --out models/default
-    python -m models.training.shipped.build --without chorus,socrata --steps 300 --work runs/without-chorus
+    python -m headroom.models.training.shipped.build --data ../shared/data --out models/default
+    python -m headroom.models.training.shipped.build --without chorus,socrata --steps 300 --work runs/without-chorus
 
 The second form trains without some judged sources and prints how the model ranks them: the measure by which
 the recipe was chosen. It writes no checkpoint. A run that was killed goes on from its work directory.
@@ -24,17 +24,25 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
-from models.checkpoint.config import read_config
-from models.checkpoint.shapes import POSITIONS
-from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
-from models.learner import Learner
-from models.quality.evaluation import Evaluation
-from models.training.job import GRADES
-from models.training.loop import Batch, Progress, Schedule, logits_of, ordinal_loss, ranking_loss, train
-from models.training.shipped.base import MAX_TOKENS, make_base
-from models.training.shipped.checks import Answer, Floats, ranking_answers
-from models.training.shipped.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
-from models.training.shipped.mixture import (
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.shapes import POSITIONS
+from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
+from headroom.models.learner import Learner
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.training.job import GRADES
+from headroom.models.training.loop import (
+    Batch,
+    Progress,
+    Schedule,
+    logits_of,
+    ordinal_loss,
+    ranking_loss,
+    train,
+)
+from headroom.models.training.shipped.base import MAX_TOKENS, make_base
+from headroom.models.training.shipped.checks import Answer, Floats, ranking_answers
+from headroom.models.training.shipped.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
+from headroom.models.training.shipped.mixture import (
     Judged,
     Sources,
     mixed_groups,
@@ -42,7 +50,7 @@ from models.training.shipped.mixture import (
     read_sources,
     source_groups,
 )
-from models.training.tuning import start, write_learner
+from headroom.models.training.tuning import start, write_learner
 
 
 @dataclass(frozen=True, slots=True)

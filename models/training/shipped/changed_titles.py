@@ -12,9 +12,16 @@ from typing import NamedTuple
 
 import yaml
 
-from models.quality.labelled import LabelledPair
-from models.training.shipped.attributes import ATTRIBUTES, LANGUAGES, OTHER_VALUE, UNSAID, Forms, axis_values
-from models.training.shipped.groups import COMMON, Example, Group, ranked_example
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.training.shipped.attributes import (
+    ATTRIBUTES,
+    LANGUAGES,
+    OTHER_VALUE,
+    UNSAID,
+    Forms,
+    axis_values,
+)
+from headroom.models.training.shipped.groups import COMMON, Example, Group, ranked_example
 
 Splitter = Callable[[str], list[str]]
 """Returns the words of a title in order."""

@@ -1,6 +1,6 @@
 """Asks a checkpoint questions whose answers are known, and prints them beside what must hold.
 
-    python -m models.training.shipped.checks --model models/default --data ../shared/data
+    python -m headroom.models.training.shipped.checks --model models/default --data ../shared/data
 
 - Quadruples (exact, another kind, accessory, unrelated), sixty each in English, Korean and Chinese, and a
   harder hundred in English: how often the exact title is first, and the unrelated one last.
@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.classifier import Classifier
-from models.quality.comparison import Side, compare_sides
-from models.quality.evaluation import Evaluation
-from models.training.shipped.groups import FOLDS
-from models.training.shipped.mixture import Judged, read_judged, source_groups
-from models.training.shipped.typed import nonsense
+from headroom.models.classifier import Classifier
+from headroom.models.quality.comparison import Side, compare_sides
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.training.shipped.groups import FOLDS
+from headroom.models.training.shipped.mixture import Judged, read_judged, source_groups
+from headroom.models.training.shipped.typed import nonsense
 
 Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]

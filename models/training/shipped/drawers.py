@@ -7,13 +7,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from models.quality.lexical import TOKEN
-from models.training.shipped.attributes import LANGUAGES, AttributeLists
-from models.training.shipped.build import JUDGED_SHARES
-from models.training.shipped.changed_titles import ChangedTitles, ShortTitles
-from models.training.shipped.groups import TRAINING_FOLDS
-from models.training.shipped.mixture import BEGINNING, Drawer, Row, Sources, read_sources
-from models.training.shipped.multilingual import (
+from headroom.models.quality.lexical import TOKEN
+from headroom.models.training.shipped.attributes import LANGUAGES, AttributeLists
+from headroom.models.training.shipped.build import JUDGED_SHARES
+from headroom.models.training.shipped.changed_titles import ChangedTitles, ShortTitles
+from headroom.models.training.shipped.groups import TRAINING_FOLDS
+from headroom.models.training.shipped.mixture import BEGINNING, Drawer, Row, Sources, read_sources
+from headroom.models.training.shipped.multilingual import (
     GradedLists,
     PairList,
     PiecedTitles,
@@ -21,7 +21,7 @@ from models.training.shipped.multilingual import (
     read_lists,
     words_of,
 )
-from models.training.shipped.yardstick import read_short_lists
+from headroom.models.training.shipped.yardstick import read_short_lists
 
 LISTS = {
     "openbg": "openbg_slice",

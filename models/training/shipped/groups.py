@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.training.loop import graded_target
+from headroom.models.training.loop import graded_target
 
 TEST_FOLDS = (0, 1)
 VALIDATION_FOLDS = (2, 3)

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.quality.labelled import LabelledPair
-from models.quality.lexical import TOKEN, idf_overlap, stem, stems_of
-from models.training.loop import graded_target
-from models.training.shipped.groups import COMMON, TRAINING_FOLDS, Example, Group, json_lines
-from models.training.shipped.typed import nonsense, typed
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.lexical import TOKEN, idf_overlap, stem, stems_of
+from headroom.models.training.loop import graded_target
+from headroom.models.training.shipped.groups import COMMON, TRAINING_FOLDS, Example, Group, json_lines
+from headroom.models.training.shipped.typed import nonsense, typed
 
 CATALOGUE = Path(__file__).parents[3] / "data" / "catalogue.jsonl.gz"
 

@@ -1,11 +1,11 @@
 """Continues the training of a checkpoint by a recipe, and looks at every source on the way.
 
-    python -m models.training.shipped.recipes --recipe gentle --without openbg,stylekqc,klue --work runs/1
+    python -m headroom.models.training.shipped.recipes --recipe gentle --without openbg,stylekqc,klue --work runs/1
 
 WORK gets `figures.jsonl` (a line per look: NDCG@10, Spearman within queries and over all pairs of each
 source, and how many of the hand-written short lists have their best title first), and `checkpoint`, the
 weights at the end, not calibrated. A run that was killed goes on from WORK.
-`models.training.shipped.yardstick` measures the checkpoint with intervals.
+`headroom.models.training.shipped.yardstick` measures the checkpoint with intervals.
 """
 
 import argparse
@@ -25,21 +25,21 @@ from scipy.special import softmax
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from models.checkpoint.config import read_config
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
-from models.classifier import Scores
-from models.files import write_whole
-from models.learner import Learner
-from models.quality.labelled import LabelledPair
-from models.training.loop import Batch, Progress, Schedule, logits_of, train
-from models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
-from models.training.shipped.drawers import all_sources
-from models.training.shipped.mixture import (
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
+from headroom.models.classifier import Scores
+from headroom.models.files import write_whole
+from headroom.models.learner import Learner
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.training.loop import Batch, Progress, Schedule, logits_of, train
+from headroom.models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
+from headroom.models.training.shipped.drawers import all_sources
+from headroom.models.training.shipped.mixture import (
     kinds,
     mixed_groups,
 )
-from models.training.shipped.yardstick import (
+from headroom.models.training.shipped.yardstick import (
     Measure,
     best_first,
     evaluation_of,

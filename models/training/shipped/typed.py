@@ -4,7 +4,7 @@ import random
 import re
 import string
 
-from models.quality.lexical import stem
+from headroom.models.quality.lexical import stem
 
 _KEYS_BESIDE = (  # a to z on a QWERTY keyboard
     "sqz vgn xfv sefcx wrd dgcv fhvb gjbn uok hknm jlm kop njk "

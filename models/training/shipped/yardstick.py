@@ -1,7 +1,7 @@
 """Measures a model per language on sources that it was not trained on, beside overlap and random order.
 
-    python -m models.training.shipped.yardstick --model models/default --data ../shared/data
-    python -m models.training.shipped.yardstick --model runs/try --data ../shared/data --without openbg,chorus
+    python -m headroom.models.training.shipped.yardstick --model models/default --data ../shared/data
+    python -m headroom.models.training.shipped.yardstick --model runs/try --data ../shared/data --without openbg,chorus
 
 Each source has its NDCG@10 and Spearman's correlation within queries and over all pairs, each with the paired
 95 % interval of the change against the overlap baseline (words; pairs of letters for Korean and Chinese; both
@@ -23,14 +23,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.classifier import Classifier
-from models.quality.bootstrap import Interval, resample
-from models.quality.evaluation import Evaluation, changes_of
-from models.quality.labelled import LabelledPair
-from models.quality.lexical import Scorer, bigram_overlap, idf_overlap
-from models.training.shipped.groups import TRAINING_FOLDS, VALIDATION_FOLDS
-from models.training.shipped.mixture import read_judged
-from models.training.shipped.multilingual import has_order, read_lists
+from headroom.models.classifier import Classifier
+from headroom.models.quality.bootstrap import Interval, resample
+from headroom.models.quality.evaluation import Evaluation, changes_of
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.quality.lexical import Scorer, bigram_overlap, idf_overlap
+from headroom.models.training.shipped.groups import TRAINING_FOLDS, VALIDATION_FOLDS
+from headroom.models.training.shipped.mixture import read_judged
+from headroom.models.training.shipped.multilingual import has_order, read_lists
 
 Floats = NDArray[np.float64]
 

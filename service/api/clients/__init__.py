@@ -6,15 +6,15 @@ from typing import Annotated, Any, Union
 
 from fastapi import Body, FastAPI
 
-from service.api.clients import oip, tei
-from service.api.clients.base import CompatRequest, score_and_answer
-from service.api.clients.rerank import CohereV2Request, InfinityRequest, RerankRequest
-from service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
-from service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
-from service.api.clients.voyage import VoyageRequest
-from service.api.openapi import errors
-from service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
-from service.errors import InvalidRequest
+from headroom.service.api.clients import oip, tei
+from headroom.service.api.clients.base import CompatRequest, score_and_answer
+from headroom.service.api.clients.rerank import CohereV2Request, InfinityRequest, RerankRequest
+from headroom.service.api.clients.tei import TeiPredictRequest, TeiRerankRequest
+from headroom.service.api.clients.vllm import VllmQueriesRequest, VllmTextsRequest
+from headroom.service.api.clients.voyage import VoyageRequest
+from headroom.service.api.openapi import errors
+from headroom.service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
+from headroom.service.errors import InvalidRequest
 
 # The shapes of a path are told apart by their fields (`known_by`); the last one has none, or is taken if the
 # request has none of the fields.

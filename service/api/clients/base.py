@@ -2,7 +2,7 @@
 
 A shape is a pydantic model of the request (`CompatRequest`) with two translations: `score_request` makes our
 scoring request of it, `answer` makes their answer of ours. Limits, deadlines and experiments are those of
-`POST /v1/score`. `service.api.clients` says which shapes each path takes.
+`POST /v1/score`. `headroom.service.api.clients` says which shapes each path takes.
 """
 
 from abc import ABC, abstractmethod
@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.api.errors import RERANK, ErrorShape
-from service.api.post import Post, Timed, validated
-from service.errors import InvalidRequest, shortened
-from service.experiments.fields import says
-from service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
-from service.schemas.responses import (
+from headroom.service.api.errors import RERANK, ErrorShape
+from headroom.service.api.post import Post, Timed, validated
+from headroom.service.errors import InvalidRequest, shortened
+from headroom.service.experiments.fields import says
+from headroom.service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
+from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
     ScoreResponse,

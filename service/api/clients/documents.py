@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.api.clients.base import CompatRequest
-from service.errors import InvalidRequest
-from service.experiments.fields import says
-from service.schemas.requests import WHOLE, Instruction, ScoreRequest, accepted
-from service.schemas.responses import ScoreResponse, to_json
+from headroom.service.api.clients.base import CompatRequest
+from headroom.service.errors import InvalidRequest
+from headroom.service.experiments.fields import says
+from headroom.service.schemas.requests import WHOLE, Instruction, ScoreRequest, accepted
+from headroom.service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10

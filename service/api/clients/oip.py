@@ -20,19 +20,19 @@ from fastapi import Body, FastAPI, Path, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.types import Receive
 
-from service.api.body import parse, read
-from service.api.clients.base import OurFields, degraded_header, renamed
-from service.api.clients.documents import query_and_titles
-from service.api.errors import OIP, json_response
-from service.api.openapi import errors
-from service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
-from service.errors import InvalidRequest, NotFound, shortened
-from service.schemas.listings import VariantInfo
-from service.schemas.requests import WHOLE, ScoreRequest, example, too_many
-from service.schemas.responses import ScoreResult
+from headroom.service.api.body import parse, read
+from headroom.service.api.clients.base import OurFields, degraded_header, renamed
+from headroom.service.api.clients.documents import query_and_titles
+from headroom.service.api.errors import OIP, json_response
+from headroom.service.api.openapi import errors
+from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
+from headroom.service.errors import InvalidRequest, NotFound, shortened
+from headroom.service.schemas.listings import VariantInfo
+from headroom.service.schemas.requests import WHOLE, ScoreRequest, example, too_many
+from headroom.service.schemas.responses import ScoreResult
 
 if TYPE_CHECKING:
-    from service.replica import Replica
+    from headroom.service.replica import Replica
 
 VERSION = "1"
 """The version of every model. Variants have names in place of versions."""

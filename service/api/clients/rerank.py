@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.api.clients.base import (
+from headroom.service.api.clients.base import (
     ScoredBy,
     TokenUsage,
     by_relevance,
@@ -21,7 +21,7 @@ from service.api.clients.base import (
     scored_by,
     usage_of,
 )
-from service.api.clients.documents import (
+from headroom.service.api.clients.documents import (
     Count,
     Documents,
     PromptedRequest,
@@ -34,9 +34,9 @@ from service.api.clients.documents import (
     texts,
     warnings_of,
 )
-from service.experiments.fields import says
-from service.schemas.requests import Query, ScoreRequest, example
-from service.schemas.responses import Number, ScoreResponse
+from headroom.service.experiments.fields import says
+from headroom.service.schemas.requests import Query, ScoreRequest, example
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 MAX_RANK_FIELDS = 64
 

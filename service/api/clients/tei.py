@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from fastapi import FastAPI, Request, Response
 from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import CompatRequest, by_relevance, relevance
-from service.api.clients.documents import Count
-from service.api.errors import TEI, json_response
-from service.api.openapi import errors
-from service.api.post import backend_of, check_ready
-from service.errors import EmptyRequest
-from service.experiments.fields import says
-from service.schemas.requests import ScoreRequest, accepted, example
-from service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.api.clients.base import CompatRequest, by_relevance, relevance
+from headroom.service.api.clients.documents import Count
+from headroom.service.api.errors import TEI, json_response
+from headroom.service.api.openapi import errors
+from headroom.service.api.post import backend_of, check_ready
+from headroom.service.errors import EmptyRequest
+from headroom.service.experiments.fields import says
+from headroom.service.schemas.requests import ScoreRequest, accepted, example
+from headroom.service.schemas.responses import Number, ScoreResponse, documented
 
 TAG = "text-embeddings-inference"
 

@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.api.clients.base import TokenUsage, model_name, relevance, usage_of
-from service.api.clients.documents import (
+from headroom.service.api.clients.base import TokenUsage, model_name, relevance, usage_of
+from headroom.service.api.clients.documents import (
     PromptedRequest,
     TokensPerDoc,
     TokensPerQuery,
@@ -20,9 +20,9 @@ from service.api.clients.documents import (
     query_and_titles,
     reading,
 )
-from service.api.errors import OURS
-from service.schemas.requests import ScoreRequest, accepted, example
-from service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.api.errors import OURS
+from headroom.service.schemas.requests import ScoreRequest, accepted, example
+from headroom.service.schemas.responses import Number, ScoreResponse, documented
 
 Texts = Annotated[
     str | list[str],

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
-from service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
-from service.experiments.fields import says
-from service.schemas.requests import Query, ScoreRequest, example
-from service.schemas.responses import Number, ScoreResponse
+from headroom.service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
+from headroom.service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
+from headroom.service.experiments.fields import says
+from headroom.service.schemas.requests import Query, ScoreRequest, example
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 
 class VoyageResult(TypedDict):

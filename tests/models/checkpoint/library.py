@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.checkpoint.tokenizer import PairTokenizer
 from tests.checkpoints import VOCABULARY, write_checkpoint
 
 SIZE = len(VOCABULARY)

@@ -10,8 +10,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoConfig, AutoTokenizer
 
-from models import Classifier, HeadMask, UnsupportedCheckpoint
-from models.compress.prune import prune
+from headroom import Classifier, HeadMask, UnsupportedCheckpoint
+from headroom.models.compress.prune import prune
 from tests.checkpoints import load, write_checkpoint
 from tests.families import write_family
 from tests.modernberts import write_modernbert

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from models import Classifier, UnsupportedCheckpoint
+from headroom import Classifier, UnsupportedCheckpoint
 from tests.checkpoints import load
 from tests.decoders import FAMILIES, write_decoder
 from tests.families import edit_config

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from models.checkpoint.chunks import (
+from headroom.models.checkpoint.chunks import (
     OVERLAP_PART,
     Chunk,
     ChunkedPair,
@@ -16,8 +16,8 @@ from models.checkpoint.chunks import (
     chunk_windows,
     encode_chunks,
 )
-from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.errors import ModelError
+from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from headroom.models.errors import ModelError
 from tests.checkpoints import write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
-from models import HeadMask
-from models.checkpoint.config import read_config
-from models.checkpoint.tensors import read_tensors, write_tensors
-from models.compress.prune import prune
+from headroom import HeadMask
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.tensors import read_tensors, write_tensors
+from headroom.models.compress.prune import prune
 from tests import families, own_code
 from tests.checkpoints import load
 from tests.models.reference import reference

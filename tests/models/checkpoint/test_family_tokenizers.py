@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from models import UnsupportedCheckpoint
-from models.checkpoint.tokenizer import PairTokenizer
-from models.study.words import Words
+from headroom import UnsupportedCheckpoint
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.study.words import Words
 from tests import families
 from tests.families import (
     SPECIAL,

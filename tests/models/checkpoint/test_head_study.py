@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from models import Classifier
-from models.checkpoint.files import HEAD_STUDY as FILE
-from models.checkpoint.files import read_head_study, weights_id
-from models.checkpoint.hub import DEFAULT
-from models.study.head_study import head_study
+from headroom import Classifier
+from headroom.models.checkpoint.files import HEAD_STUDY as FILE
+from headroom.models.checkpoint.files import read_head_study, weights_id
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.study.head_study import head_study
 
 METRICS = ("qwk", "ndcg10", "accuracy", "macro_f1")
 

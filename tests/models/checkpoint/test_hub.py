@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from models import Classifier
-from models.checkpoint.files import weight_files
-from models.checkpoint.hub import name_of, origin_of
+from headroom import Classifier
+from headroom.models.checkpoint.files import weight_files
+from headroom.models.checkpoint.hub import name_of, origin_of
 from tests.checkpoints import random_model, write_checkpoint, write_vocabulary
 from tests.models.checkpoint.hub_server import LARGE, Hub, running_hub
 
@@ -22,7 +22,7 @@ READER, OTHER = "hf_reader", "hf_other"
 
 SEVERAL = """
 import contextlib, io, json, sys
-from service.cli import main
+from headroom.service.cli import main
 for name in sys.argv[1:]:
     out, err, status = io.StringIO(), io.StringIO(), 0
     sys.argv = ["headroom", "score", "angle bracket", "steel bracket", "--model", name, "--device", "cpu"]
@@ -52,7 +52,7 @@ def hub() -> Iterator[Hub]:
 
 LOCATE = """
 import sys
-from models.checkpoint.hub import locate
+from headroom.models.checkpoint.hub import locate
 for name in sys.argv[1:]:
     print(locate(name))
 """

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import Classifier, UnsupportedCheckpoint
-from models.checkpoint.config import ModelConfig, Rope, parse_config
+from headroom import Classifier, UnsupportedCheckpoint
+from headroom.models.checkpoint.config import ModelConfig, Rope, parse_config
 from tests.modernberts import write_modernbert
 
 BASE: dict[str, Any] = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier, HeadMask, UnsupportedCheckpoint
-from models.compress.prune import prune
-from models.training.job import Options
-from models.training.tuning import tune
+from headroom import Classifier, HeadMask, UnsupportedCheckpoint
+from headroom.models.compress.prune import prune
+from headroom.models.training.job import Options
+from headroom.models.training.tuning import tune
 from tests.checkpoints import WORDS, write_checkpoint
 from tests.modernberts import write_ettin
 

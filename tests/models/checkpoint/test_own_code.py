@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from models.batch import pack
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import RowMasks
-from models.networks import build
-from models.ops import kernel_library
+from headroom.models.batch import pack
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.networks import build
+from headroom.models.ops import kernel_library
 from tests import own_code
 from tests.checkpoints import load
 from tests.models.reference import CPU, random_pair, random_weights

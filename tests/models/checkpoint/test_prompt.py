@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from models import Classifier, ModelError
-from models.checkpoint.chunks import LongTitles, encode_chunks
+from headroom import Classifier, ModelError
+from headroom.models.checkpoint.chunks import LongTitles, encode_chunks
 from tests.decoders import write_decoder
 
 WEB = "Given a web search query, retrieve relevant passages that answer the query"

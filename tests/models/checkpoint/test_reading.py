@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import BertProcessing
 
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import PairTokenizer
 from tests.families import unigram_tokenizer
 from tests.models.checkpoint.library import library_tokenizer
 

@@ -15,11 +15,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.activations import ACT2CLS, ACT2FN
 
-from models import UnsupportedCheckpoint
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
-from models.checkpoint.fields import ACTIVATIONS
-from models.ops.torch import FUNCTIONS
+from headroom import UnsupportedCheckpoint
+from headroom.models.checkpoint.config import parse_config
+from headroom.models.checkpoint.families import FAMILIES
+from headroom.models.checkpoint.fields import ACTIVATIONS
+from headroom.models.ops.torch import FUNCTIONS
 from tests import own_code
 from tests.checkpoints import load, write_checkpoint
 from tests.families import edit_config, model_of, write_family

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import UnsupportedCheckpoint
-from models.checkpoint.config import read_config
-from models.checkpoint.files import bytes_of_weights, digest_of
+from headroom import UnsupportedCheckpoint
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.files import bytes_of_weights, digest_of
 from tests.checkpoints import load
 from tests.families import edit_config
 from tests.modernberts import write_ettin

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer
 
-from models import Classifier
-from models.checkpoint.tokenizer import PairTokenizer
-from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
+from headroom import Classifier
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
 from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write

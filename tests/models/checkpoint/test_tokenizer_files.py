@@ -10,10 +10,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, processors
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerBase
 
-from models import Classifier, HeadMask
-from models.checkpoint.tokenizer import PairTokenizer
-from models.compress.prune import prune
-from models.errors import UnsupportedCheckpoint
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.compress.prune import prune
+from headroom.models.errors import UnsupportedCheckpoint
 from tests import families
 from tests.checkpoints import VOCABULARY, write_checkpoint
 from tests.families import write_family

@@ -5,11 +5,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from models import Classifier, HeadMask
-from models.commands.condense import read_candidates
-from models.condense.local import condense
-from models.condense.search import Task
-from models.condense.words import read_words
+from headroom import Classifier, HeadMask
+from headroom.models.commands.condense import read_candidates
+from headroom.models.condense.local import condense
+from headroom.models.condense.search import Task
+from headroom.models.condense.words import read_words
 from tests.prompt import Run
 
 QUERY = "where is a steel angle bracket?"

@@ -7,9 +7,9 @@ import orjson
 import pytest
 from sklearn.metrics import confusion_matrix
 
-from models import Classifier, HeadMask
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import LabelledPair
+from headroom import Classifier, HeadMask
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import write_checkpoint
 from tests.prompt import Run, with_config, write_labelled
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
+from headroom import Classifier, HeadMask
 from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
@@ -38,7 +38,7 @@ def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("models.compress.prune.copy_tokenizer", fail)
+    monkeypatch.setattr("headroom.models.compress.prune.copy_tokenizer", fail)
     arguments = ("prune", "--model", str(tiny_checkpoint), "--mask", "0.1", "--out", str(tmp_path / "pruned"))
 
     output = run(*arguments, status=1)

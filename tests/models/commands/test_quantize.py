@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models import Classifier
-from models.commands.quantize import loss_claim
-from models.quality.bootstrap import Interval
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import LabelledPair
+from headroom import Classifier
+from headroom.models.commands.quantize import loss_claim
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
 from tests.checkpoints import WORDS, random_pairs, unusual_modes, write_checkpoint
 from tests.prompt import Run
 

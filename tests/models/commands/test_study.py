@@ -172,7 +172,7 @@ def test_a_stopped_study_leaves_whole_parts_and_says_how_to_go_on(tmp_path: Path
     """Ctrl-C ends it with one line."""
     data = write(tmp_path / "d.jsonl", 12)
     out = tmp_path / "out"
-    command = [sys.executable, "-c", "from service.cli import main; main()", "study", "layers"]
+    command = [sys.executable, "-c", "from headroom.service.cli import main; main()", "study", "layers"]
     command += ["--data", str(data), "--out", str(out), "--dtype", "float32"]
     pipe, environment = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "2"}
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)

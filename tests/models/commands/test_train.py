@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models import Classifier
+from headroom import Classifier
 from tests.checkpoints import unusual_modes
 from tests.prompt import Run, write_labelled
 
@@ -78,8 +78,8 @@ def test_wrong_use_is_one_line_and_a_status(
 def test_after_ctrl_c_the_same_command_goes_on(tiny_checkpoint: Path, labelled: Path, tmp_path: Path) -> None:
     out, progress = tmp_path / "mine", tmp_path / "mine.training" / "progress.pt"
     code = (
-        "from models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
-        "from service.cli import main; main()"
+        "from headroom.models.training import loop; loop.CHECKPOINT_SECONDS = 0.2\n"
+        "from headroom.service.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "train"]
     command += ["--data", str(labelled), "--out", str(out), "--model", str(tiny_checkpoint)]

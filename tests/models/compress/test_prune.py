@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import HeadMask, ModelError
-from models.compress.prune import prune
+from headroom import HeadMask, ModelError
+from headroom.models.compress.prune import prune
 from tests.checkpoints import load
 
 PAIRS = [

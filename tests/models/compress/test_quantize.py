@@ -14,11 +14,11 @@ from torch.nn.functional import gelu
 from transformers import BertForSequenceClassification
 from transformers.utils import logging
 
-from models import HeadMask, ModelError, UnsupportedCheckpoint
-from models.compress.prune import prune
-from models.compress.quantize import activation_scale, quantize
-from models.ops import int8
-from models.ops.int8 import input_bits
+from headroom import HeadMask, ModelError, UnsupportedCheckpoint
+from headroom.models.compress.prune import prune
+from headroom.models.compress.quantize import activation_scale, quantize
+from headroom.models.ops import int8
+from headroom.models.ops.int8 import input_bits
 from tests.checkpoints import load, random_pairs, write_checkpoint, write_int8
 from tests.families import edit_config
 
@@ -94,7 +94,7 @@ def test_copies_of_a_unit_keep_small_activations_apart(monkeypatch: pytest.Monke
         return float((product - exact).square().mean())
 
     split = error()
-    monkeypatch.setattr("models.compress.quantize.COPIES", 10_000)
+    monkeypatch.setattr("headroom.models.compress.quantize.COPIES", 10_000)
     assert split < 0.05 * error()
 
 

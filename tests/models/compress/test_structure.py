@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from models import HeadMask, ModelError, UnsupportedCheckpoint
-from models.checkpoint.config import read_config
-from models.compress.prune import prune, transformers_refusal
+from headroom import HeadMask, ModelError, UnsupportedCheckpoint
+from headroom.models.checkpoint.config import read_config
+from headroom.models.compress.prune import prune, transformers_refusal
 from tests.checkpoints import WORDS, load, write_int8
 from tests.models.reference import reference
 from tests.modernberts import write_modernbert

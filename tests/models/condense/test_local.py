@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.classifier import Classifier
-from models.condense.local import condense
-from models.condense.search import METHODS, Method, Task, jensen_shannon
-from models.condense.words import read_words
-from models.errors import ModelError
-from models.masks.head_mask import HeadMask
+from headroom.models.classifier import Classifier
+from headroom.models.condense.local import condense
+from headroom.models.condense.search import METHODS, Method, Task, jensen_shannon
+from headroom.models.condense.words import read_words
+from headroom.models.errors import ModelError
+from headroom.models.masks.head_mask import HeadMask
 from tests.checkpoints import VOCABULARY, random_model, write_checkpoint, write_vocabulary
 
 QUERY = "where is a steel angle bracket for the deck?"

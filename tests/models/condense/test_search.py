@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from models.condense.search import METHODS, Condensed, Floats, Task, jensen_shannon, largest_cost, search
-from models.condense.words import Word, join, read_words
+from headroom.models.condense.search import (
+    METHODS,
+    Condensed,
+    Floats,
+    Task,
+    jensen_shannon,
+    largest_cost,
+    search,
+)
+from headroom.models.condense.words import Word, join, read_words
 
 WORTH = {"duck": 3.0, "gangnam": 2.0, "party": 1.0}
 TITLES = 4
@@ -96,7 +104,7 @@ def test_leave_one_out_writes_each_deletion_a_few_times_however_many_words_there
         written += 1
         return join(words)
 
-    monkeypatch.setattr("models.condense.search.join", counting)
+    monkeypatch.setattr("headroom.models.condense.search.join", counting)
     count = 1400
     steps = search(task(" ".join(map(str, range(count))), method="leave_one_out", max_words=9))
     queries = next(steps)

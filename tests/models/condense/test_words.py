@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.condense import words
-from models.condense.words import count_words, join, read_words, strip_particle
+from headroom.models.condense import words
+from headroom.models.condense.words import count_words, join, read_words, strip_particle
 
 
 def forms(query: str) -> list[str]:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from models.errors import InvalidMask
-from models.masks.head_mask import HeadMask
+from headroom.models.errors import InvalidMask
+from headroom.models.masks.head_mask import HeadMask
 
 FILES = [Path(__file__).parents[2] / "cases" / f"{name}.json" for name in ("masks", "structured_masks")]
 PLAIN, STRUCTURED = (json.loads(file.read_text(encoding="utf-8")) for file in FILES)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.ops import cpu, kernel_library
-from models.ops.cpu import CpuOps, TileLinear, can_prepack
-from models.ops.torch import FUNCTIONS
+from headroom.models.ops import cpu, kernel_library
+from headroom.models.ops.cpu import CpuOps, TileLinear, can_prepack
+from headroom.models.ops.torch import FUNCTIONS
 
 
 @pytest.fixture

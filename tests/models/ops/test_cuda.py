@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models.batch import PackedBatch, pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import HeadMask, RowMasks
-from models.network import Bert, Network
-from models.ops import choose_on_gpu
-from models.ops.torch import CudaOps, TorchOps
-from models.ops.trial import disagreement
+from headroom.models.batch import PackedBatch, pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import HeadMask, RowMasks
+from headroom.models.network import Bert, Network
+from headroom.models.ops import choose_on_gpu
+from headroom.models.ops.torch import CudaOps, TorchOps
+from headroom.models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (
@@ -202,11 +202,11 @@ def test_a_gpu_on_which_our_kernels_do_not_work_computes_in_padded_groups(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    monkeypatch.setitem(sys.modules, "models.ops.triton", None)  # torch came without Triton
+    monkeypatch.setitem(sys.modules, "headroom.models.ops.triton", None)  # torch came without Triton
     assert type(choose_on_gpu(16, CPU, torch.bfloat16)) is CudaOps
     assert [record.getMessage() for record in caplog.records] == [
         "the GPU is not as fast as it could be: our Triton kernels are not used: "
-        "import of models.ops.triton halted; None in sys.modules",
+        "import of headroom.models.ops.triton halted; None in sys.modules",
     ]
 
 

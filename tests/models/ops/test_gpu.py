@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from models import graphs
-from models.batch import pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.masks.head_mask import RowMasks
-from models.network import Bert, Network
-from models.networks import build
-from models.ops import choose_on_gpu as choose
-from models.ops.positions import PLAIN_POSITIONS, Positions
-from models.ops.torch import FUNCTIONS, TorchOps
+from headroom.models import graphs
+from headroom.models.batch import pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.network import Bert, Network
+from headroom.models.networks import build
+from headroom.models.ops import choose_on_gpu as choose
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions
+from headroom.models.ops.torch import FUNCTIONS, TorchOps
 from tests.checkpoints import random_model
 from tests.families import model_of
 from tests.models.reference import logits_of, network_of, random_pair, random_weights

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.cores import cpu_flags
-from models.ops import int8, kernel_library
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
-from models.ops.torch import FUNCTIONS
+from headroom.models.cores import cpu_flags
+from headroom.models.ops import int8, kernel_library
+from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, input_bits
+from headroom.models.ops.torch import FUNCTIONS
 
 
 @pytest.fixture(params=["8 bits", "7 bits", "plain torch"])
@@ -144,10 +144,10 @@ def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
 
 BITS = """
 import torch
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
-from models.ops.int8 import input_bits
-from models.ops.kernel_library import choice
-from models.cores import processor_features
+from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
+from headroom.models.ops.int8 import input_bits
+from headroom.models.ops.kernel_library import choice
+from headroom.models.cores import processor_features
 
 product = QuantizedMap(torch.full((48, 160), 127, dtype=torch.int8), torch.ones(48), torch.zeros(48))
 ones = torch.ones(160)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from models.ops import kernel_library
-from models.ops.causal import Causal
-from models.ops.kernels import Kernels, filled, to_tiles
-from models.ops.positions import Positions, rotations
+from headroom.models.ops import kernel_library
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.kernels import Kernels, filled, to_tiles
+from headroom.models.ops.positions import Positions, rotations
 
 HALF = torch.bfloat16
 

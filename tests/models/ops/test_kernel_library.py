@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from models import cores
-from models.cores import cpu_flags
-from models.ops import kernel_build, kernel_library
-from models.ops.__main__ import main
-from models.ops.kernel_build import FLAGS, LEVELS, Level, levels_of_machine
+from headroom.models import cores
+from headroom.models.cores import cpu_flags
+from headroom.models.ops import kernel_build, kernel_library
+from headroom.models.ops.__main__ import main
+from headroom.models.ops.kernel_build import FLAGS, LEVELS, Level, levels_of_machine
 from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
@@ -114,7 +114,7 @@ def test_nothing_is_compiled_when_the_kernels_are_first_needed(
     assert not built.exists()
     assert len(caplog.records) == 1
     assert f"{HERE[0].name}: not compiled" in caplog.text
-    assert f"(apt-get install g++), run: {sys.executable} -m models.ops" in caplog.text
+    assert f"(apt-get install g++), run: {sys.executable} -m headroom.models.ops" in caplog.text
 
 
 def test_a_library_is_compiled_once(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

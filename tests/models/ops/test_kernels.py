@@ -11,18 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.batch import pack
-from models.checkpoint.tokenizer import EncodedPair
-from models.cores import cpu_flags
-from models.ops import kernel_library, kernels
-from models.ops.causal import Causal
-from models.ops.cpu import CpuOps
-from models.ops.kernel_build import Level, levels_of_machine
-from models.ops.kernels import Kernels
-from models.ops.positions import PLAIN_POSITIONS, Positions, rotated, rotations
-from models.ops.relative import Relative, alibi_slopes, log_buckets
-from models.ops.torch import TorchOps, attention_probabilities
-from models.ops.trial import disagreement
+from headroom.models.batch import pack
+from headroom.models.checkpoint.tokenizer import EncodedPair
+from headroom.models.cores import cpu_flags
+from headroom.models.ops import kernel_library, kernels
+from headroom.models.ops.causal import Causal
+from headroom.models.ops.cpu import CpuOps
+from headroom.models.ops.kernel_build import Level, levels_of_machine
+from headroom.models.ops.kernels import Kernels
+from headroom.models.ops.positions import PLAIN_POSITIONS, Positions, rotated, rotations
+from headroom.models.ops.relative import Relative, alibi_slopes, log_buckets
+from headroom.models.ops.torch import TorchOps, attention_probabilities
+from headroom.models.ops.trial import disagreement
 from tests.checkpoints import random_model
 from tests.models.reference import CPU, network_of
 

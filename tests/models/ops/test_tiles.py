@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.cores import cpu_flags
-from models.ops import kernel_library
-from models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
-from models.ops.kernel_build import levels_of_machine
-from models.ops.kernels import Kernels
-from models.ops.torch import FUNCTIONS, Norm
+from headroom.models.cores import cpu_flags
+from headroom.models.ops import kernel_library
+from headroom.models.ops.cpu import CpuOps, PrepackedLinear, TileLinear
+from headroom.models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
+from headroom.models.ops.kernel_build import levels_of_machine
+from headroom.models.ops.kernels import Kernels
+from headroom.models.ops.torch import FUNCTIONS, Norm
 
 needs_tiles = pytest.mark.skipif(
     not any(level.name == "amx" and cpu_flags().issuperset(level.features) for level in levels_of_machine()),

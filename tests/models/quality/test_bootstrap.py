@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.quality import metrics
-from models.quality.bootstrap import (
+from headroom.models.quality import metrics
+from headroom.models.quality.bootstrap import (
     Draws,
     Estimate,
     Floats,

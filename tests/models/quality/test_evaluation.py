@@ -12,11 +12,11 @@ from scipy.special import softmax
 from scipy.stats import binomtest, spearmanr
 from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score, ndcg_score
 
-from models.classifier import Scores
-from models.quality import metrics
-from models.quality.bootstrap import MIN_QUERIES, Interval, resample
-from models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
-from models.quality.labelled import LabelledPair
+from headroom.models.classifier import Scores
+from headroom.models.quality import metrics
+from headroom.models.quality.bootstrap import MIN_QUERIES, Interval, resample
+from headroom.models.quality.evaluation import Evaluation, changes_of, intervals, intervals_of
+from headroom.models.quality.labelled import LabelledPair
 
 
 def random_evaluation(seed: int, queries: int = 12, grades: int = 5, each: int = 9) -> Evaluation:

@@ -7,8 +7,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from models import ModelError
-from models.quality.labelled import Columns, LabelledPair, read_labelled
+from headroom import ModelError
+from headroom.models.quality.labelled import Columns, LabelledPair, read_labelled
 
 PAIRS = [
     LabelledPair("angle bracket", 'Simpson "Strong-Tie", 12-Gauge', 4),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from models.quality.lexical import bigram_overlap, bigrams_of, idf_overlap
+from headroom.models.quality.lexical import bigram_overlap, bigrams_of, idf_overlap
 
 
 def test_pairs_of_letters_do_not_cross_words_and_single_letters_count() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from models.quality.speed import MIN_ROUNDS, speedup
+from headroom.models.quality.speed import MIN_ROUNDS, speedup
 
 
 @pytest.mark.parametrize("rounds", [MIN_ROUNDS, 7, 12])

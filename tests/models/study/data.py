@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from models import Classifier
-from models.quality.labelled import LabelledPair
-from models.study import kinds
-from models.study.pairs import Judged
-from models.study.report_files import JSON
-from models.study.result import Result
-from models.study.runner import Runner
-from models.study.study import QUICK, Study
+from headroom import Classifier
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import kinds
+from headroom.models.study.pairs import Judged
+from headroom.models.study.report_files import JSON
+from headroom.models.study.result import Result
+from headroom.models.study.runner import Runner
+from headroom.models.study.study import QUICK, Study
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "tool", "case", "phone"]
 

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from models import Classifier
-from models.checkpoint.config import read_config
-from models.checkpoint.shapes import expected_shapes, layer_prefix
-from models.quality.labelled import LabelledPair
-from models.study.pairs import Judged
-from models.study.runner import Runner
-from models.study.study import FULL, Study
+from headroom import Classifier
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study.pairs import Judged
+from headroom.models.study.runner import Runner
+from headroom.models.study.study import FULL, Study
 from tests.checkpoints import write_vocabulary
 
 PLANTED = {

@@ -8,16 +8,16 @@ import torch
 from statsmodels.stats.multitest import multipletests
 from transformers import BertForSequenceClassification
 
-from models import Classifier, HeadMask
-from models.quality.bootstrap import Draws
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import LabelledPair
-from models.study import kinds, report_files
-from models.study.layers import cka
-from models.study.pairs import Judged
-from models.study.random import mean_of_masks
-from models.study.statistics import JUDGED, METRICS, Resamples, effects
-from models.study.study import FULL, QUICK, Study
+from headroom import Classifier, HeadMask
+from headroom.models.quality.bootstrap import Draws
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import kinds, report_files
+from headroom.models.study.layers import cka
+from headroom.models.study.pairs import Judged
+from headroom.models.study.random import mean_of_masks
+from headroom.models.study.statistics import JUDGED, METRICS, Resamples, effects
+from headroom.models.study.study import FULL, QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, reported, study
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.errors import ModelError
-from models.quality.labelled import LabelledPair
-from models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries
+from headroom.models.errors import ModelError
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study.pairs import Judged, check_apart, quick_sample, read_judged, sample_queries
 from tests.models.study.data import judged
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import Classifier, ModelError
-from models.quality.bootstrap import Interval
-from models.quality.labelled import LabelledPair
-from models.study import plots, report_files
-from models.study.page import check_directory
-from models.study.pairs import Judged
-from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.wording import percent, signed
+from headroom import Classifier, ModelError
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import plots, report_files
+from headroom.models.study.page import check_directory
+from headroom.models.study.pairs import Judged
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
+from headroom.models.study.wording import percent, signed
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""

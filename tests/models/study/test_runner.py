@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
-from models.compress.prune import prune
-from models.masks.head_mask import RowMasks
-from models.study import runner
-from models.study.runner import Runner, identity_of
+from headroom import Classifier, HeadMask
+from headroom.models.compress.prune import prune
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.study import runner
+from headroom.models.study.runner import Runner, identity_of
 from tests.checkpoints import write_checkpoint
 from tests.models.study.data import judged
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from models.study.study import QUICK
+from headroom.models.study.study import QUICK
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import PLANTED, planted_study
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from models.quality import evaluation
-from models.quality.bootstrap import estimate, resample, standard_errors
-from models.quality.evaluation import Evaluation
-from models.quality.labelled import LabelledPair
-from models.study import statistics
-from models.study.pairs import Judged
-from models.study.statistics import (
+from headroom.models.quality import evaluation
+from headroom.models.quality.bootstrap import estimate, resample, standard_errors
+from headroom.models.quality.evaluation import Evaluation
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import statistics
+from headroom.models.study.pairs import Judged
+from headroom.models.study.statistics import (
     Loss,
     Resamples,
     fixed_sequence,

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from models.quality.bootstrap import Interval
-from models.study.wording import speed_claim
+from headroom.models.quality.bootstrap import Interval
+from headroom.models.study.wording import speed_claim
 
 
 @pytest.mark.parametrize(

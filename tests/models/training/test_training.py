@@ -12,14 +12,22 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from models.checkpoint.config import read_config
-from models.checkpoint.tensors import read_tensors
-from models.checkpoint.tokenizer import PairTokenizer
-from models.learner import Learner
-from models.training import loop
-from models.training.loop import Batch, Schedule, graded_target, grouped, ordinal_loss, ranking_loss, train
-from models.training.shipped.build import batches_of
-from models.training.shipped.mixture import Example
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.tensors import read_tensors
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.learner import Learner
+from headroom.models.training import loop
+from headroom.models.training.loop import (
+    Batch,
+    Schedule,
+    graded_target,
+    grouped,
+    ordinal_loss,
+    ranking_loss,
+    train,
+)
+from headroom.models.training.shipped.build import batches_of
+from headroom.models.training.shipped.mixture import Example
 from tests.checkpoints import write_checkpoint
 from tests.models.reference import inputs_of, random_pair
 

@@ -14,17 +14,18 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
-from models import Classifier, ModelError, UnsupportedCheckpoint, device
-from models.checkpoint.tokenizer import PairTokenizer
-from models.classifier import Scores
-from models.compress.prune import prune
-from models.compress.quantize import quantize
-from models.masks.head_mask import HeadMask
-from models.quality.labelled import LabelledPair, read_labelled
-from models.training import loop, tuning
-from models.training.job import Options, prepare, read_split
-from models.training.loop import logits_of, read_saved, targets
-from models.training.tuning import cross_fitted, report, start, tune
+from headroom import Classifier, ModelError, UnsupportedCheckpoint
+from headroom.models import device
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Scores
+from headroom.models.compress.prune import prune
+from headroom.models.compress.quantize import quantize
+from headroom.models.masks.head_mask import HeadMask
+from headroom.models.quality.labelled import LabelledPair, read_labelled
+from headroom.models.training import loop, tuning
+from headroom.models.training.job import Options, prepare, read_split
+from headroom.models.training.loop import logits_of, read_saved, targets
+from headroom.models.training.tuning import cross_fitted, report, start, tune
 from tests.checkpoints import write_checkpoint
 from tests.families import edit_config
 from tests.models.reference import reference

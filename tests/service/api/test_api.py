@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from service.observe.metrics import Metrics
+from headroom.service.observe.metrics import Metrics
 from tests.service.asgi import Exchange, client
 from tests.service.fake_backend import FakeBackend, app_with
 from tests.service.metering import samples

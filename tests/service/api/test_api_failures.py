@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from service.api.post import answer
-from service.errors import (
+from headroom.service.api.post import answer
+from headroom.service.errors import (
     ClientDisconnected,
     DeadlineExceeded,
 )

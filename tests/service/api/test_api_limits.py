@@ -5,7 +5,7 @@ import asyncio
 import orjson
 import pytest
 
-from service.api import body
+from headroom.service.api import body
 from tests.service.api.test_api import SCORE, app_with, assert_error, metrics_of
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
 from tests.service.fake_backend import FakeBackend

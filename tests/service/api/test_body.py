@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.body import MAX_DEPTH, parse
-from service.config.settings import Settings
-from service.errors import InvalidJSON
+from headroom.service.api.body import MAX_DEPTH, parse
+from headroom.service.config.settings import Settings
+from headroom.service.errors import InvalidJSON
 from tests.service.api.test_api import app_with
 from tests.service.asgi import client
 

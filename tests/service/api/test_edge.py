@@ -1,12 +1,12 @@
-"""service.api.edge: what a client cannot make Serve do, and what Serve cannot say to a client."""
+"""headroom.service.api.edge: what a client cannot make Serve do, and what Serve cannot say to a client."""
 
 from typing import Any
 
 import orjson
 import pytest
 
-from service.api.edge import Edge, Message, Receive, Scope, Send
-from service.api.post import PostRoute
+from headroom.service.api.edge import Edge, Message, Receive, Scope, Send
+from headroom.service.api.post import PostRoute
 from tests.service.api.test_api import metrics_of
 from tests.service.fake_backend import app_with
 

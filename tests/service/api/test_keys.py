@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.config.keys import Allowance, KeyRing, parse_api_keys
-from service.config.settings import Settings
-from service.errors import RateLimited, Unauthorized
+from headroom.service.config.keys import Allowance, KeyRing, parse_api_keys
+from headroom.service.config.settings import Settings
+from headroom.service.errors import RateLimited, Unauthorized
 from tests.service.api.test_api import SCORE, SHARED, app_with, assert_error
 from tests.service.asgi import client
 from tests.service.in_process import QUERY, serve

@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from models import Classifier, HeadMask
-from models.checkpoint.hub import DEFAULT
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.hub import DEFAULT
 from tests.clients.environments import run
 from tests.service.experimenting import BOSS, KEYS, config
 from tests.service.fake_backend import app_with

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest_asyncio
 
-from models import Classifier, HeadMask, Scores
+from headroom import Classifier, HeadMask, Scores
 from tests.checkpoints import WORDS
 from tests.service.in_process import QUERY, Service, serve
 

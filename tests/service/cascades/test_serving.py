@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.config.file import ConfigFileError
-from service.config.settings import InvalidConfig, LiveConfig
-from service.ray import preflight
+from headroom.service.config.file import ConfigFileError
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.ray import preflight
 from tests.service.cascades.conftest import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed, shadow_of

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import Classifier
-from service.config.settings import InvalidConfig, LiveConfig
-from service.scoring.cascade import comparable_scores
+from headroom import Classifier
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.scoring.cascade import comparable_scores
 from tests.checkpoints import write_checkpoint
 from tests.service.cascades.conftest import TITLES, best, own_scores
 from tests.service.in_process import QUERY, Service, check_scores, serve

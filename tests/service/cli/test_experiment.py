@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.experiments.analysis import analyse
-from service.experiments.events import Action, Exposure, Outcome
-from service.experiments.store import Store
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.store import Store
 from tests.prompt import Run
 from tests.service.experiments.making import experiment, start
 

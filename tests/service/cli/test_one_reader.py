@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from models import ModelError
-from models.quality.labelled import read_labelled
+from headroom import ModelError
+from headroom.models.quality.labelled import read_labelled
 from tests.prompt import Run
 
 GOOD = {"query": "mouse", "title": "wireless", "grade": "1"}

@@ -9,7 +9,7 @@ from tests.prompt import Run
 
 PROBE = """
 import contextlib, io, json, sys
-from service.cli import main
+from headroom.service.cli import main
 answers = []
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["headroom", *arguments]
@@ -76,7 +76,7 @@ class Finder:
             os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also if a shell runs the tests in the background
 sys.meta_path.insert(0, Finder())
-from service.cli import main
+from headroom.service.cli import main
 main()
 """
 

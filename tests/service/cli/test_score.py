@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
-from models import Classifier, HeadMask
+from headroom import Classifier, HeadMask
 from tests.prompt import Run, with_config
 
 QUERY = "angle bracket"

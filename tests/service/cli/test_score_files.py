@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from models import Classifier, HeadMask
+from headroom import Classifier, HeadMask
 from tests.prompt import Run
 
 PAIRS = [

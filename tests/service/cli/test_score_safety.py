@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from service.files.parts import Parts
+from headroom.service.files.parts import Parts
 from tests.modernberts import write_ettin
 from tests.prompt import Run, with_config
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.cores import cores
-from service.ray import autoscaling
-from service.ray.processes import VITAL
+from headroom.models.cores import cores
+from headroom.service.ray import autoscaling
+from headroom.service.ray.processes import VITAL
 from tests.service.client import metric, request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 

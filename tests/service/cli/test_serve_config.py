@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.config import file as config_file
-from service.ray import preflight
+from headroom.service.config import file as config_file
+from headroom.service.ray import preflight
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.running import DEPLOY, Server, still_there
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from loadtest.beside import free_port
-from service.cli import serve
+from headroom.loadtest.beside import free_port
+from headroom.service.cli import serve
 from tests.prompt import Run
 from tests.service.running import DEPLOY
 

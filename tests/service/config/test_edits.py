@@ -1,4 +1,4 @@
-"""service.config.edits: a running service takes whole, right edits and survives all others."""
+"""headroom.service.config.edits: a running service takes whole, right edits and survives all others."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.config.edits import LiveEdits, Unsettled, pinned, read_state
-from service.config.file import ConfigFile, Overrides, load, read
+from headroom.service.config.edits import LiveEdits, Unsettled, pinned, read_state
+from headroom.service.config.file import ConfigFile, Overrides, load, read
 from tests.checkpoints import write_checkpoint
 from tests.service.running import DEPLOY
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
 
 def test_a_command_prints_the_digest_that_a_file_may_pin(tmp_path: Path) -> None:
     config = pinned(load(DEPLOY, Overrides(model=str(write_checkpoint(tmp_path)))))
-    command = [sys.executable, "-m", "models.checkpoint.files", tmp_path]
+    command = [sys.executable, "-m", "headroom.models.checkpoint.files", tmp_path]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert printed == config.live.digests[""]
     mistyped = subprocess.run([*command[:-1], tmp_path / "x"], capture_output=True, text=True, check=False)

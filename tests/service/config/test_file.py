@@ -1,4 +1,4 @@
-"""service.config.file: a wrong config is refused in one line before anything starts."""
+"""headroom.service.config.file: a wrong config is refused in one line before anything starts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from service.config.file import ConfigFileError, Overrides, load
-from service.config.keys import parse_api_keys
-from service.config.settings import Settings
+from headroom.service.config.file import ConfigFileError, Overrides, load
+from headroom.service.config.keys import parse_api_keys
+from headroom.service.config.settings import Settings
 from tests.service.running import DEPLOY
 
 

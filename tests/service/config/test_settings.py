@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.checkpoint.config import ModelConfig
-from models.masks.head_mask import HeadMask
-from service.api.body import MAX_DEPTH
-from service.config.masks import left_out, resolve_masks
-from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.schemas.requests import MAX_COLUMNS
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.masks.head_mask import HeadMask
+from headroom.service.api.body import MAX_DEPTH
+from headroom.service.config.masks import left_out, resolve_masks
+from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
+from headroom.service.schemas.requests import MAX_COLUMNS
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from service.engine.queue import FairQueue
-from service.engine.request import Row, Submission
-from service.engine.runner import Batch
-from service.engine.scheduler import Scheduler
+from headroom.service.engine.queue import FairQueue
+from headroom.service.engine.request import Row, Submission
+from headroom.service.engine.runner import Batch
+from headroom.service.engine.scheduler import Scheduler
 
 
 class FakeClock:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.admission import TOO_LATE
-from service.engine.sizing import SLICE_S
-from service.errors import QueueFull
+from headroom.service.engine.admission import TOO_LATE
+from headroom.service.engine.sizing import SLICE_S
+from headroom.service.errors import QueueFull
 from tests.service.engine.stage import Stage, rows, settle, stage
 
 

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.engine.admission import TOO_LATE
-from service.errors import DeadlineExceeded, DeviceFailed, OutOfMemory, QueueFull
+from headroom.service.engine.admission import TOO_LATE
+from headroom.service.errors import DeadlineExceeded, DeviceFailed, OutOfMemory, QueueFull
 from tests.service.engine.stage import Named, Stage, Ticket, names, result_of, settle
 
 T = TypeVar("T")

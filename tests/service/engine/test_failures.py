@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.errors import DeviceFailed, Draining, OutOfMemory, QueueFull
+from headroom.service.errors import DeviceFailed, Draining, OutOfMemory, QueueFull
 from tests.service.engine.stage import result_of, rows, settle, stage
 
 

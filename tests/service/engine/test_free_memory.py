@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.engine import free_memory
-from service.ray.environment import COMPUTING
+from headroom.service.engine import free_memory
+from headroom.service.ray.environment import COMPUTING
 from tests.service.in_process import QUERY, TITLES, serve
 
 BURST = """
-from service.engine.free_memory import release_memory
+from headroom.service.engine.free_memory import release_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from models.batch import Beginning
-from service.engine.queue import AGED_PART, FairQueue
-from service.engine.request import Row, added_tokens
+from headroom.models.batch import Beginning
+from headroom.service.engine.queue import AGED_PART, FairQueue
+from headroom.service.engine.request import Row, added_tokens
 from tests.service.engine.stage import Named, Owned, owners_of, push
 
 MAX_AGE_S = 10.0

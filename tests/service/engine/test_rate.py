@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.runner import Batch
-from service.engine.sizing import TokenRate
+from headroom.service.engine.runner import Batch
+from headroom.service.engine.sizing import TokenRate
 from tests.service.engine.stage import Stage, rows, settle, stage
 
 DEVICE = 20_000.0

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from service.errors import Draining
+from headroom.service.errors import Draining
 from tests.service.engine.stage import Stage, result_of, rows, settle, stage
 
 

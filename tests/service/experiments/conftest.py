@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.experiments.store import Store
+from headroom.service.experiments.store import Store
 from tests.service.experimenting import KEYS, USER, config
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import Service, serve

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from service.experiments.definition import ExperimentConfig
-from service.experiments.estimates import Moments
-from service.experiments.events import Action, Exposure, ShadowResult
-from service.experiments.live import LiveExperiments
-from service.experiments.measure import Comparison
-from service.experiments.state import identity
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.events import Action, Exposure, ShadowResult
+from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.measure import Comparison
+from headroom.service.experiments.state import identity
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
 
 ALWAYS = Comparison(("control", "pruned"))
 """A comparison of two arms that run all the time."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.experiments.estimates import Boundary, Floats, Moments, contrast, estimate
+from headroom.service.experiments.estimates import Boundary, Floats, Moments, contrast, estimate
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""

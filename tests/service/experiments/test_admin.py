@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from service.config.settings import LiveConfig
-from service.errors import Conflict, DatabaseUnavailable
-from service.experiments.admin import REPORT_SECONDS, Decide, ExperimentAdmin, ramp, ship, stop
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action
-from service.experiments.guardrails import Breach
-from service.experiments.state import fold, identity
-from service.experiments.store import Store
+from headroom.service.config.settings import LiveConfig
+from headroom.service.errors import Conflict, DatabaseUnavailable
+from headroom.service.experiments.admin import REPORT_SECONDS, Decide, ExperimentAdmin, ramp, ship, stop
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.guardrails import Breach
+from headroom.service.experiments.state import fold, identity
+from headroom.service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.experiments.making import exposure, live_of
 

@@ -7,18 +7,18 @@ import numpy as np
 import orjson
 import pytest
 
-from service.experiments import admin, analysis
-from service.experiments.admin import ExperimentAdmin
-from service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
-from service.experiments.assignment import Assigner
-from service.experiments.definition import Metric
-from service.experiments.estimates import Moments
-from service.experiments.events import Action, Exposure, Outcome
-from service.experiments.measure import Measured
-from service.experiments.report import Report
-from service.experiments.shadow_report import shadow_reports
-from service.experiments.store import Store
-from service.experiments.verdicts import judge
+from headroom.service.experiments import admin, analysis
+from headroom.service.experiments.admin import ExperimentAdmin
+from headroom.service.experiments.analysis import MAX_LOOKS, analyse, compare_arm, look_times, past_look
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.definition import Metric
+from headroom.service.experiments.estimates import Moments
+from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.measure import Measured
+from headroom.service.experiments.report import Report
+from headroom.service.experiments.shadow_report import shadow_reports
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.verdicts import judge
 from tests.service.experiments.making import experiment, live_of, moments_of, shadowed, start
 
 ARMS = ("control", "pruned")

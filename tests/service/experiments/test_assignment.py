@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from service.experiments.assignment import Assigner
-from service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
-from service.experiments.definition import LAYER_SALT, ExperimentConfig
-from service.experiments.state import Standing
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
+from headroom.service.experiments.definition import LAYER_SALT, ExperimentConfig
+from headroom.service.experiments.state import Standing
 
 CASES = Path(__file__).parents[2] / "cases"
 UNITS = 1_000_000

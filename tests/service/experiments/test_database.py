@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import DatabaseUnavailable
-from service.experiments.database import default_url
-from service.experiments.store import Store
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.database import default_url
+from headroom.service.experiments.store import Store
 from tests.service.experiments.making import exposure
 from tests.service.experiments.postgres import Cluster
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from service.config.file import first_problem
-from service.config.settings import LiveConfig
-from service.experiments.buckets import BUCKETS
-from service.experiments.definition import ExperimentConfig
+from headroom.service.config.file import first_problem
+from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.buckets import BUCKETS
+from headroom.service.experiments.definition import ExperimentConfig
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.config.settings import LiveConfig
-from service.experiments.definition import Guardrails
-from service.experiments.guardrails import Breach, find_breach
-from service.experiments.store import Store
-from service.experiments.windows import MAX_SCORED_UNITS, SCORE_BINS, Counts, SlidingWindow
+from headroom.service.config.settings import LiveConfig
+from headroom.service.experiments.definition import Guardrails
+from headroom.service.experiments.guardrails import Breach, find_breach
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.windows import MAX_SCORED_UNITS, SCORE_BINS, Counts, SlidingWindow
 from tests.service.experimenting import config
 from tests.service.experiments.making import live_of
 

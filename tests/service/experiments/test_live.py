@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from service.config.settings import InvalidConfig, LiveConfig
-from service.experiments.admin import MAX_RECORDING_CALLS
-from service.experiments.assignment import Assigner
-from service.experiments.database import connect, parse_url
-from service.experiments.events import Action
-from service.experiments.guardrails import Breach
-from service.experiments.live import RecentlySeen
-from service.experiments.store import Store
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.admin import MAX_RECORDING_CALLS
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.database import connect, parse_url
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.guardrails import Breach
+from headroom.service.experiments.live import RecentlySeen
+from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
 from tests.service.experiments.making import live_of

@@ -9,14 +9,14 @@ import tea_tasting as tt
 from scipy import stats
 from sqlalchemy import text
 
-from service.experiments.analysis import analyse
-from service.experiments.definition import ExperimentConfig, Metric
-from service.experiments.estimates import NOBODY, Moments, estimate
-from service.experiments.events import Action, Exposure, Outcome
-from service.experiments.measure import comparisons, measure
-from service.experiments.report import Report
-from service.experiments.state import identity, withdrawals
-from service.experiments.store import Store
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.definition import ExperimentConfig, Metric
+from headroom.service.experiments.estimates import NOBODY, Moments, estimate
+from headroom.service.experiments.events import Action, Exposure, Outcome
+from headroom.service.experiments.measure import comparisons, measure
+from headroom.service.experiments.report import Report
+from headroom.service.experiments.state import identity, withdrawals
+from headroom.service.experiments.store import Store
 from tests.service.experiments.making import ALWAYS, assert_alike, experiment, moments_of
 
 DAY = 86_400.0

@@ -5,7 +5,7 @@ import pytest
 from statsmodels.stats.power import NormalIndPower
 from statsmodels.stats.proportion import power_proportions_2indep
 
-from service.experiments.plan import LOOK_EVERY, Question, make_plan
+from headroom.service.experiments.plan import LOOK_EVERY, Question, make_plan
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 4000

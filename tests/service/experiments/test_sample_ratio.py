@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.experiments.analysis import analyse
-from service.experiments.assignment import Assigner
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Exposure
-from service.experiments.sample_ratio import check_units
-from service.experiments.state import fold
-from service.experiments.store import Store
+from headroom.service.experiments.analysis import analyse
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Exposure
+from headroom.service.experiments.sample_ratio import check_units
+from headroom.service.experiments.state import fold
+from headroom.service.experiments.store import Store
 from tests.service.experiments.making import experiment, live_of, start
 
 THREE = ("control", "b", "c")

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from service.experiments.estimates import MIN_UNITS, NOBODY, Boundary, Moments, contrast, estimate, one_sample
-from service.experiments.sample_ratio import sequential_p
+from headroom.service.experiments.estimates import (
+    MIN_UNITS,
+    NOBODY,
+    Boundary,
+    Moments,
+    contrast,
+    estimate,
+    one_sample,
+)
+from headroom.service.experiments.sample_ratio import sequential_p
 from tests.service.experiments.making import moments_of
 from tests.service.experiments.simulation import Design, Draw, Units, simulate
 

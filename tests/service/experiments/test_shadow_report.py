@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from service.experiments.estimates import Boundary
-from service.experiments.shadow_report import paired_differences, shadow_reports
-from service.experiments.store import Store
+from headroom.service.experiments.estimates import Boundary
+from headroom.service.experiments.shadow_report import paired_differences, shadow_reports
+from headroom.service.experiments.store import Store
 from tests.service.experiments.making import shadowed
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import event, inspect, select, text
 
-from service.errors import DatabaseUnavailable
-from service.experiments.definition import Metric
-from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
-from service.experiments.measure import measure
-from service.experiments.store import Store
-from service.experiments.tables import exposures, metadata
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.definition import Metric
+from headroom.service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt
+from headroom.service.experiments.measure import measure
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import exposures, metadata
 from tests.service.experiments.making import ALWAYS, experiment, exposure
 
 OPEN = [experiment()]  # without metrics it takes any

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from service.errors import DatabaseUnavailable
-from service.experiments.store import Store
-from service.experiments.tables import exposures, shadow_results
-from service.experiments.writer import Writer
-from service.observe.metrics import Metrics
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.tables import exposures, shadow_results
+from headroom.service.experiments.writer import Writer
+from headroom.service.observe.metrics import Metrics
 from tests.service.experiments.making import exposure, shadowed
 
 
@@ -145,11 +145,11 @@ def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) 
 
 KILLED = """
 import os, signal, sys
-from service.experiments.events import Exposure
-from service.observe.metrics import Metrics
-from service.errors import DatabaseUnavailable
-from service.experiments.store import Store
-from service.experiments.writer import Writer
+from headroom.service.experiments.events import Exposure
+from headroom.service.observe.metrics import Metrics
+from headroom.service.errors import DatabaseUnavailable
+from headroom.service.experiments.store import Store
+from headroom.service.experiments.writer import Writer
 
 metrics = Metrics()
 writer = Writer(Store(sys.argv[1]), metrics, capacity=400, interval_s=0.01)

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from models.quality.labelled import DEFAULT, Columns
-from service.cli import score_files
-from service.cli.choice import read_setup
-from service.files.reading import WINDOW_ROWS
-from service.files.running import Summary, run
+from headroom.models.quality.labelled import DEFAULT, Columns
+from headroom.service.cli import score_files
+from headroom.service.cli.choice import read_setup
+from headroom.service.files.reading import WINDOW_ROWS
+from headroom.service.files.running import Summary, run
 
 START = -1
 """What a job sends before its first window."""
@@ -83,7 +83,7 @@ class Child:
 
 def start(job: Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.service.files.killed", "service.files.scoring"])
+    context.set_forkserver_preload(["tests.service.files.killed", "headroom.service.files.scoring"])
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(job, theirs, window_rows, file_bytes))
     process.start()

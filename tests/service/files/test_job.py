@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.files.storage import Storage
+from headroom.service.files.storage import Storage
 from tests.checkpoints import WORDS
 from tests.service.files.killed import START, arguments, peak_bytes, score_all, start
 

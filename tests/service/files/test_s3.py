@@ -28,7 +28,7 @@ score_all(arguments(source, output, model), report, window_rows=50)
 """
 FAILS = """
 import sys
-from service.files.storage import Storage
+from headroom.service.files.storage import Storage
 
 with Storage(sys.argv[1]).create(sys.argv[1]) as stream:
     stream.write(bytes(int(sys.argv[2])))

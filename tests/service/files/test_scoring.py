@@ -8,8 +8,8 @@ import orjson
 import pytest
 import torch
 
-from models import Classifier, HeadMask, ModelError
-from service.files.running import Summary
+from headroom import Classifier, HeadMask, ModelError
+from headroom.service.files.running import Summary
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 from tests.service.files.killed import arguments, score_all
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from models.errors import ModelError
-from service.files.parts import Part, Parts
-from service.files.storage import Storage
+from headroom.models.errors import ModelError
+from headroom.service.files.parts import Part, Parts
+from headroom.service.files.storage import Storage
 from tests.service.files.killed import arguments, score_all
 
 STEPS = ("create", "remove")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.observe import access_log
-from service.observe.access_log import AccessLog, Record, line
+from headroom.service.observe import access_log
+from headroom.service.observe.access_log import AccessLog, Record, line
 from tests.service.in_process import QUERY, TITLES, serve
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from service.api import create_app
-from service.config.settings import Settings
-from service.experiments.assignment import Assigner
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Exposure
-from service.experiments.ledger import COUNTS_EVERY
-from service.experiments.live import LiveExperiments
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
+from headroom.service.api import create_app
+from headroom.service.config.settings import Settings
+from headroom.service.experiments.assignment import Assigner
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Exposure
+from headroom.service.experiments.ledger import COUNTS_EVERY
+from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
 from tests.service.asgi import client
 from tests.service.metering import check, feed, samples
 

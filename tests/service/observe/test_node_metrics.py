@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
-from service.observe.metric_files import render
+from headroom.service.observe.metric_files import render
 from tests.service.metering import check, samples
 
 REPLICA = """
 import sys
-from service.observe.metrics import Metrics
+from headroom.service.observe.metrics import Metrics
 from tests.service.metering import feed
 metrics = Metrics()
 for line in sys.stdin:
@@ -161,8 +161,8 @@ def test_no_write_of_a_metric_meets_a_hole_which_ends_the_process_on_a_full_disk
 
 FULL = """
 import os, sys
-from service.observe import metric_files
-from service.observe.metrics import Metrics
+from headroom.service.observe import metric_files
+from headroom.service.observe.metrics import Metrics
 from tests.service.observe.test_node_metrics import no_space
 
 metric_files.RETRY_S = 0.0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-from service.config.settings import LiveConfig
+from headroom.service.config.settings import LiveConfig
 from tests.service.page.browsing import Page, start_browser
 from tests.service.page.seeding import LIVE, SHIPPED, seed, served
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from loadtest.beside import free_port
-from service.api import create_app
-from service.config.settings import LiveConfig, Settings
-from service.experiments.definition import ExperimentConfig
-from service.experiments.events import Action, Exposure, Outcome, ShadowResult
-from service.experiments.store import Store
-from service.observe.metrics import Metrics
-from service.replica import Replica
+from headroom.loadtest.beside import free_port
+from headroom.service.api import create_app
+from headroom.service.config.settings import LiveConfig, Settings
+from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.events import Action, Exposure, Outcome, ShadowResult
+from headroom.service.experiments.store import Store
+from headroom.service.observe.metrics import Metrics
+from headroom.service.replica import Replica
 from tests.service.experiments.making import shadowed, start
 from tests.service.page.browsing import PATIENCE_S
 

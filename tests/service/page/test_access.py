@@ -15,9 +15,9 @@ import yaml
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from models.checkpoint.config import read_config
-from models.checkpoint.files import HEAD_STUDY, weights_id
-from service.config.settings import LiveConfig
+from headroom.models.checkpoint.config import read_config
+from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
+from headroom.service.config.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page

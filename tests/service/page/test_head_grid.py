@@ -7,8 +7,8 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from models.errors import InvalidMask
-from models.masks.head_mask import HeadMask
+from headroom.models.errors import InvalidMask
+from headroom.models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
 from tests.service.page.playground import cell, settled, shown_scores, spec, with_all_heads
 

@@ -14,7 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 
-from service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.definition import ExperimentConfig
 from tests.service.page.browsing import Page
 
 pytestmark = pytest.mark.slow

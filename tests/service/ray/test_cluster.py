@@ -1,4 +1,4 @@
-"""service.ray.cluster: an edit is in force on each replica or on none. The test plays Serve."""
+"""headroom.service.ray.cluster: an edit is in force on each replica or on none. The test plays Serve."""
 
 import asyncio
 import threading
@@ -12,16 +12,16 @@ from typing import Any, Self
 import pytest
 import yaml
 
-from service.config import file as config_file
-from service.config.edits import Unsettled
-from service.config.file import ConfigFile, Overrides
-from service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.config import file as config_file
+from headroom.service.config.edits import Unsettled
+from headroom.service.config.file import ConfigFile, Overrides
+from headroom.service.config.settings import InvalidConfig, LiveConfig
 from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, at import
-    from service.ray import autoscaling, cluster, rollout
-    from service.ray.actor import Relevance
+    from headroom.service.ray import autoscaling, cluster, rollout
+    from headroom.service.ray.actor import Relevance
 
 BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
 EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}

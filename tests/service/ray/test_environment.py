@@ -9,9 +9,9 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.ray import environment
-from service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
-from service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
+from headroom.service.ray import environment
+from headroom.service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
+from headroom.service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
 from tests.service.running import Server
 
 
@@ -53,7 +53,7 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
 
 
 def first_port_of_another_run() -> int:
-    code = "from service.ray.environment import first_port; print(first_port())"
+    code = "from headroom.service.ray.environment import first_port; print(first_port())"
     return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
 
 
@@ -75,7 +75,7 @@ def test_a_run_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 RUN = """
 import sys, pathlib
-from service.ray.run_directory import RunDirectory
+from headroom.service.ray.run_directory import RunDirectory
 directory = RunDirectory(pathlib.Path(sys.argv[1]))
 (directory.path / "ray").mkdir()
 (directory.path / "ray" / "log").write_text("a log")

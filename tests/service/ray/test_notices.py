@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.ray import notices
-from service.ray.notices import MAX_LINES, MAX_RECORDS, WINDOW_S, OperatorHandler
+from headroom.service.ray import notices
+from headroom.service.ray.notices import MAX_LINES, MAX_RECORDS, WINDOW_S, OperatorHandler
 
 NAME = f"replica {os.getpid()}"
 
@@ -51,8 +51,8 @@ def test_what_is_no_trouble_is_not_shown(lines: list[str]) -> None:
     handler = OperatorHandler()
     for name, level in (("headroom.engine", logging.INFO), ("ray.serve", logging.WARNING)):
         hand_over(handler, record("quiet", name=name, level=level))
-    hand_over(handler, record("loud", name="service.experiments.writer", level=logging.WARNING))
-    assert lines == [f"{NAME}: WARNING service.experiments.writer: loud"]
+    hand_over(handler, record("loud", name="headroom.service.experiments.writer", level=logging.WARNING))
+    assert lines == [f"{NAME}: WARNING headroom.service.experiments.writer: loud"]
 
 
 def test_a_flood_is_cut_and_counted(lines: list[str]) -> None:
@@ -89,7 +89,7 @@ def test_the_operator_reads_notices_when_no_disk_has_room(tmp_path: Path) -> Non
     received = notices.Notices(tmp_path)
     code = """
 import resource, signal
-from service.ray.notices import notify_operator
+from headroom.service.ray.notices import notify_operator
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 notify_operator("the database fails", once=True)

@@ -1,4 +1,4 @@
-"""service.ray.patches: what Ray does with our patches, which another release may change."""
+"""headroom.service.ray.patches: what Ray does with our patches, which another release may change."""
 
 import ast
 import inspect
@@ -26,14 +26,14 @@ PATCHES = ROOT / "service" / "ray" / "patches.py"
 )
 def test_this_release_has_what_is_patched(call: str) -> None:
     """In a process of its own, which the patches do not outlive."""
-    code = f"from service.ray import patches; patches.{call}"
+    code = f"from headroom.service.ray import patches; patches.{call}"
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_name_that_is_gone_is_named() -> None:
-    code = "from service.ray import patches; patches._replace(patches, 'gone', None)"
+    code = "from headroom.service.ray import patches; patches._replace(patches, 'gone', None)"
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
     assert "has no attribute 'gone'" in done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from service.ray import processes
-from service.ray.processes import STOP_SIGNALS, Watchdog, ignoring_signals_in_children
+from headroom.service.ray import processes
+from headroom.service.ray.processes import STOP_SIGNALS, Watchdog, ignoring_signals_in_children
 from tests.service.running import PATIENCE_S, still_there
 
 SAYS_WHAT_IS_BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
@@ -18,7 +18,7 @@ GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SA
 
 SIGNALLED_MEANWHILE = """
 import os, signal
-from service.ray.processes import ignoring_signals_in_children
+from headroom.service.ray.processes import ignoring_signals_in_children
 
 heard = []
 signal.signal(signal.SIGTERM, lambda *_: heard.append("ours"))
@@ -48,15 +48,15 @@ def test_a_signal_that_comes_meanwhile_reaches_the_handler_from_before() -> None
 ON_RAY = """
 import threading
 import time
-from service.ray import environment
-from service.ray.processes import Watchdog, adopt_orphans, end_run
-from service.ray.run_directory import RunDirectory
+from headroom.service.ray import environment
+from headroom.service.ray.processes import Watchdog, adopt_orphans, end_run
+from headroom.service.ray.run_directory import RunDirectory
 
 directory = RunDirectory()
 environment.prepare(directory.path, request_timeout_s=10)
 adopt_orphans()
 guard = Watchdog(lambda reason: end_run(directory, reason))
-from service.ray.cluster import Cluster
+from headroom.service.ray.cluster import Cluster
 
 Cluster(directory.path).start()
 import ray

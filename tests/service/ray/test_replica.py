@@ -1,4 +1,4 @@
-"""service.ray.actor: what Serve's calls do to a replica, without Serve."""
+"""headroom.service.ray.actor: what Serve's calls do to a replica, without Serve."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.config.settings import InvalidConfig, LiveConfig, Settings
+from headroom.service.config.settings import InvalidConfig, LiveConfig, Settings
 from tests.service.metering import samples
 
 
@@ -37,7 +37,7 @@ def replica() -> Any:
     """The class that Serve makes replicas of, with a fake under it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, at import
-        from service.ray.actor import Relevance
+        from headroom.service.ray.actor import Relevance
     deployment: Any = Relevance
     ours = deployment.func_or_class.__mro__[1]
     # Serve awaits `__del__`; the garbage collector cannot.
@@ -68,7 +68,7 @@ async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any
 
 def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     """What `serve deploy` and `headroom serve` call; the settings travel in the application."""
-    from service.ray import build
+    from headroom.service.ray import build
 
     bound = build({"max_pairs": 7, "api_keys": "s3cr3t,boss;role=admin"})._bound_deployment
     travelling = bound.init_args[0]

@@ -22,9 +22,9 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from loadtest.beside import free_port
-from service.observe.metric_files import render
-from service.ray import environment
+from headroom.loadtest.beside import free_port
+from headroom.service.observe.metric_files import render
+from headroom.service.ray import environment
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.metering import samples
 from tests.service.running import DEPLOY, LIVE
@@ -57,7 +57,7 @@ def config(
         "downscale_delay_s": 1,
         "look_back_period_s": 1,
         "policy": {
-            "policy_function": "service.ray.autoscaling:ByTokens",
+            "policy_function": "headroom.service.ray.autoscaling:ByTokens",
             "policy_kwargs": {"tokens_per_replica": TOKENS_PER_REPLICA},
         },
     }

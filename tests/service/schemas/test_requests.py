@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from service.config.settings import Settings
-from service.schemas.experiments import OutcomesRequest
-from service.schemas.requests import ScoreRequest
+from headroom.service.config.settings import Settings
+from headroom.service.schemas.experiments import OutcomesRequest
+from headroom.service.schemas.requests import ScoreRequest
 
 OUTCOME = {"experiment": "prune20", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 

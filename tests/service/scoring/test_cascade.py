@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.scoring.cascade import CascadeProgress, Due, Keep, comparable_scores, count_kept, floor_of
+from headroom.service.scoring.cascade import (
+    CascadeProgress,
+    Due,
+    Keep,
+    comparable_scores,
+    count_kept,
+    floor_of,
+)
 
 GRADED = floor_of("softmax")
 

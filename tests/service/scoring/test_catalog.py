@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier, HeadMask
-from models.checkpoint.config import read_config, read_stored_masks
-from models.compress.prune import prune
-from models.errors import InvalidMask, UnsupportedCheckpoint
-from models.training.shipped.smaller import share_words
-from service.config.masks import resolve_masks
-from service.config.settings import InvalidConfig, LiveConfig
-from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.config import read_config, read_stored_masks
+from headroom.models.compress.prune import prune
+from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
+from headroom.models.training.shipped.smaller import share_words
+from headroom.service.config.masks import resolve_masks
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
 from tests.checkpoints import load, write_checkpoint
 from tests.service.in_process import QUERY, TITLES, pairs, serve
 

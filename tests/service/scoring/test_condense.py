@@ -10,12 +10,12 @@ import numpy as np
 import orjson
 import pytest
 
-from models import Classifier, HeadMask
-from models.condense import search, words
-from models.condense.local import condense
-from models.condense.search import METHODS, Method, Task
-from models.condense.words import read_words
-from service.engine.runner import Batch
+from headroom import Classifier, HeadMask
+from headroom.models.condense import search, words
+from headroom.models.condense.local import condense
+from headroom.models.condense.search import METHODS, Method, Task
+from headroom.models.condense.words import read_words
+from headroom.service.engine.runner import Batch
 from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, in_session, serve
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
-from models.checkpoint.chunks import LongTitles, encode_chunks
-from service.engine.request import Deadline
-from service.schemas.requests import DocumentsRequest
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.chunks import LongTitles, encode_chunks
+from headroom.service.engine.request import Deadline
+from headroom.service.schemas.requests import DocumentsRequest
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, shadow_of
 from tests.service.in_process import QUERY, TITLES, Service, check_scores, in_session, serve

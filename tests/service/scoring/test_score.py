@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
-from service.scoring import compare
+from headroom import Classifier, HeadMask
+from headroom.service.scoring import compare
 from tests.checkpoints import write_checkpoint
 from tests.service.in_process import QUERY, TITLES, Service, check_scores, in_session, pairs, serve
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from models import Classifier, HeadMask
-from service.config.settings import LiveConfig
-from service.engine.threads import Lane, PairRow, row_scores
-from service.scoring.cache import ScoreCache
+from headroom import Classifier, HeadMask
+from headroom.service.config.settings import LiveConfig
+from headroom.service.engine.threads import Lane, PairRow, row_scores
+from headroom.service.scoring.cache import ScoreCache
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, check_scores, pairs, serve

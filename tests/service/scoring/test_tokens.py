@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import Classifier
-from service.errors import Draining
-from service.schemas.requests import ScoreRequest
-from service.scoring import tokens
-from service.scoring.tokens import Encoder
+from headroom import Classifier
+from headroom.service.errors import Draining
+from headroom.service.schemas.requests import ScoreRequest
+from headroom.service.scoring import tokens
+from headroom.service.scoring.tokens import Encoder
 from tests.service.experimenting import config, eventually
 from tests.service.in_process import QUERY, TITLES, Service, in_session, serve
 

@@ -9,18 +9,18 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
-from models import Classifier
-from models.checkpoint.tokenizer_files import _piece
-from models.quality.labelled import LabelledPair
-from models.study import kinds
-from models.study.pairs import Judged
-from models.study.report_files import JSON
-from models.study.result import Result
-from models.study.roles.report import layer_matched
-from models.study.roles.scores import max_t, segmentation_scores
-from models.study.runner import Runner
-from models.study.study import QUICK, Heads, Study
-from models.study.words import Words
+from headroom import Classifier
+from headroom.models.checkpoint.tokenizer_files import _piece
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.study import kinds
+from headroom.models.study.pairs import Judged
+from headroom.models.study.report_files import JSON
+from headroom.models.study.result import Result
+from headroom.models.study.roles.report import layer_matched
+from headroom.models.study.roles.scores import max_t, segmentation_scores
+from headroom.models.study.runner import Runner
+from headroom.models.study.study import QUICK, Heads, Study
+from headroom.models.study.words import Words
 from tests.models.study.data import drawn
 from tests.models.study.planted import PLANTED, WORDS, planted_study
 

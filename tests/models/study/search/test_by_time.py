@@ -8,11 +8,11 @@ import numpy as np
 import orjson
 import pytest
 
-from models import Classifier, HeadMask, ModelError
-from models.study.result import Result
-from models.study.search import compute, recovery
-from models.study.search.networks import Times
-from models.study.study import QUICK, Study
+from headroom import Classifier, HeadMask, ModelError
+from headroom.models.study.result import Result
+from headroom.models.study.search import compute, recovery
+from headroom.models.study.search.networks import Times
+from headroom.models.study.study import QUICK, Study
 from tests.models.study.data import drawn, reported
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier, HeadMask
-from models.batch import pack
-from models.compress.prune import intact_mask, prune
-from models.masks.head_mask import RowMasks
-from models.networks import build
-from models.study.runner import Runner
-from models.study.search import compute, plans
-from models.study.search.networks import Networks, Times, measure_times, steps
-from models.study.search.plans import (
+from headroom import Classifier, HeadMask
+from headroom.models.batch import pack
+from headroom.models.compress.prune import intact_mask, prune
+from headroom.models.masks.head_mask import RowMasks
+from headroom.models.networks import build
+from headroom.models.study.runner import Runner
+from headroom.models.study.search import compute, plans
+from headroom.models.study.search.networks import Networks, Times, measure_times, steps
+from headroom.models.study.search.plans import (
     Gradients,
     Option,
     Planner,
@@ -26,7 +26,7 @@ from models.study.search.plans import (
     gated_logits,
     gradients,
 )
-from models.study.study import QUICK, Study
+from headroom.models.study.study import QUICK, Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from models import Classifier, HeadMask
-from models.checkpoint.config import ModelConfig
-from models.compress.prune import cut, intact_mask
-from models.study.runner import Runner
-from models.study.search import recovery
-from models.study.search.networks import Networks
-from models.study.study import Study
+from headroom import Classifier, HeadMask
+from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.compress.prune import cut, intact_mask
+from headroom.models.study.runner import Runner
+from headroom.models.study.search import recovery
+from headroom.models.study.search.networks import Networks
+from headroom.models.study.study import Study
 from tests.checkpoints import GRADES, random_model, write_vocabulary
 from tests.models.study.data import judged
 

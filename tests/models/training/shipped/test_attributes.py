@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from models.training.shipped.attributes import LANGUAGES, OTHERS, AttributeLists, read_things
-from models.training.shipped.groups import Example
-from models.training.shipped.yardstick import read_short_lists
+from headroom.models.training.shipped.attributes import LANGUAGES, OTHERS, AttributeLists, read_things
+from headroom.models.training.shipped.groups import Example
+from headroom.models.training.shipped.yardstick import read_short_lists
 
 
 def expected(example: Example) -> float:

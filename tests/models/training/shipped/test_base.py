@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.training.shipped.base import tokenizer_of
+from headroom.models.training.shipped.base import tokenizer_of
 
 LETTERS = "abc"
 PIECES = [

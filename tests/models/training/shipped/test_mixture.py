@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.training.shipped.checks import read_quadruples
-from models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
-from models.training.shipped.mixture import (
+from headroom.models.training.shipped.checks import read_quadruples
+from headroom.models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
+from headroom.models.training.shipped.mixture import (
     Judged,
     MovieQuery,
     Sources,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from models.checkpoint.hub import DEFAULT
-from models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
-from models.training.shipped.multilingual import (
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
+from headroom.models.training.shipped.multilingual import (
     LARGEST_LIST,
     GradedLists,
     ListedPair,

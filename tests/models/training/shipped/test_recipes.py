@@ -10,14 +10,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from models.checkpoint.hub import DEFAULT
-from models.checkpoint.tokenizer import PairTokenizer
-from models.classifier import Scores
-from models.training.loop import Batch, ranking_loss
-from models.training.shipped.build import untuned
-from models.training.shipped.drawers import LISTS, SENTENCES, all_sources
-from models.training.shipped.mixture import mixed_groups
-from models.training.shipped.recipes import (
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Scores
+from headroom.models.training.loop import Batch, ranking_loss
+from headroom.models.training.shipped.build import untuned
+from headroom.models.training.shipped.drawers import LISTS, SENTENCES, all_sources
+from headroom.models.training.shipped.mixture import mixed_groups
+from headroom.models.training.shipped.recipes import (
     RECIPES,
     graded_loss,
     layer_of,
@@ -26,7 +26,7 @@ from models.training.shipped.recipes import (
     raw_scores,
     softened,
 )
-from models.training.shipped.yardstick import LISTED
+from headroom.models.training.shipped.yardstick import LISTED
 from tests.checkpoints import write_checkpoint
 
 

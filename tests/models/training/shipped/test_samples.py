@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from models.quality.labelled import read_labelled
+from headroom.models.quality.labelled import read_labelled
 
 SAMPLES = Path(__file__).parents[4] / "data" / "sample"
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from models.quality.labelled import LabelledPair
-from models.training.shipped.groups import VALIDATION_FOLDS, fold_of
-from models.training.shipped.yardstick import (
+from headroom.models.quality.labelled import LabelledPair
+from headroom.models.training.shipped.groups import VALIDATION_FOLDS, fold_of
+from headroom.models.training.shipped.yardstick import (
     JUDGED,
     LISTED,
     MOST_TITLES,

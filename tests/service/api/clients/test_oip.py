@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models import Classifier
-from service.errors import QueueFull
+from headroom import Classifier
+from headroom.service.errors import QueueFull
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.service.asgi import client
 from tests.service.experimenting import config, score

@@ -8,9 +8,9 @@ import httpx
 import numpy as np
 import pytest
 
-from models import Classifier, HeadMask
-from service.errors import DeadlineExceeded, DeviceFailed, QueueFull
-from service.schemas.requests import DocumentsRequest, ScoreRequest
+from headroom import Classifier, HeadMask
+from headroom.service.errors import DeadlineExceeded, DeviceFailed, QueueFull
+from headroom.service.schemas.requests import DocumentsRequest, ScoreRequest
 from tests.checkpoints import WORDS, random_model, write_vocabulary
 from tests.service.api.test_api import post
 from tests.service.asgi import client

@@ -8,9 +8,9 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from models import Classifier
-from service.config.settings import Settings
-from service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
+from headroom import Classifier
+from headroom.service.config.settings import Settings
+from headroom.service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
 from tests.checkpoints import GRADES, write_checkpoint
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend, app_with

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import Classifier
+from headroom import Classifier
 from tests.service.asgi import client
 from tests.service.fake_backend import app_with
 from tests.service.in_process import QUERY, TITLES, Service, in_session

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.experiments.events import Action
-from service.experiments.store import Store
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.store import Store
 from tests.service.client import metric, request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.running import PATIENCE_S, Server, still_there

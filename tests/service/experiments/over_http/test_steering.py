@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.config.settings import InvalidConfig, LiveConfig
-from service.experiments.events import Action
-from service.experiments.store import Store
+from headroom.service.config.settings import InvalidConfig, LiveConfig
+from headroom.service.experiments.events import Action
+from headroom.service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, USER, config, eventually, score, write_broken_checkpoint
 from tests.service.experiments.making import exposure
