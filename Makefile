@@ -69,9 +69,9 @@ gpu: GPU_OUT = $(or $(OUT),runs/gpu)
 gpu:
 	@mkdir -p '$(GPU_OUT)'
 	@# without pyproject.toml and conftest.py, which ask for more packages than these tests need
-	@timeout 150 $(PYTHON) -m pytest -c /dev/null --rootdir . --noconftest --import-mode=importlib -p no:cacheprovider \
+	@PYTHONPATH=src timeout 150 $(PYTHON) -m pytest -c /dev/null --rootdir . --noconftest --import-mode=importlib -p no:cacheprovider \
 		-v -rs $(GPU_TESTS) > '$(GPU_OUT)/gpu-tests.txt' 2>&1; tests=$$?; tail -n 1 '$(GPU_OUT)/gpu-tests.txt'; \
-		$(PYTHON) -m benchmarks.gpu --out '$(GPU_OUT)' $(if $(DRY),--dry) && exit $$tests
+		PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --out '$(GPU_OUT)' $(if $(DRY),--dry) && exit $$tests
 GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 
 ## make load      the steady load scenario against a server it starts; report in runs/load

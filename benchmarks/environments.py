@@ -62,7 +62,7 @@ def environ(threads: int = 2) -> dict[str, str]:
         **dict.fromkeys(names, str(threads)),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
     }
 
 

@@ -26,7 +26,7 @@ class TokenizerFailed(ModelError):
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of this project; on PyPI, `headroom` is another project."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).resolve().parents[1]
     if not (root / "constraints.txt").exists():  # installed from a wheel
         return f"pipx install --force 'headroom-….whl[{extra}]', with the wheel that you installed"
     return f"{sys.executable} -m pip install -c '{root}/constraints.txt' -e '{root}[{extra}]'"

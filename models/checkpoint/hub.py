@@ -22,7 +22,7 @@ from headroom.models.checkpoint.files import DESCRIPTION, check_files, weight_fi
 from headroom.models.errors import UnsupportedCheckpoint
 from headroom.models.files import write_whole
 
-DEFAULT = Path(__file__).parents[1] / "default"
+DEFAULT = Path(__file__).resolve().parents[1] / "default"
 """The checkpoint that ships with the project."""
 
 LOCATED = "HEADROOM_LOCATED"

@@ -22,7 +22,7 @@ from headroom.service.observe.access_log import PIPE
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the pipe into which a run's processes write lines for the operator."""
 
-LOGGERS = ("headroom", "models", "service", "ray.serve")
+LOGGERS = ("headroom", "ray.serve")
 
 MAX_RECORDS = 20
 WINDOW_S = 60.0

@@ -31,7 +31,7 @@ def test_the_build_gets_every_file_that_the_dockerfile_copies() -> None:
     admitted = set((DEPLOY.parent / ".dockerignore").read_text("utf-8").split())
     copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text("utf-8"), re.MULTILINE)
     sources = " ".join(copies).split()
-    assert {"models", "data/sample"} <= set(sources)
+    assert {"models", "src", "data/sample"} <= set(sources)
     for source in sources:
         assert f"!{source}" in admitted, source
         assert (DEPLOY.parent / source).exists(), source

@@ -53,15 +53,32 @@ def run(headroom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_packages_and_the_kernels_of_every_level_come_from_the_wheel(run: Run, headroom: Path) -> None:
     script = """
-import loadtest, models, service
+import headroom
+from headroom import loadtest, models, service
 from headroom.models.ops.kernel_build import LEVELS, library_of
-for module in (loadtest, models, service): print(module.__file__)
+for module in (headroom, loadtest, models, service): print(module.__file__)
 for level in LEVELS:
     if level.machine == "x86_64": print(library_of(level))
 """
     files = run("python", "-c", script).split()
-    assert len(files) >= 7
+    assert len(files) >= 8
     assert all(Path(file).is_relative_to(headroom.parents[1]) for file in files)
+
+
+def test_the_wheel_leaves_another_wheels_models_package_alone(run: Run, headroom: Path) -> None:
+    packages = next(headroom.parents[1].glob("lib/python*/site-packages"))
+    theirs = packages / "models" / "__init__.py"
+    theirs.parent.mkdir()
+    theirs.write_text("OWNER = 'another wheel'\n")
+    try:
+        both = "import models; from headroom import HeadMask; print(models.OWNER, HeadMask.__module__)"
+        assert run("python", "-c", both) == "another wheel headroom.models.masks.head_mask\n"
+        record = next(packages.glob("headroom-*.dist-info/RECORD")).read_text()
+        owned = {line.partition("/")[0] for line in record.splitlines()}
+        assert {name for name in owned if not name.startswith(("headroom", ".."))} == set()
+    finally:
+        theirs.unlink()
+        theirs.parent.rmdir()
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
 """Takes pairs of query and title; returns their expected grades, (pairs,)."""
 
-QUADRUPLES = Path(__file__).parents[3] / "tests" / "fixtures" / "quadruples.tsv"
+QUADRUPLES = Path(__file__).resolve().parents[3] / "tests" / "fixtures" / "quadruples.tsv"
 KINDS = ("exact", "substitute", "accessory", "unrelated")
 FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
 """Least share of quadruples whose exact title is first, by set."""

@@ -1,0 +1,102 @@
+"""One importable package, `headroom`: what else is called `models` or `service` does not matter to it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+import headroom
+from tests.prompt import write_labelled
+from tests.service.running import Server, running
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = Path(sys.executable).with_name("headroom")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: it holds packages of our folders' names, which raise when they are imported."""
+    directory = tmp_path / "shop"
+    for name in ("models", "service", "loadtest", "tests", "benchmarks", "deploy"):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "__init__.py").write_text("raise RuntimeError(f'{__name__} of another project')")
+    monkeypatch.chdir(directory)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return directory
+
+
+def _run(*words: str | Path) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("foreign")
+def test_every_command_works_where_other_packages_have_our_folders_names(
+    tiny_checkpoint: Path, server: Server, tmp_path: Path
+) -> None:
+    model = ("--model", tiny_checkpoint, "--device", "cpu")
+    assert len(_run(PROGRAM, "score", "lamp", "a lamp", "wood", *model).splitlines()) == 2
+    rows = [(f"lamp {i}", title, grade) for i in range(40) for title, grade in (("a lamp", 1), ("wood", 0))]
+    labelled = write_labelled(tmp_path / "pairs.csv", rows)
+    trained = tmp_path / "trained"
+    _run(
+        *(PROGRAM, "train", *model, "--data", labelled, "--out", trained),
+        *("--labels", "no, yes", "--epochs", "1"),
+    )
+    study = tmp_path / "study"
+    _run(
+        *(PROGRAM, "study", "layers", "--model", trained, "--device", "cpu"),
+        *("--data", labelled, "--out", study),
+    )
+    assert json.loads((study / "report.json").read_text())["kind"] == "layers"
+    load = "load run --scenario steady --rate 5 --duration 1s --warmup 0 --max-lag 10s --slo p99=9s --json"
+    assert json.loads(_run(PROGRAM, *load.split(), server.url))["requests"]["ok"] > 0
+    imported = "from headroom import Classifier, HeadMask; print(Classifier.__module__)"
+    assert _run(sys.executable, "-c", imported).strip() == "headroom.models.classifier"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("foreign")
+def test_a_replica_imports_nothing_of_the_directory_where_the_service_was_started(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    with running(tmp_path, tiny_checkpoint) as server:
+        scored = httpx.post(
+            f"{server.url}/v1/score", json={"query": "lamp", "titles": ["a lamp"]}, timeout=60
+        )
+        assert scored.status_code == 200, scored.text
+
+
+def test_an_editable_install_puts_nothing_but_headroom_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    listing = "import importlib.util as u; print(*(n for n in NAMES if u.find_spec(n)))"
+    names = ["headroom", "models", "service", "loadtest", "tests", "benchmarks", "deploy", "website"]
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", f"NAMES = {names}; {listing}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path.home(),
+    )
+    assert found.stdout.split() == ["headroom"]
+
+
+def test_the_package_is_typed_and_names_what_it_offers() -> None:
+    package = Path(headroom.__file__).parent
+    assert (package / "py.typed").exists()
+    assert {"Classifier", "HeadMask", "ModelError"} <= set(headroom.__all__)
+    assert all(hasattr(headroom, name) for name in headroom.__all__)
+    assert not hasattr(headroom, "classifier_of_another_project")
+
+
+def test_the_load_tester_is_a_program_of_its_own_in_a_checkout() -> None:
+    """`python -m loadtest` (the documented name) is `python -m headroom.loadtest` in the checkout's root."""
+    short = subprocess.run(
+        [sys.executable, "-m", "loadtest", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert short.stdout == _run(sys.executable, "-m", "headroom.loadtest", "--help")
