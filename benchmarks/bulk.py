@@ -27,7 +27,8 @@ from headroom.service.files.scoring import WindowScorer
 
 ROUNDS = 3
 PAIRS = 5 * 4096
-ALONE, JOB = "the network alone", "headroom score --input"
+ALONE = "the network alone"
+JOB = "headroom score --input"
 
 
 def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: float = 20.0) -> Report:
@@ -36,7 +37,8 @@ def measure(rounds: int, model: str | None = None, pairs: int = PAIRS, seconds: 
     options = ScoreOptions(model, LiveConfig(), (ColumnSet(),), Columns(), graded, device="cpu")
     scorer = WindowScorer(options)
     with tempfile.TemporaryDirectory() as directory:
-        source, output = Path(directory, "pairs.csv"), Path(directory, "scored.csv")
+        source = Path(directory, "pairs.csv")
+        output = Path(directory, "scored.csv")
         texts = write_pairs(source, pairs)
         job = make_job(str(source), str(output), options)
 

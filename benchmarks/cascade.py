@@ -15,12 +15,17 @@ from headroom.loadtest.plan import Plan
 from headroom.models.checkpoint.hub import DEFAULT
 
 ROUNDS = 5
-FILL_S, SATURATE_S, LATENCY_S = 3.0, 8.0, 15.0
-TITLES, FEW_TITLES = 100, 20
+FILL_S = 3.0
+SATURATE_S = 8.0
+LATENCY_S = 15.0
+TITLES = 100
+FEW_TITLES = 20
 LOAD = 0.6
 """Rate of the latency runs, relative to the rate that saturates the server with the full model."""
 
-FULL, CASCADE, FAST = "full", "cascade", "fast"
+FULL = "full"
+CASCADE = "cascade"
+FAST = "fast"
 
 
 def measure(rounds: int = ROUNDS, start: Start = headroom) -> Report:

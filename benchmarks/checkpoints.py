@@ -46,7 +46,8 @@ def checkpoint(shape: str) -> Path:
 
 def exported(shape: str) -> Path:
     """Return the checkpoint in the formats of all engines; made again if the checkpoint is newer."""
-    source, out = checkpoint(shape), MODELS / shape / "exported"
+    source = checkpoint(shape)
+    out = MODELS / shape / "exported"
     if not _is_of(out / "exported", source):
         python = environments.python("engines")
         environments.run(python, "-m", "benchmarks.peers.export", str(source), str(out))
@@ -55,7 +56,8 @@ def exported(shape: str) -> Path:
 
 def quantized(shape: str) -> Path:
     """Return the checkpoint in int8; made again if the checkpoint is newer."""
-    source, out = exported(shape), MODELS / shape / INT8
+    source = exported(shape)
+    out = MODELS / shape / INT8
     if not _is_of(out / "model.safetensors", source):
         shutil.rmtree(out, ignore_errors=True)
         quantize_into(source, out, None if shape == "shipped" else 8)

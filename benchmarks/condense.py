@@ -28,7 +28,8 @@ def measure(rounds: int, model: Path | None = None, candidates: int = 50) -> Rep
     labelled = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)
     chosen = np.random.default_rng(0).permutation(len(labelled))[:candidates]
     titles = [labelled[index].title for index in chosen]
-    words, encoded = read_words(QUERY), Titles(classifier.tokenizer, titles)
+    words = read_words(QUERY)
+    encoded = Titles(classifier.tokenizer, titles)
     tasks = {method: Task(QUERY, words, method, max_words=WORDS_KEPT) for method in METHODS}
     sides = {ONE_PASS: lambda: judge(classifier, encoded.encode([QUERY]))} | {
         method: partial(condense, classifier, task, titles) for method, task in tasks.items()
@@ -39,7 +40,8 @@ def measure(rounds: int, model: Path | None = None, candidates: int = 50) -> Rep
         f"pass over them takes {statistics.median(seconds[ONE_PASS]) * 1000:.0f} ms."
     )
     for method in METHODS:
-        passes, name = ratio(seconds, ONE_PASS, method), f"{method}: passes"
+        passes = ratio(seconds, ONE_PASS, method)
+        name = f"{method}: passes"
         if method in LARGEST:
             row = at_most(name, passes.median, LARGEST[method], ".0f", more=passes.range(".1f"))
         else:

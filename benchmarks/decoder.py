@@ -24,16 +24,24 @@ SHAPE: dict[str, Any] = {
     "vocab_size": 20_000,
 }
 """Qwen3-Reranker-0.6B's, but for 4 of 28 layers and an eighth of the vocabulary, which costs a look-up."""
-TITLES, BEFORE, OWN, AFTER = 20, 90, 20, 9
+TITLES = 20
+BEFORE = 90
+OWN = 20
+AFTER = 9
 """Titles of a request; tokens before a title, of it, and after it."""
-OURS, APART, BF16, FP32 = "ours bf16", "ours bf16, nothing shared", "transformers bf16", "transformers fp32"
+OURS = "ours bf16"
+APART = "ours bf16, nothing shared"
+BF16 = "transformers bf16"
+FP32 = "transformers fp32"
 TARGET = 2.5
 
 
 def measure(rounds: int, shape: dict[str, Any] = SHAPE) -> Report:
     """Measure requests of TITLES titles."""
-    model, ids = network(shape), tokens(shape["vocab_size"])
-    half, ours = network(shape).bfloat16(), encoder(model, torch.bfloat16)
+    model = network(shape)
+    ids = tokens(shape["vocab_size"])
+    half = network(shape).bfloat16()
+    ours = encoder(model, torch.bfloat16)
     template = PairTemplate((0,) * BEFORE, (), (0,) * AFTER, two_segments=False)
     pairs = [EncodedPair(row.astype(np.int32), 0, 0, False, template) for row in ids]
     beginnings = [Beginning(None, BEFORE)] * TITLES

@@ -27,7 +27,8 @@ from benchmarks.workload import (
 from headroom.models.batch import pack
 from headroom.models.masks.head_mask import HeadMask, RowMasks
 
-OURS, FP32 = "ours bf16", "transformers fp32"
+OURS = "ours bf16"
+FP32 = "transformers fp32"
 BF16 = "transformers bf16"
 MASKED = "ours bf16, another random mask for every pair (20 % off)"
 MEASURED = {name: SHAPES[name] for name in (*BERT_SHAPES, "modernbert")}
@@ -54,14 +55,17 @@ def measure_one(
     report: Report, name: str, shape: Shape, workload: str, lengths: np.ndarray, rounds: int
 ) -> None:
     """Add the rows and the table of one shape on sequences of these lengths."""
-    batch, model, masks = pairs(lengths, shape.vocabulary), network(shape), pruned_masks(shape)
+    batch = pairs(lengths, shape.vocabulary)
+    model = network(shape)
+    masks = pruned_masks(shape)
     ours = {"bf16": encoder(model, torch.bfloat16), "fp32": encoder(model, torch.float32)}
 
     def run(dtype: str, masks: RowMasks | None = None) -> Callable[[], object]:
         return lambda: ours[dtype].forward(pack(batch, device=ours[dtype].device), masks)
 
     rows = padded([(pair.ids, len(pair)) for pair in sorted(batch, key=len)])
-    ids, attention_mask = torch.from_numpy(rows.input_ids), torch.from_numpy(rows.attention_mask)
+    ids = torch.from_numpy(rows.input_ids)
+    attention_mask = torch.from_numpy(rows.attention_mask)
 
     @torch.inference_mode()
     def transformers(reference: torch.nn.Module) -> object:
@@ -97,7 +101,8 @@ def measure_one(
         }
         for side in sides
     ]
-    where, speed = f"{shape.name}, {workload}", ratio(seconds, OURS, FP32)
+    where = f"{shape.name}, {workload}"
+    speed = ratio(seconds, OURS, FP32)
     if name == "base":
         report.rows.append(at_least(f"{where}: share of the limit", share[OURS], TARGET, ".0%"))
         if workload == "titles":
@@ -127,7 +132,8 @@ def pruned_masks(shape: Shape) -> dict[str, HeadMask]:
     half[:, ::2] = 0
     quarter[:, np.arange(shape.heads) % 4 != 3] = 0
     upper[: shape.layers // 2] = 0
-    ones, units = np.ones_like(half), np.zeros((shape.layers, shape.inner), np.bool_)
+    ones = np.ones_like(half)
+    units = np.zeros((shape.layers, shape.inner), np.bool_)
     units[:, ::2] = True
     skipped = tuple(range(shape.layers // 2, shape.layers))
     return {

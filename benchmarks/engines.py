@@ -24,9 +24,13 @@ ADAPTERS = {
 }
 """Environment by adapter of benchmarks.peers.engines."""
 
-REFERENCE, GEMM = "transformers fp32", "GEMM"
-BF16, FP32, INT8 = "ours bf16", "ours fp32", "ours int8"
-OPENVINO, CTRANSLATE2 = ("OpenVINO bf16",), ("CTranslate2 int8",)
+REFERENCE = "transformers fp32"
+GEMM = "GEMM"
+BF16 = "ours bf16"
+FP32 = "ours fp32"
+INT8 = "ours int8"
+OPENVINO = ("OpenVINO bf16",)
+CTRANSLATE2 = ("CTranslate2 int8",)
 FP32_PEERS = ("onnxruntime fp32", "OpenVINO fp32", REFERENCE)
 INT8_PEERS = (*CTRANSLATE2, "onnxruntime int8")
 MAX_ERROR = 0.5
@@ -76,7 +80,8 @@ def compare(
     report: Report, shape: str, texts: str, rounds: int, adapters: Mapping[str, str]
 ) -> dict[str, str]:
     """Add the rows and the table of one shape and kind of texts; return the packages' versions."""
-    model, file = checkpoints.exported(shape), checkpoints.workload(texts, shape)
+    model = checkpoints.exported(shape)
+    file = checkpoints.workload(texts, shape)
     checkpoints.quantized(shape)
     if SHAPES[shape].family != "bert":  # CTranslate2 has no other network of these
         adapters = {name: adapters[name] for name in adapters if name != "ctranslate2"}
@@ -134,7 +139,8 @@ def target(where: str, seconds: dict[str, list[float]], ours: str, peers: Sequen
     others = {without_setting(name): name for name in seconds}
     missing = [name for name in (ours, *peers) if name not in others]
     if missing:
-        name, value = f"{where}{ours} × {' or '.join(peers)}", f"not measured: {', '.join(missing)}"
+        name = f"{where}{ours} × {' or '.join(peers)}"
+        value = f"not measured: {', '.join(missing)}"
         return Row(name, value, f"≥ {least}", ok=False)
     best = min(peers, key=lambda peer: statistics.median(seconds[others[peer]]))
     faster = ratio(seconds, ours, others[best])

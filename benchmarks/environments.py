@@ -35,7 +35,8 @@ def python(name: str) -> Path:
     if name == "ours":
         return Path(sys.executable)
     directory = ENVIRONMENTS / name
-    interpreter, mark = directory / "bin" / "python", directory / "pins"
+    interpreter = directory / "bin" / "python"
+    mark = directory / "pins"
     pins = "\n".join(PINS[name])
     if not mark.exists() or mark.read_text(encoding="utf-8") != pins:
         print(f"making {directory}", file=sys.stderr, flush=True)

@@ -53,7 +53,8 @@ def report_on(found: dict[tuple[int, str], list[float]], about: str) -> Report:
     """Return the report. Several replicas must be linear over cores: each nearly as fast as one alone."""
     report = Report(about)
     for (number, kind), rates in found.items():
-        name, more = f"{number} replica(s), {kind} texts", f" ({min(rates):,.0f} to {max(rates):,.0f})"
+        name = f"{number} replica(s), {kind} texts"
+        more = f" ({min(rates):,.0f} to {max(rates):,.0f})"
         rate = statistics.median(rates)
         report.rows.append(at_least(f"pairs/s and core of front, {name}", rate, 25_000, ",.0f", more))
         if number > 1:
@@ -77,9 +78,11 @@ def turn_of(server: Server, new: bool, seconds: float, turn: int) -> float:
     requests = bodies(texts(TITLES, count, new=new, seed=turn)) * (1 if new else 1000)
     with closing(Client(server.url, requests, CONNECTIONS).start()) as client:
         time.sleep(min(0.5, seconds))
-        answered, used = client.answered, cpu_seconds(server)
+        answered = client.answered
+        used = cpu_seconds(server)
         time.sleep(seconds)
-        answered, used = client.answered - answered, cpu_seconds(server) - used
+        answered = client.answered - answered
+        used = cpu_seconds(server) - used
     if client.failed or not answered or client.answered == len(requests):
         raise RuntimeError(
             f"{client.failed} requests failed, {client.answered} of {len(requests)} were answered"

@@ -121,7 +121,8 @@ def accuracy(bench: Bench) -> list[Row]:
             continue
         classifier = Classifier.load(None, str(bench.device), str(dtype).removeprefix("torch."))
         theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
-        name, bound = classifier.network.number_format, 2 * float(np.abs(theirs).max()) + 1e-5
+        name = classifier.network.number_format
+        bound = 2 * float(np.abs(theirs).max()) + 1e-5
         worst = float(np.abs(classifier.forward(pairs) - truth[:, order]).max())
         target = f"≤ {bound:.2g} (twice transformers')"
         rows.append(Row(f"largest error of a logit, {name}", f"{worst:.2g}", target, worst <= bound))
@@ -145,17 +146,21 @@ def gemm_rates(bench: Bench) -> tuple[float, float]:
     """Return FLOP/s of the network's own products at the token budget, and of one large square product."""
     flops = seconds = 0.0
     for wide, narrow in workload.products(bench.shape):
-        x, weight = bench.matrix(bench.tokens, narrow), bench.matrix(wide, narrow)
+        x = bench.matrix(bench.tokens, narrow)
+        weight = bench.matrix(wide, narrow)
         flops += 2 * bench.tokens * wide * narrow
         seconds += bench.median(partial(torch.matmul, x, weight.T), PRODUCTS)
     size = 256 if bench.dry else SQUARE
-    one, other = bench.matrix(size, size), bench.matrix(size, size)
+    one = bench.matrix(size, size)
+    other = bench.matrix(size, size)
     return flops / seconds, 2 * size**3 / bench.median(lambda: one @ other, PRODUCTS)
 
 
 def encoder(bench: Bench) -> list[Row]:
     """Measure full batches: the share of the products' rate, masks, and variants with fewer heads."""
-    network, pairs, lengths = bench.network(), bench.pairs(), bench.lengths()
+    network = bench.network()
+    pairs = bench.pairs()
+    lengths = bench.lengths()
     batch = pack(pairs, device=bench.device)
     own, square = gemm_rates(bench)
     flops = workload.useful_flops(bench.shape, lengths)
@@ -208,8 +213,11 @@ def optimisations(bench: Bench) -> list[Row]:
         "and norms of sums": NoGelu(bench.device, bench.dtype),
         "and fused GELU": TritonOps(bench.device, bench.dtype),
     }
-    pairs, one, rows = bench.pairs(), bench.one_pair(), []
-    batch, single = pack(pairs, device=bench.device), pack(one, device=bench.device)
+    pairs = bench.pairs()
+    one = bench.one_pair()
+    rows = []
+    batch = pack(pairs, device=bench.device)
+    single = pack(one, device=bench.device)
     shape = (len(pairs), bench.shape.layers, bench.shape.heads)
     masks = RowMasks(np.random.default_rng(0).integers(0, 2, shape).astype(np.float32))
     for name, ops in steps.items():
@@ -243,7 +251,8 @@ def variants(shape: workload.Shape) -> dict[str, np.ndarray]:
 
 def service_like(bench: Bench) -> list[Row]:
     """Measure packing, computing and reading scores as a replica does: one pair, and two streams."""
-    network, pairs = bench.network(), bench.pairs()
+    network = bench.network()
+    pairs = bench.pairs()
 
     def scores(some: Sequence[EncodedPair]) -> np.ndarray:
         return network.forward(pack(some, device=bench.device)).numpy(force=True)
@@ -263,9 +272,11 @@ def service_like(bench: Bench) -> list[Row]:
     for threads in (1, 2):
         with ThreadPoolExecutor(threads, initializer=own_stream) as pool:
             list(pool.map(work, range(threads)))  # to warm up
-            began, computed = time.perf_counter(), time.process_time()
+            began = time.perf_counter()
+            computed = time.process_time()
             list(pool.map(work, range(threads)))
-            seconds, computed = time.perf_counter() - began, time.process_time() - computed
+            seconds = time.perf_counter() - began
+            computed = time.process_time() - computed
             rate = threads * bench.rounds * len(pairs) / seconds
         busy = f"{computed / seconds:.1f} cores busy"
         rows.append(Row(f"pairs/s with {threads} stream(s)", f"{rate:,.0f}; {busy}"))
@@ -283,13 +294,15 @@ def memory(bench: Bench) -> list[Row]:
         return torch.cuda.memory_allocated(bench.device)
 
     before = allocated()
-    network, pairs = bench.network(), bench.pairs()
+    network = bench.network()
+    pairs = bench.pairs()
     weights = allocated() - before
     batch = pack(pairs, device=bench.device)
     torch.cuda.reset_peak_memory_stats(bench.device)
     network.forward(batch)
     peak = torch.cuda.max_memory_allocated(bench.device) - before
-    held, halves = allocated(), variants(bench.shape)["half of the heads off"]
+    held = allocated()
+    halves = variants(bench.shape)["half of the heads off"]
     network.forward(batch, RowMasks(np.full_like(halves, 0.5)))
     weighted = allocated() - held
     network.forward(batch, RowMasks(halves), sliced=True)
@@ -304,7 +317,8 @@ def memory(bench: Bench) -> list[Row]:
     for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
         network.forward(pack(pairs[:count], device=bench.device))
     graphs = before_graphs - free()
-    rng, used = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    used = []
     for turn in range(300):
         some = pairs[: int(rng.integers(1, len(pairs)))]
         shape = (len(some), bench.shape.layers, bench.shape.heads)
@@ -329,7 +343,9 @@ def graph(bench: Bench) -> list[Row]:
     """Measure passes as CUDA graphs, which no launch on the host delays: of one pair, and of full batches."""
     if bench.device.type != "cuda":
         return [Row("passes as CUDA graphs", "left out: no GPU")]
-    network, lengths, rows = bench.network(), bench.lengths(), list[Row]()
+    network = bench.network()
+    lengths = bench.lengths()
+    rows = list[Row]()
     one, batch = (pack(pairs, device=bench.device) for pairs in (bench.one_pair(), bench.pairs()))
     flops = workload.useful_flops(bench.shape, lengths)
     whole = network.selector.select(None)
@@ -348,7 +364,8 @@ def graph(bench: Bench) -> list[Row]:
             full = 0.0
             for name, packed in (("one pair's", one), ("a full batch's", batch)):
                 run = partial(network.logits, packed, whole)
-                eager, full = bench.median(run), captured(run)
+                eager = bench.median(run)
+                full = captured(run)
                 text = f"{full * 1e3:.2f} ms, without {eager * 1e3:.2f} ms"
                 rows.append(Row(f"{name} pass as a CUDA graph", text))
             for name, mask in variants(bench.shape).items():
@@ -370,7 +387,8 @@ def over_http(bench: Bench) -> list[Row]:
         return [Row("HTTP", "left out: no GPU, or no ray")]
     from benchmarks import checkpoints, load, serving  # they need packages of the server
 
-    rates, bodies = [], load.bodies(load.texts(100, 40))
+    rates = []
+    bodies = load.bodies(load.texts(100, 40))
     for replicas in (1, 4):
         with (
             serving.headroom(model=checkpoints.checkpoint("base"), replicas=replicas) as server,

@@ -37,7 +37,9 @@ from headroom.models.quality.comparison import agreement
 from headroom.models.quality.labelled import LabelledPair, read_labelled
 
 CPU = torch.device("cpu")
-BF16, FP32, INT8 = "bf16", "fp32", "int8"
+BF16 = "bf16"
+FP32 = "fp32"
+INT8 = "int8"
 DTYPES = {BF16: torch.bfloat16, FP32: torch.float32}
 MASKED = "int8, another random mask for every pair (20 % off)"
 MASKS = ("none", "random:0.2@7", "0-5.*")
@@ -55,7 +57,8 @@ def measure(rounds: int, shapes: Sequence[str] = BERT_SHAPES, limit: int | None 
     with TemporaryDirectory() as directory:
         for name in shapes:
             print(f"int8: {SHAPES[name].name}", file=sys.stderr, flush=True)
-            source, int8 = checkpoint(name), Path(directory, name)
+            source = checkpoint(name)
+            int8 = Path(directory, name)
             quantize_into(source, int8, None if name == "shipped" else 8)
             compared = loaded(source, int8)
             networks = {dtype: classifier.network for dtype, classifier in compared.items()}
@@ -80,7 +83,9 @@ def formats() -> list[str]:
 
 def speed(report: Report, name: str, networks: dict[str, Network], rounds: int) -> None:
     """Add pairs/s of each format, its share of the format's GEMM limit, and ratios to floats and to int8."""
-    shape, lengths, float_format = SHAPES[name], query_title_lengths(PAIRS), formats()[0]
+    shape = SHAPES[name]
+    lengths = query_title_lengths(PAIRS)
+    float_format = formats()[0]
     batch = pairs(lengths, networks[INT8].config.vocab_size)
 
     def run(network: Network, masks: RowMasks | None = None) -> Callable[[], object]:
@@ -88,13 +93,15 @@ def speed(report: Report, name: str, networks: dict[str, Network], rounds: int) 
 
     sides = {dtype: run(network) for dtype, network in networks.items()}
     sides[MASKED] = run(networks[INT8], random_masks(shape, PAIRS))
-    ways, flops = {INT8: int8_products(shape, DTYPES[float_format])}, 0.0
+    ways = {INT8: int8_products(shape, DTYPES[float_format])}
+    flops = 0.0
     for dtype in formats():
         ways[dtype], flops = float_products(shape, DTYPES[dtype])
     gemms = {way: call for calls in ways.values() for way, call in calls.items()}
     seconds = alternate(sides | gemms, rounds, inner=1 if shape.hidden > 400 else 4, warm_ups=2)
     median = {side: statistics.median(times) for side, times in seconds.items()}
-    lines, useful = [], useful_flops(shape, lengths)
+    lines = []
+    useful = useful_flops(shape, lengths)
     for side in sides:
         limit = flops / min(median[way] for way in ways.get(side, ways[INT8]))
         lines.append(
@@ -107,7 +114,8 @@ def speed(report: Report, name: str, networks: dict[str, Network], rounds: int) 
             }
         )
     report.tables[shape.name] = lines
-    faster, masked = ratio(seconds, INT8, float_format), ratio(seconds, MASKED, INT8)
+    faster = ratio(seconds, INT8, float_format)
+    masked = ratio(seconds, MASKED, INT8)
     if name == "base" or float_format == FP32:
         least = {BF16: 1.75, FP32: 1.6}[float_format]
         report.rows.append(
@@ -128,7 +136,8 @@ def accuracy(report: Report, classifiers: dict[str, Classifier], test: list[Labe
             if name == FP32:
                 continue
             found = agreement(expected, classifier.score(texts, mask), test)
-            qwk, ndcg = found["change"]["qwk"], found["change"]["ndcg10"]
+            qwk = found["change"]["qwk"]
+            ndcg = found["change"]["ndcg10"]
             value = (
                 f"QWK {qwk.value:+.4f} ({qwk.low:+.4f} to {qwk.high:+.4f}), NDCG@10 {ndcg.value:+.4f}; "
                 f"{found['same_grade']:.1%} have the same grade"

@@ -68,7 +68,8 @@ def texts(titles: int, count: int, *, new: bool = False, seed: int = 0) -> list[
 
     new: each title is made of random words of theirs, as long as a real one, and no other has its text.
     """
-    pairs, rng = made_up_pairs(seed=1), np.random.default_rng(seed)
+    pairs = made_up_pairs(seed=1)
+    rng = np.random.default_rng(seed)
     vocabulary = np.array(" ".join(title for _, title in pairs).split())
     numbers = itertools.count(seed * 1_000_000)
 

@@ -27,7 +27,8 @@ INT8 = "int8"
 def engines(directory: Path) -> dict[str, Engine]:
     """Return fp32, bf16 if the processor computes in it, int8 if there is one, and one layer's GEMMs."""
     fp32 = Classifier.load(directory, "cpu", "float32")
-    result, dtype = {"ours fp32": engine(fp32)}, torch.float32
+    result = {"ours fp32": engine(fp32)}
+    dtype = torch.float32
     if has_native_bfloat16(torch.device("cpu")):
         dtype = torch.bfloat16
         result["ours bf16"] = engine(Classifier.load(directory, "cpu", "bfloat16"))
@@ -74,7 +75,8 @@ def float_products(shape: Shape, dtype: torch.dtype) -> tuple[Calls, float]:
     """Return a call of the products for each of torch's functions that work here, and the FLOPs of a call."""
     ways = defaultdict[str, list[Callable[[], object]]](list)
     for out, width in products(shape):
-        weight, bias = torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)
+        weight = torch.randn(out, width).to(dtype)
+        bias = torch.zeros(out, dtype=dtype)
         x = torch.randn(ROWS, width).to(dtype)
         ways["linear"].append(partial(torch.nn.functional.linear, x, weight, bias))
         ways["mm"].append(partial(torch.mm, x, weight.t()))

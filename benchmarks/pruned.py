@@ -21,8 +21,11 @@ from headroom.models.study.pairs import Judged
 from headroom.models.study.statistics import Loss, Resamples, loss_by_metric
 
 PAIRS = 256
-INTACT, PROVEN, TARGET = "intact", "fast", 2.2
-MARGIN, RESAMPLES = 0.02, 2000
+INTACT = "intact"
+PROVEN = "fast"
+TARGET = 2.2
+MARGIN = 0.02
+RESAMPLES = 2000
 
 
 def measure(rounds: int, limit: int | None = None) -> Report:

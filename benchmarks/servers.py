@@ -32,7 +32,9 @@ AT_ONCE = 8
 SECONDS = {"base": 16.0, "shipped": 8.0}
 """Seconds of the saturation run, by shape."""
 
-BF16, INT8, STOCK = "headroom bf16", "headroom int8", "Ray Serve, transformers fp32"
+BF16 = "headroom bf16"
+INT8 = "headroom int8"
+STOCK = "Ray Serve, transformers fp32"
 OURS = "headroom serve --port {port} --model "
 
 
@@ -63,7 +65,8 @@ def measure(rounds: int) -> Report:
     report = Report(f"{rounds} rounds; {TITLES} titles a request. {environments.PINS['mosec'][0]}.")
     missing: dict[str, str] = {}
     for shape in BERT_SHAPES:
-        speed, runs = Speed(), LoadRuns()
+        speed = Speed()
+        runs = LoadRuns()
         scores: dict[str, list[float]] = {}
         for number in range(rounds):
             for name in [name for name in SERVERS if name not in missing]:
@@ -159,7 +162,8 @@ def report_on(report: Report, shape: str, speed: Speed, scores: dict[str, list[f
     peers = [name for name in medians if name not in (BF16, INT8, STOCK)]
     best = max(peers, key=medians.__getitem__, default="the best other server")
     for ours, peer, least in ((BF16, best, 1.25), (INT8, best, 2.0), (BF16, STOCK, 4.0)):
-        times, name = over.get((ours, peer)), f"{SHAPES[shape].name}: {ours} × {peer}"
+        times = over.get((ours, peer))
+        name = f"{SHAPES[shape].name}: {ours} × {peer}"
         if times is None:
             report.rows.append(Row(name, "not measured", f"≥ {least}", ok=False))
         else:
@@ -168,6 +172,7 @@ def report_on(report: Report, shape: str, speed: Speed, scores: dict[str, list[f
 
 def faster(speed: Speed, ours: str, other: str) -> Ratio | None:
     """Return how many times as fast ours is, turn by turn; None if one of them was not measured."""
-    mine, theirs = speed.get(ours, {}), speed.get(other, {})
+    mine = speed.get(ours, {})
+    theirs = speed.get(other, {})
     both = sorted(mine.keys() & theirs.keys())
     return Ratio.of([mine[turn] for turn in both], [theirs[turn] for turn in both]) if both else None

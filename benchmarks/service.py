@@ -36,7 +36,8 @@ def measure(rounds: int, model: Path = DEFAULT, base: Path | None = None, start:
 
     base: checkpoint of BERT-base's shape; None makes one with random weights. start: starts each server.
     """
-    report, runs = Report(f"{rounds} rounds."), LoadRuns()
+    report = Report(f"{rounds} rounds.")
+    runs = LoadRuns()
     pairs = [(query, title) for query, titles in texts(TITLES, 100) for title in titles]
     with start(CONFIG, model) as server, closing(ModelAlone(pairs, model)) as alone:
         part = Part(report, server, rounds, runs)
@@ -134,7 +135,8 @@ class Part:
 
     def crowd(self) -> None:
         """Measure single titles with and without a client that sends long requests in a loop, in turns."""
-        loops, name = [], f"single titles beside {MANY_TITLES:,} in a loop"
+        loops = []
+        name = f"single titles beside {MANY_TITLES:,} in a loop"
         long = bodies(texts(MANY_TITLES, 2)) * 1000
         plan = plan_for(self.server.url)
         plan = plan.changed(rate=CROWD_RATE, duration=SECONDS["crowd"], traffic=[{"titles": 1}])
@@ -169,5 +171,6 @@ class Part:
         before = memory_of(self.server)
         add_variant(self.server, "another", "random:0.2@11")
         running.run(plan.changed(traffic=[{"titles": TITLES, "variants": {"another": 1}}]))
-        grown, more = memory_of(self.server) / before, f" of {before / 2**20:.0f} MiB"
+        grown = memory_of(self.server) / before
+        more = f" of {before / 2**20:.0f} MiB"
         self.report.rows.append(at_most("memory with a second mask variant", grown, 1.02, ".3f", more=more))

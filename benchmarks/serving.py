@@ -160,7 +160,8 @@ def add_variant(server: Server, name: str, head_mask: str) -> None:
     first = next(line for line in text.splitlines() if "- {name: full}" in line)
     added = first.replace("{name: full}", f'{{name: {name}, head_mask: "{head_mask}"}}')
     server.config.write_text(text.replace(first, f"{first}\n{added}"), "utf-8")
-    deadline, in_a_row = time.monotonic() + 20, 0
+    deadline = time.monotonic() + 20
+    in_a_row = 0
     while in_a_row < IN_A_ROW:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the server does not serve variant {name!r}")

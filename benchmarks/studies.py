@@ -18,7 +18,8 @@ from headroom.models.study.runner import Runner
 
 ROUNDS = 5
 TAKEN = 12
-ONE_PASS, SEPARATE = "one pass", "separate evaluations"
+ONE_PASS = "one pass"
+SEPARATE = "separate evaluations"
 
 
 def measure(rounds: int, model: Path | None = None, pairs: int = 256) -> Report:

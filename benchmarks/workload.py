@@ -119,7 +119,8 @@ def encoder(model: PreTrainedModel, dtype: torch.dtype) -> Network:
 
 def products(shape: Shape) -> list[tuple[int, int]]:
     """Return outputs and inputs of each matrix product of a layer."""
-    hidden, inner = shape.hidden, shape.inner
+    hidden = shape.hidden
+    inner = shape.inner
     return [(3 * hidden, hidden), (hidden, hidden), *[(inner, hidden)] * shape.up_maps, (hidden, inner)]
 
 
@@ -135,7 +136,9 @@ def useful_flops(
     classifier reads the first token alone. heads_on, units_on: share of heads and of feed-forward units that
     are on, of all layers or of each.
     """
-    tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
+    tokens = int(lengths.sum())
+    rows = len(lengths)
+    hidden = shape.hidden
     last = np.arange(shape.layers) == shape.layers - 1
     queries = np.where(last, rows, tokens)
     scores = np.where(last, tokens, (lengths.astype(float) ** 2).sum())

@@ -113,7 +113,8 @@ def run(
     try:
         if start is not None:
             port = beside.free_port()
-            given["url"], start = f"http://127.0.0.1:{port}", start.replace("{port}", str(port))
+            given["url"] = f"http://127.0.0.1:{port}"
+            start = start.replace("{port}", str(port))
         planned = plan.combined(scenario, given)
         report, directory = driving.drive(planned, find_max=find_max, start=start, out=out)
     except plan.PlanError as error:
@@ -164,7 +165,8 @@ def compare(
             f"{fail_if_slower!r} is not like 5%", param_hint="--fail-if-slower"
         ) from None
     try:
-        one, two = report.read(a), report.read(b)
+        one = report.read(a)
+        two = report.read(b)
         for name, each in ((a, one), (b, two)):
             if not each["valid"]:
                 print(f"headroom load: {name}: {report.verdict(each)}", file=sys.stderr)

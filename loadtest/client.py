@@ -104,7 +104,8 @@ class Client:
             self._requests = iter(())
 
     def _send_due(self) -> None:
-        ahead, start = self._ahead, self._start
+        ahead = self._ahead
+        start = self._start
         sent = 0
         while ahead and sent < BURST:
             now = clock()
@@ -125,7 +126,8 @@ class Client:
             self._alarm.set(start + ahead[0].intended)
 
     def _serve_waiting(self) -> None:
-        waiting, idle = self._waiting, self._idle
+        waiting = self._waiting
+        idle = self._idle
         while waiting and idle:
             connection = idle.pop()
             if connection.usable:
@@ -200,7 +202,8 @@ class Client:
 
     def _sweep(self) -> None:
         """Fail the requests that timed out, and end the run after the last request."""
-        now, outstanding = clock(), self._outstanding
+        now = clock()
+        outstanding = self._outstanding
         while outstanding and (
             outstanding[0].done or self._start + outstanding[0].intended + self._timeout <= now
         ):

@@ -119,7 +119,8 @@ def as_json(differences: list[Difference], failed: Unanswered, a: Report, b: Rep
 
 def plans_differ_in(a: Report, b: Report) -> list[str]:
     """Return the fields, except the address, in which the plans differ, so that the user can judge them."""
-    one, two = a["plan"], b["plan"]
+    one = a["plan"]
+    two = b["plan"]
     return sorted(
         name for name in one.keys() | two.keys() if name != "url" and one.get(name) != two.get(name)
     )
@@ -128,7 +129,8 @@ def plans_differ_in(a: Report, b: Report) -> list[str]:
 def _sections(report: Report, which: str) -> list[Histogram]:
     """Return the latencies of each section, from the windows that lie wholly inside the run."""
     series = report["series"]
-    width, seconds = series["window_seconds"], report["seconds"]
+    width = series["window_seconds"]
+    seconds = report["seconds"]
     windows = [
         Histogram.decode(window["latency"])
         for window in series["windows"]

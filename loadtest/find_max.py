@@ -28,7 +28,10 @@ class Search:
     """Probes rates of one plan against one objective."""
 
     def __init__(self, plan: Plan, objective: Objective, probe: Probe, say: Say) -> None:
-        self._plan, self._objective, self._probe, self._say = plan, objective, probe, say
+        self._plan = plan
+        self._objective = objective
+        self._probe = probe
+        self._say = say
         self._curve: list[dict[str, Any]] = []
         self._last: Outcome | None = None
         self._best: Outcome | None = None
@@ -45,7 +48,8 @@ class Search:
             middle = (low * high) ** 0.5
             low, high = (middle, high) if self._holds(middle, "bisection") else (low, middle)
         while low and not all(self._holds(low, "confirmation") for _ in range(CONFIRMATIONS)):
-            high, low = low, low / (1 + RESOLUTION)
+            high = low
+            low = low / (1 + RESOLUTION)
             if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
                 low = 0.0
         last = self._best or self._last
@@ -86,7 +90,8 @@ class Search:
             raise LoadTestError(
                 f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
             )
-        recorder, latency = outcome.recorder, outcome.recorder.latency()
+        recorder = outcome.recorder
+        latency = outcome.recorder.latency()
         missed = self._objective.missed(recorder, latency)
         p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
         point = {"rate": rate, "purpose": purpose, "held": not missed, "missed_because": missed}
@@ -108,7 +113,8 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     A first probe without any answer is repeated, because the server was still busy with other work.
     """
     steady: dict[str, Any] = {"arrivals": "poisson", "phases": (), "trace": None}
-    rate, best = 20.0, 1.0
+    rate = 20.0
+    best = 1.0
     for number in range(16):
         outcome = probe(plan.changed(rate=rate, **steady, seed=plan.seed + number + 1))
         if outcome.interrupted:

@@ -114,7 +114,8 @@ def parse(text: str) -> Objective:
 
 def invalid_because(outcome: Outcome) -> list[str]:
     """Return why the run is invalid; empty if it is valid."""
-    recorder, plan = outcome.recorder, outcome.plan
+    recorder = outcome.recorder
+    plan = outcome.plan
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
     reasons = []

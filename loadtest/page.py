@@ -26,7 +26,9 @@ from headroom.loadtest.report import Report, server_problems, verdict
 
 Values = NDArray[Any]
 
-INK, RULE, MARK = "#010203", "#010204", "#010205"
+INK = "#010203"
+RULE = "#010204"
+MARK = "#010205"
 LINES = tuple(f"#0102{number:02x}" for number in range(16, 22))
 PAGE = {INK: "soft", RULE: "rule", MARK: "c4"} | {line: f"c{number}" for number, line in enumerate(LINES)}
 """The page's variable that stands for each colour of a drawing."""
@@ -65,7 +67,8 @@ def render(report: Report) -> str:
 
 def charts(report: Report) -> list[Markup]:
     """Return the drawings of a run that there are data for."""
-    windows, marks = report["series"]["windows"], [event["at"] for event in report["events"]]
+    windows = report["series"]["windows"]
+    marks = [event["at"] for event in report["events"]]
     inside = [window for window in windows if window["at"] < report["seconds"]]
     bound = report["objective"] and report["objective"]["bound_ms"]
     drawn: list[Markup] = []

@@ -124,7 +124,8 @@ class Recorder:
     def _failure(self, request: Request, kind: str, at: float, document: dict[str, Any]) -> None:
         self.errors[kind] += 1
         latency = at - request.intended
-        window, group = self._window(request.intended), self._group(request, document)
+        window = self._window(request.intended)
+        group = self._group(request, document)
         window.errors += 1
         group.errors += 1
         self.error_latency.record(latency)
@@ -134,7 +135,8 @@ class Recorder:
             group.latency.record(latency)
 
     def _group(self, request: Request, document: dict[str, Any]) -> Tally:
-        variant, assignment = document.get("variant"), document.get("assignment")
+        variant = document.get("variant")
+        assignment = document.get("assignment")
         arm = assignment.get("arm") if isinstance(assignment, dict) else None
         key = (
             request.kind.traffic.name,

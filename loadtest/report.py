@@ -29,12 +29,16 @@ def build(
     events: list[dict[str, Any]] | None = None,
 ) -> Report:
     """Return the report of one run, in milliseconds, requests per second and seconds since the warm-up."""
-    recorder, seconds, width = outcome.recorder, outcome.seconds, outcome.recorder.window
+    recorder = outcome.recorder
+    seconds = outcome.seconds
+    width = outcome.recorder.window
     latency = recorder.latency()
     reasons = invalid_because(outcome)
-    good, judged = recorder.ok, None
+    good = recorder.ok
+    judged = None
     if objective is not None:
-        good, missed = objective.good(recorder, latency), objective.missed(recorder, latency)
+        good = objective.good(recorder, latency)
+        missed = objective.missed(recorder, latency)
         judged = {
             "slo": objective.text,
             "bound_ms": objective.bound_ms,

@@ -79,7 +79,8 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
         try:
             theirs.close()
             _receive(pipe)
-            started_at, start = datetime.now(UTC), clock() + LEAD_S
+            started_at = datetime.now(UTC)
+            start = clock() + LEAD_S
             pipe.send(("go", start))
             if began is not None:
                 began(start + plan.warmup)
@@ -96,7 +97,8 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
 def find(url: str) -> str:
     """Return the address at which a server answers. Raises LoadTestError."""
     parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
             return str(connection.getpeername()[0])

@@ -87,7 +87,8 @@ def highest_rate(capacity: dict[str, Any]) -> str:
 
 def summary(report: Report) -> str:
     """Return rates and counts as one line."""
-    rate, requests = report["rate"], report["requests"]
+    rate = report["rate"]
+    requests = report["requests"]
     failed = sum(requests["errors"].values())
     return (
         f"{rate['intended']:,.1f}/s intended, {rate['achieved']:,.1f}/s achieved, "

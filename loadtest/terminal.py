@@ -96,7 +96,8 @@ def show_comparison(differences: list[Difference], failed: Unanswered, a: Report
         interval = f"{percent(d.low)} to {percent(d.high)}"
         rows.append([d.percentile, number(d.a_ms), number(d.b_ms), percent(d.change), interval])
     for name in ("achieved", "goodput"):
-        one, two = a["rate"][name], b["rate"][name]
+        one = a["rate"][name]
+        two = b["rate"][name]
         rows.append([f"{name}/s", f"{one:,.1f}", f"{two:,.1f}", percent(two / one - 1) if one else "–", ""])
     change = f"{signed(100 * (failed.b - failed.a))} points"
     rows.append(["unanswered", f"{failed.a:.1%}", f"{failed.b:.1%}", change, ""])

@@ -129,7 +129,8 @@ class Connection(asyncio.Protocol):
         self._complete()
 
     def _complete(self) -> None:
-        request, answer = self._request, self._answer
+        request = self._request
+        answer = self._answer
         if request is None or answer is None:
             return
         answer.at = clock()

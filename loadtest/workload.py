@@ -135,7 +135,8 @@ def _kinds(
 ) -> Iterator[Kind]:
     """Yield the kinds of one entry, whose shares are the products of the weights and add up to `share`."""
     method, _, path = traffic.endpoint.partition(" ")
-    field, expects = "", None
+    field = ""
+    expects = None
     if path:
         if method != "GET" or not path.startswith("/") or re.search(r"[^!-~]", path):
             raise PlanError(f"traffic.endpoint: {traffic.endpoint!r}: write any other path as GET /path")
@@ -146,7 +147,8 @@ def _kinds(
         raise PlanError(
             f"traffic.endpoint: {traffic.endpoint!r} is none of {', '.join(ENDPOINTS)} and not GET /path"
         )
-    masks, variants = traffic.masks or {"": 1.0}, traffic.variants or {"": 1.0}
+    masks = traffic.masks or {"": 1.0}
+    variants = traffic.variants or {"": 1.0}
     requested = [(mask, variant, a * b) for mask, a in masks.items() for variant, b in variants.items()]
     if traffic.endpoint == "compare":  # one request asks for all of them
         requested = [("", "", 1.0)]

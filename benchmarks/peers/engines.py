@@ -140,7 +140,8 @@ def ctranslate2_serving(directory: Path, dtype: str) -> Engine:
         str(directory / "ctranslate2"), "cpu", compute_type=dtype, intra_threads=threads()
     )
     head = np.load(directory / "classifier.npz")
-    weight, bias = head["weight"], head["bias"]
+    weight = head["weight"]
+    bias = head["bias"]
 
     def call(batch: Batch) -> np.ndarray:
         output = encoder.forward_batch(
@@ -219,7 +220,8 @@ def main(adapter: str, model: str, workload: str) -> None:
                 answer = run(engines, batches, **json.loads(line))
             else:
                 make, packages = ADAPTERS[adapter]
-                engines, batches = make(Path(model)), read_workload(Path(workload))
+                engines = make(Path(model))
+                batches = read_workload(Path(workload))
                 versions = {name: importlib.metadata.version(name) for name in packages}
                 answer = {"engines": list(engines), "versions": versions}
         except Exception as error:

@@ -61,7 +61,8 @@ def main(source: Path, out: Path) -> None:
 
 def export_ctranslate2(model: PreTrainedModel, out: Path) -> None:
     """Write the encoder with its pooler for CTranslate2, and the classifier for its caller."""
-    encoder, last = model.base_model, model.classifier
+    encoder = model.base_model
+    last = model.classifier
     # transformers 5 leaves this out, and the converter needs it.
     encoder.config.position_embedding_type = "absolute"
     directory = out / "encoder"
@@ -96,7 +97,8 @@ def export_onnx(model: PreTrainedModel, out: Path) -> None:
     # reduce_range: 7 bits a weight, as its documentation advises: without VNNI, 16-bit sums overflow with 8.
     # DefaultTensorType: it cannot infer the types of fused nodes.
     types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
-    source, target = out / "fused.onnx", out / "int8.onnx"
+    source = out / "fused.onnx"
+    target = out / "int8.onnx"
     quantize_dynamic(source, target, per_channel=True, reduce_range=True, extra_options=types)
 
 

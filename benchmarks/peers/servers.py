@@ -134,7 +134,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workers", type=int, choices=range(1, THREADS + 1), default=1)
     options = parser.parse_args()
-    os.environ["BENCH_ENGINE"], os.environ["BENCH_MODEL"] = options.engine, options.model
+    os.environ["BENCH_ENGINE"] = options.engine
+    os.environ["BENCH_MODEL"] = options.model
     os.environ["OMP_NUM_THREADS"] = str(THREADS // options.workers)
     serve = serve_ray if options.server == "ray" else serve_mosec
     serve(options.port, options.workers)

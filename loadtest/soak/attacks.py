@@ -31,7 +31,8 @@ class Target:
 
     def __init__(self, url: str, length_s: float) -> None:
         parts = urlsplit(url)
-        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.host = parts.hostname or "127.0.0.1"
+        self.port = parts.port or 80
         self.end = time.monotonic() + length_s
         self.answers: Counter[str] = Counter()
         self.wrong: list[str] = []

@@ -142,7 +142,8 @@ class Watch:
         for process in family(self._server):
             # A process may end meanwhile; a zombie has no files.
             with contextlib.suppress(psutil.Error), process.oneshot():
-                files, memory = process.num_fds(), process.memory_info().rss / 1e6
+                files = process.num_fds()
+                memory = process.memory_info().rss / 1e6
                 title = process.cmdline()[:1] or [""]  # Ray's workers put what they are there
                 name = title[0].strip() if title[0].startswith("ray::") else process.name()
                 for file in process.open_files():
@@ -152,7 +153,8 @@ class Watch:
                 if files:
                     key = (process.pid, process.create_time())
                     self.names.setdefault(key, name)
-                    memory_mb[key], open_files[key] = memory, files
+                    memory_mb[key] = memory
+                    open_files[key] = files
         return Sample(at, memory_mb, open_files, sum(map(_bytes, self._written)) / 1e6)
 
 
@@ -176,8 +178,10 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
 
 def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
-    errors, trends = report["requests"]["errors"], watch.trends()
-    samples, scrapes = len(watch.samples), watch.scrapes
+    errors = report["requests"]["errors"]
+    trends = watch.trends()
+    samples = len(watch.samples)
+    scrapes = watch.scrapes
     is_whole = not report["interrupted"]  # Ctrl-C ends events too
     # A connection that ends with its replica tells the client to send the request again.
     has_faults = any("KILL" in event.run or "STOP" in event.run for event in watch.plan.events)
