@@ -22,7 +22,7 @@ import psutil
 from benchmarks import environments
 from benchmarks.environments import ROOT, Unavailable
 from benchmarks.load import Texts, texts
-from headroom.loadtest import beside
+from headroom.loadtest.server import free_port
 
 TITLES = 20
 """Titles of a request."""
@@ -57,7 +57,7 @@ def started(command: Sequence[str], env: Mapping[str, str], name: str) -> Iterat
 
     name: of its log in runs/bench-logs.
     """
-    port = beside.free_port()
+    port = free_port()
     log = environments.RUNS / "bench-logs" / f"{name.replace(' ', '-').replace(',', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()

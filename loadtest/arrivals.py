@@ -89,14 +89,14 @@ def _warped(units: Iterator[Times], phases: list[Phase]) -> Iterator[Times]:
     slope = np.array([(phase.last_rate - phase.rate) / phase.for_ for phase in phases])
     for unit in units:
         inside = unit[unit < expected[-1]]
-        place = np.searchsorted(expected, inside, side="right") - 1
-        past = inside - expected[place]
+        index = np.searchsorted(expected, inside, side="right") - 1
+        past = inside - expected[index]
         # The root of rate·x + slope·x²/2 = past, in the form that also holds for a slope of 0.
-        root = np.sqrt(np.maximum(rate[place] ** 2 + 2 * slope[place] * past, 0.0))
+        root = np.sqrt(np.maximum(rate[index] ** 2 + 2 * slope[index] * past, 0.0))
         with np.errstate(invalid="ignore"):
-            x = np.where(past > 0, 2 * past / (rate[place] + root), 0.0)
+            x = np.where(past > 0, 2 * past / (rate[index] + root), 0.0)
         if len(inside):
-            yield starts[place] + x
+            yield starts[index] + x
         if len(inside) < len(unit):
             return
 

@@ -104,15 +104,16 @@ def run(
     """
     if (url is None) == (start is None):
         raise typer.BadParameter("give the server's URL, or a command to --start", param_hint="URL")
-    from headroom.loadtest import beside, driving, plan, terminal
+    from headroom.loadtest import driving, plan, terminal
     from headroom.loadtest.report import missed_objective, server_problems
+    from headroom.loadtest.server import free_port
 
     if api_key:  # the client process reads it there, so that the plan and the report never contain it
         os.environ[plan.API_KEY_VARIABLE] = api_key
     given = {name: value for name, value in context.params.items() if value is not None}
     try:
         if start is not None:
-            port = beside.free_port()
+            port = free_port()
             given["url"] = f"http://127.0.0.1:{port}"
             start = start.replace("{port}", str(port))
         planned = plan.combined(scenario, given)

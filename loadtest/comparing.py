@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from scipy.special import stdtrit
 
 from headroom.loadtest.histogram import Histogram
@@ -73,20 +72,38 @@ def compare(a: Report, b: Report) -> list[Difference]:
     percents = [p for p in PERCENTS if requests * (1 - p / 100) >= MIN_BEYOND]
     if not percents:
         raise PlanError("the runs are too short to compare: even the median has too few requests beyond it")
-    histograms = [[Histogram.merged(sections), *sections] for sections in runs]
-    times = {p: [[part.percentile_ms(p) or 0.0 for part in parts] for parts in histograms] for p in percents}
-    return [difference(percent, *both) for percent, both in times.items()]
+    first, second = ([Histogram.merged(sections), *sections] for sections in runs)
+    return [
+        difference(percent, _percentiles(first, percent), _percentiles(second, percent))
+        for percent in percents
+    ]
+
+
+def _percentiles(histograms: list[Histogram], percent: float) -> Values:
+    return [histogram.percentile_ms(percent) or 0.0 for histogram in histograms]
 
 
 def difference(percent: float, a: Values, b: Values) -> Difference:
     """Return how much a percentile differs. a, b: its milliseconds in the whole run and in each section."""
-    change, low, high = np.expm1(_interval([math.log(ms) for ms in a], [math.log(ms) for ms in b]))
-    return Difference(f"p{percent:g}", a[0], b[0], float(change), float(low), float(high))
+    change, low, high = _interval([math.log(ms) for ms in a], [math.log(ms) for ms in b])
+    return Difference(
+        percentile=f"p{percent:g}",
+        a_ms=a[0],
+        b_ms=b[0],
+        change=math.expm1(change),
+        low=math.expm1(low),
+        high=math.expm1(high),
+    )
 
 
 def unanswered(a: Report, b: Report) -> Unanswered:
     """Return the shares of unanswered requests."""
-    return Unanswered(*(1 - r["requests"]["ok"] / max(1, r["requests"]["scheduled"]) for r in (a, b)))
+    return Unanswered(a=_unanswered_share(a), b=_unanswered_share(b))
+
+
+def _unanswered_share(report: Report) -> float:
+    requests = report["requests"]
+    return float(1 - requests["ok"] / max(1, requests["scheduled"]))
 
 
 def _interval(a: Values, b: Values) -> tuple[float, float, float]:

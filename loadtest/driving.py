@@ -8,7 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from headroom.loadtest import arrivals, beside, find_max, judging, page, report, running, terminal
+from headroom.loadtest import arrivals, find_max, judging, page, report, running, server, terminal
+from headroom.loadtest.events import Events
 from headroom.loadtest.judging import Objective
 from headroom.loadtest.plan import Plan, PlanError
 from headroom.loadtest.report import Report
@@ -38,10 +39,10 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     if plan.trace is not None:
         arrivals.duration(plan)  # a wrong file is told before the server starts
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
-    server = nullcontext(None) if start is None else beside.started_server(start, plan.url)
-    with server as process:
+    started = nullcontext(None) if start is None else server.started_server(start, plan.url)
+    with started as process:
         running.find(plan.url)  # what is wrong is told before the directory is made
-        events = beside.Events(plan, process, directory)
+        events = Events(plan, process, directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,22 +56,22 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     return result, directory
 
 
-def _run(plan: Plan, slo: Objective | None, server: int | None, events: beside.Events) -> Report:
-    watch = watching.Watch(plan, server) if plan.watch and server is not None else None
+def _run(plan: Plan, slo: Objective | None, process: int | None, events: Events) -> Report:
+    watch = watching.Watch(plan, process) if plan.watch and process is not None else None
 
     def begin(origin: float) -> None:
         events.begin(origin)
         if watch is not None:
             watch.begin(origin)
 
-    before = beside.metrics(plan.url)
+    before = server.metrics(plan.url)
     try:
         outcome = _probe(plan, begin)
     finally:
         if watch is not None:
             watch.end()
         events.end()
-    metrics = beside.difference(before, beside.metrics(plan.url))
+    metrics = server.difference(before, server.metrics(plan.url))
     result = report.build(outcome, slo, metrics=metrics, events=events.ran)
     if watch is not None:
         result["watch"] = watching.conclusion(watch, result)

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headroom.loadtest import beside
-from headroom.loadtest.judging import Objective, invalid_because
+from headroom.loadtest import server
+from headroom.loadtest.judging import Objective, client_limits
 from headroom.loadtest.plan import LoadTestError, Plan
 from headroom.loadtest.running import Outcome
 
@@ -46,7 +46,10 @@ class Search:
         low, high = self._bracket(first)
         while low and high / low > 1 + RESOLUTION and len(self._curve) < MAX_PROBES:
             middle = (low * high) ** 0.5
-            low, high = (middle, high) if self._holds(middle, "bisection") else (low, middle)
+            if self._holds(middle, "bisection"):
+                low = middle
+            else:
+                high = middle
         while low and not all(self._holds(low, "confirmation") for _ in range(CONFIRMATIONS)):
             high = low
             low = low / (1 + RESOLUTION)
@@ -81,7 +84,7 @@ class Search:
             outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self._curve) + 1))
             if outcome.interrupted:
                 raise LoadTestError("interrupted before the highest rate was found")
-            spoiled = invalid_because(outcome)
+            spoiled = client_limits(outcome)
             # That the server kept all connections busy for too long is a result.
             if not spoiled or outcome.recorder.errors.get("connection_wait_timeout"):
                 break
@@ -91,18 +94,27 @@ class Search:
                 f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
             )
         recorder = outcome.recorder
-        latency = outcome.recorder.latency()
+        latency = recorder.latency()
         missed = self._objective.missed(recorder, latency)
-        p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
-        point = {"rate": rate, "purpose": purpose, "held": not missed, "missed_because": missed}
-        point["achieved"] = recorder.ok / recorder.answering_seconds(outcome.seconds)
-        point["errors"] = recorder.errors.total() / max(1, recorder.scheduled)
-        self._curve.append({**point, "p50_ms": p50, "p90_ms": p90, "p99_ms": p99})
+        p99_ms = latency.percentile_ms(99)
+        self._curve.append(
+            {
+                "rate": rate,
+                "purpose": purpose,
+                "held": not missed,
+                "missed_because": missed,
+                "achieved": recorder.ok / recorder.answering_seconds(outcome.seconds),
+                "errors": recorder.errors.total() / max(1, recorder.scheduled),
+                "p50_ms": latency.percentile_ms(50),
+                "p90_ms": latency.percentile_ms(90),
+                "p99_ms": p99_ms,
+            }
+        )
         self._last = outcome
         if purpose == "confirmation" and not missed:
             self._best = outcome
-        told = "–" if p99 is None else f"{p99:,.1f} ms"
-        self._say(f"{rate:,.1f}/s: p99 {told}, {'; '.join(missed) or 'held'} ({purpose})")
+        shown = "–" if p99_ms is None else f"{p99_ms:,.1f} ms"
+        self._say(f"{rate:,.1f}/s: p99 {shown}, {'; '.join(missed) or 'held'} ({purpose})")
         return not missed
 
 
@@ -127,7 +139,7 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
             continue
         if achieved < KEEPING_UP * outcome.recorder.scheduled / outcome.seconds:
             return best
-        if spoiled := invalid_because(outcome):
+        if spoiled := client_limits(outcome):
             raise LoadTestError(
                 f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
             )
@@ -139,7 +151,7 @@ def settle(url: str) -> None:
     """Wait until the server answers quickly again, so that one probe's queue does not slow the next."""
     deadline = time.monotonic() + SETTLE_S
     while (started := time.monotonic()) < deadline:
-        beside.fetch(url, "/health/ready")
+        server.fetch(url, "/health/ready")
         if time.monotonic() - started < 0.25:
             return
 

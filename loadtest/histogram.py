@@ -70,9 +70,9 @@ class Histogram:
         rank = math.ceil(round(percent * int(below[-1]) / 100, 6))  # rounded, as 99.9 has no exact double
         return self._value_ms(int(np.searchsorted(below, max(1, rank))))
 
-    def _value_ms(self, place: int) -> float:
-        """Return the highest milliseconds that count at this place."""
-        return float(self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(place))) / 1000
+    def _value_ms(self, bucket: int) -> float:
+        """Return the highest milliseconds that this bucket counts."""
+        return float(self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(bucket))) / 1000
 
     def mean_ms(self) -> float | None:
         """Return the mean; None if there are none. The library's own method visits every empty bucket."""
@@ -92,6 +92,6 @@ class Histogram:
     def counts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return ascending milliseconds and the number of requests for each: (n,), (n,)."""
         counts = np.ctypeslib.as_array(self._hdr.counts).astype(np.int64)
-        places = np.flatnonzero(counts)
-        values = [self._value_ms(int(place)) for place in places]
-        return np.array(values, dtype=np.float64), counts[places]
+        buckets = np.flatnonzero(counts)
+        values = [self._value_ms(int(bucket)) for bucket in buckets]
+        return np.array(values, dtype=np.float64), counts[buckets]

@@ -1,7 +1,7 @@
 """What a run is judged by: its objective, such as `p99=100ms,errors=0.1%`, and whether it is valid.
 
-If the client was the limit, a run says nothing about the server, and it is invalid. Nor does it say anything
-if the server took none of its requests for a request, as without an API key.
+If the client was the limit, a run says nothing about the server, and it is invalid. It is invalid too if no
+request got a good answer: then there is no latency to report.
 """
 
 import re
@@ -115,9 +115,19 @@ def parse(text: str) -> Objective:
 def invalid_because(outcome: Outcome) -> list[str]:
     """Return why the run is invalid; empty if it is valid."""
     recorder = outcome.recorder
-    plan = outcome.plan
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
+    reasons = client_limits(outcome)
+    if reasons or recorder.ok:
+        return reasons
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in recorder.errors.most_common(3))
+    return [f"no request got a good answer ({kinds or 'the run was too short'})"]
+
+
+def client_limits(outcome: Outcome) -> list[str]:
+    """Return what on the client's side spoiled the run; empty if nothing did, whatever the server did."""
+    recorder = outcome.recorder
+    plan = outcome.plan
     reasons = []
     for kind, _ in recorder.errors.most_common(1):
         if kind in _HINTS and not recorder.ok:

@@ -47,9 +47,9 @@ def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[
         tokens = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, titles_each)), 8, 128).astype(int)
         lengths = tokens - _SPECIAL_TOKENS
         kinds = rng.choice(_ADJECTIVES, min(rng.poisson(2.5), lengths.min() - 2)).tolist()
-        for place, length in enumerate(lengths.tolist()):
+        for number, length in enumerate(lengths.tolist()):
             title = rng.choice(words, length - len(kinds) - 2).tolist()
-            title.insert(place % (len(title) + 1), subject)
+            title.insert(number % (len(title) + 1), subject)
             pairs.append((" ".join([*kinds, subject]), " ".join(title)))
     return pairs
 

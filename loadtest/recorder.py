@@ -152,17 +152,17 @@ class Recorder:
         return self.groups.setdefault(key if is_known else OTHER, Tally())
 
     def _window(self, at: float) -> Tally:
-        place = int((at - self.origin) / self.window)
-        while place >= len(self.windows):
+        index = int((at - self.origin) / self.window)
+        while index >= len(self.windows):
             self.windows.append(Tally())
-        return self.windows[place]
+        return self.windows[index]
 
     def answering_seconds(self, seconds: float) -> float:
         """Return the time in which answers came, in a run that sent for `seconds`.
 
         A slow server still answers after the last send.
         """
-        with_answers = [place for place, window in enumerate(self.windows) if window.answered]
+        with_answers = [index for index, window in enumerate(self.windows) if window.answered]
         return max(seconds, with_answers[-1] * self.window if with_answers else 0.0)
 
     def not_sent(self, count: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from headroom.loadtest.histogram import Histogram
 from headroom.loadtest.judging import Objective, invalid_because
 from headroom.loadtest.plan import PlanError
 from headroom.loadtest.recorder import Recorder, Tally
@@ -31,20 +32,12 @@ def build(
     """Return the report of one run, in milliseconds, requests per second and seconds since the warm-up."""
     recorder = outcome.recorder
     seconds = outcome.seconds
-    width = outcome.recorder.window
+    width = recorder.window
     latency = recorder.latency()
     reasons = invalid_because(outcome)
     good = recorder.ok
-    judged = None
     if objective is not None:
         good = objective.good(recorder, latency)
-        missed = objective.missed(recorder, latency)
-        judged = {
-            "slo": objective.text,
-            "bound_ms": objective.bound_ms,
-            "met": not missed,
-            "missed_because": missed,
-        }
     return {
         "schema": SCHEMA,
         "valid": not reasons,
@@ -70,8 +63,8 @@ def build(
             "ok": recorder.ok,
             "errors": dict(sorted(recorder.errors.items())),
         },
-        "objective": judged,
-        "by": {dimension: _by(recorder, place) for place, dimension in enumerate(DIMENSIONS)},
+        "objective": None if objective is None else _judged(objective, recorder, latency),
+        "by": {dimension: _by(recorder, index) for index, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
         "server_metrics": metrics,
         "client_cpu_share": outcome.cpu_share,
@@ -121,11 +114,21 @@ def server_problems(report: Report) -> list[str]:
     return [] if watch is None else list(watch["problems"])
 
 
-def _by(recorder: Recorder, place: int) -> dict[str, Any]:
+def _judged(objective: Objective, recorder: Recorder, latency: Histogram) -> dict[str, Any]:
+    missed = objective.missed(recorder, latency)
+    return {
+        "slo": objective.text,
+        "bound_ms": objective.bound_ms,
+        "met": not missed,
+        "missed_because": missed,
+    }
+
+
+def _by(recorder: Recorder, dimension: int) -> dict[str, Any]:
     """Return one table: the groups joined by their name in this dimension."""
     joined: dict[str, Tally] = {}
     for key, group in recorder.groups.items():
-        joined.setdefault(key[place] or "-", Tally()).add(group)
+        joined.setdefault(key[dimension] or "-", Tally()).add(group)
     return {
         name: {
             "requests": group.ok + group.errors,

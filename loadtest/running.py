@@ -110,10 +110,10 @@ def _follow(
     pipe: Connection, start: float, interrupted: threading.Event, watch: Watcher | None
 ) -> tuple[Recorder, float | None]:
     """Return the process's measurements and its share of a core."""
-    told = False
+    is_stopped = False
     while True:
-        if interrupted.is_set() and not told:
-            told = True
+        if interrupted.is_set() and not is_stopped:
+            is_stopped = True
             pipe.send(("stop", None))
         if not pipe.poll(0.2):
             continue
@@ -181,27 +181,42 @@ async def _send_requests(plan: Plan, address: str, pipe: Connection) -> None:
     loop = asyncio.get_running_loop()
     threading.Thread(target=_listen, args=(pipe, loop, client.stop), daemon=True).start()
     gc.freeze()  # these objects live until the end, so the collector need not visit them
-    cpu_share: float | None = None
-
-    async def watch() -> None:
-        nonlocal cpu_share
-        first: tuple[float, float] | None = None
-        while True:
-            await asyncio.sleep(PROGRESS_S)
-            now = (clock(), time.process_time())
-            if start + plan.warmup <= now[0] <= end + PROGRESS_S:
-                if first is not None:
-                    cpu_share = (now[1] - first[1]) / (now[0] - first[0])
-                first = first or now
-            counts = {"in flight": client.in_flight, "sent": recorder.sent, "answered": recorder.ok}
-            pipe.send(("progress", Counter({**counts, **recorder.errors})))
-
-    watching = loop.create_task(watch())
+    cpu = _CpuShare(begin=start + plan.warmup, end=end + PROGRESS_S)
+    reporting = loop.create_task(_report_progress(client, recorder, cpu, pipe))
     await client.run()
-    watching.cancel()
+    reporting.cancel()
     if client.ran_out:
         recorder.not_sent(arrivals.count(plan) - recorder.scheduled)
-    pipe.send(("result", (recorder, cpu_share)))
+    pipe.send(("result", (recorder, cpu.share)))
+
+
+class _CpuShare:
+    """The share of one core that this process uses between two times on `clock`; None before two looks."""
+
+    def __init__(self, begin: float, end: float) -> None:
+        self._begin = begin
+        self._end = end
+        self._first: tuple[float, float] | None = None
+        self.share: float | None = None
+
+    def look(self) -> None:
+        now = clock()
+        used = time.process_time()
+        if not self._begin <= now <= self._end:
+            return
+        if self._first is None:
+            self._first = (now, used)
+            return
+        first_at, used_at_first = self._first
+        self.share = (used - used_at_first) / (now - first_at)
+
+
+async def _report_progress(client: Client, recorder: Recorder, cpu: _CpuShare, pipe: Connection) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        cpu.look()
+        counts = {"in flight": client.in_flight, "sent": recorder.sent, "answered": recorder.ok}
+        pipe.send(("progress", Counter({**counts, **recorder.errors})))
 
 
 def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:

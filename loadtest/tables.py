@@ -18,7 +18,9 @@ TIMES = {
 
 def number(value: float | None) -> str:
     """Return a number with three digits or more."""
-    return "–" if value is None else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+    if value is None:
+        return "–"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def signed(value: float) -> str:

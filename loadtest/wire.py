@@ -99,7 +99,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._answer = Answer()
-        self._sized = self._until_close = False
+        self._sized = False
+        self._until_close = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         size = len(name)
@@ -110,7 +111,8 @@ class Connection(asyncio.Protocol):
             self._answer.server_timing = value
         elif size == 12 and name.lower() == b"content-type":
             assert self._answer is not None
-            self._answer.is_json = value.startswith(b"application/json")
+            media_type, _, _ = value.partition(b";")
+            self._answer.is_json = media_type.strip().lower() == b"application/json"  # RFC 9110, 8.3.1
 
     def on_headers_complete(self) -> None:
         assert self._answer is not None
@@ -135,7 +137,8 @@ class Connection(asyncio.Protocol):
             return
         answer.at = clock()
         answer.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._request = self._answer = None
+        self._request = None
+        self._answer = None
         if not self.usable and self._transport is not None:
             self._transport.close()
         self._owner.answered(self, request, answer)

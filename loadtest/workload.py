@@ -106,8 +106,8 @@ class Workload:
             titles = b"[%s]" % titles
         units = kind.traffic.units
         unit = b',"unit":"user-%d"' % int(draw[2] * units) if units else b""
-        fields = (self._queries[start], kind.field.encode(), titles, kind.extras, unit)
-        body = b'{"query":%s,"%s":%s%s%s}' % fields
+        field = kind.field.encode()
+        body = b'{"query":%s,"%s":%s%s%s}' % (self._queries[start], field, titles, kind.extras, unit)
         payload = b"%scontent-length: %d\r\n\r\n%s" % (kind.head, len(body), body)
         return Request(intended, measured, payload, count, kind)
 
@@ -120,7 +120,8 @@ def title_counts(text: str | int) -> tuple[NDArray[np.int64], NDArray[np.float64
     shares: dict[int, float] = {}
     for item in str(text).split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*(?:=\s*(\d*\.?\d+))?\s*", item)
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        low = int(match[1]) if match else 0
+        high = int(match[2] or low) if match else 0
         if match is None or not 1 <= low <= high <= 100_000:
             raise PlanError(
                 f"--titles: {item!r} is not a number or range of titles such as 20, 1-50 or 1-9=3,100=1"
@@ -157,8 +158,18 @@ def _kinds(
     counts = title_counts(1 if field == "title" else traffic.titles)
     starts = np.cumsum(_normal((np.arange(1, pairs + 1) ** -traffic.zipf).tolist()))
     for (mask, variant, _), weight in zip(requested, weights.tolist(), strict=True):
-        requested_as = (traffic, mask, variant, share * weight)
-        yield Kind(*requested_as, head, field, _extras(traffic, mask, variant), expects, counts, starts)
+        yield Kind(
+            traffic=traffic,
+            mask=mask,
+            variant=variant,
+            share=share * weight,
+            head=head,
+            field=field,
+            extras=_extras(traffic, mask, variant),
+            expects=expects,
+            title_counts=counts,
+            starts=starts,
+        )
 
 
 def _extras(traffic: Traffic, mask: str, variant: str) -> bytes:

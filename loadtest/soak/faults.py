@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 import yaml
 
-from headroom.loadtest import beside
+from headroom.loadtest import server
 from headroom.loadtest.plan import seconds
 
 PROCESS_S = 50.0
@@ -87,7 +87,7 @@ def edit(path: Path, url: str) -> int:
     began = saved = time.monotonic()
     path.write_text(text, "utf-8")
     while time.monotonic() < began + IN_FORCE_S:
-        if name.encode() in (beside.fetch(url, "/v1/masks") or b""):
+        if name.encode() in (server.fetch(url, "/v1/masks") or b""):
             return 0
         if time.monotonic() > saved + SAVE_AGAIN_S:
             path.write_text(text, "utf-8")

@@ -17,10 +17,11 @@ import psutil
 from scipy.special import stdtrit
 from scipy.stats import linregress
 
-from headroom.loadtest import arrivals, beside
+from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.plan import Plan
 from headroom.loadtest.report import Report, missed_objective
+from headroom.loadtest.server import Samples, in_text_format, metrics
 from headroom.loadtest.soak.faults import family
 
 SAMPLES = 400
@@ -115,11 +116,11 @@ class Watch:
         return {name: trend(times, values) for name, values in series.items()}
 
     def _follow(self, origin: float, every: float) -> None:
-        counters: beside.Samples = {}
+        counters: Samples = {}
         at = 0.0
         while not self._over.wait(max(0.0, origin + at - clock())):
             self.samples.append(self.sample(clock() - origin))
-            scraped = beside.metrics(self.plan.url)
+            scraped = metrics(self.plan.url)
             if scraped is not None:
                 self.scrapes += 1
                 self.compare(counters, scraped, at)
@@ -127,12 +128,12 @@ class Watch:
             while origin + at <= clock():
                 at += every
 
-    def compare(self, before: beside.Samples, after: beside.Samples, at: float) -> None:
+    def compare(self, before: Samples, after: Samples, at: float) -> None:
         """Note the counters that fell or disappeared."""
         for (name, labels), value in before.items():
             now = after.get((name, labels))
             if (now is None or now < value) and len(self.falls) < MAX_FALLS:
-                counter = beside.written(name, dict(labels))
+                counter = in_text_format(name, dict(labels))
                 self.falls.append(f"{counter} fell from {value} to {now} at {at:.0f} s")
 
     def sample(self, at: float) -> Sample:
@@ -178,19 +179,42 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
 
 def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
-    errors = report["requests"]["errors"]
     trends = watch.trends()
     samples = len(watch.samples)
-    scrapes = watch.scrapes
     is_whole = not report["interrupted"]  # Ctrl-C ends events too
+    problems = _unclear_errors(watch.plan, report)
+    problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
+    problems += _event_problems(report["events"], is_whole)
+    if watch.scrapes < max(2, samples / 2) and is_whole:
+        problems.append(
+            f"/metrics was read {watch.scrapes} times in {samples} samples: too few to watch counters"
+        )
+    problems += watch.falls
+    if watch.seconds >= JUDGED_S:
+        problems += _growth(trends, is_whole)
+    return {
+        "samples": samples,
+        "scrapes": watch.scrapes,
+        "counters_fell": watch.falls,
+        "trends": trends,
+        "problems": problems,
+    }
+
+
+def _unclear_errors(plan: Plan, report: Report) -> list[str]:
+    """Return the errors of requests that no fault of the plan excuses."""
+    errors = report["requests"]["errors"]
     # A connection that ends with its replica tells the client to send the request again.
-    has_faults = any("KILL" in event.run or "STOP" in event.run for event in watch.plan.events)
+    has_faults = any("KILL" in event.run or "STOP" in event.run for event in plan.events)
     excused = {"closed", "reset"} if has_faults else set()
-    problems = [
+    return [
         f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in UNCLEAR if kind in errors.keys() - excused
     ]
-    problems += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
-    for event in report["events"]:
+
+
+def _event_problems(events: list[dict[str, Any]], is_whole: bool) -> list[str]:
+    problems = []
+    for event in events:
         here = f"{event['name']} at {event['at']:.0f} s"
         wrongs = event.get("said", {}).get("wrong", [])
         problems += [f"{here}: {wrong}" for wrong in wrongs]
@@ -198,26 +222,23 @@ def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
             problems.append(f"{here} did not end")
         elif event["status"] and not wrongs and is_whole:
             problems.append(f"{here} had no effect: its command ended with status {event['status']}")
-    if scrapes < max(2, samples / 2) and is_whole:
-        problems.append(f"/metrics was read {scrapes} times in {samples} samples: too few to watch counters")
-    problems += watch.falls
-    if watch.seconds >= JUDGED_S:
-        for name, slope in trends.items():
-            limit = MAX_GROWTH.get(name, MAX_PROCESS_GROWTH)
-            if slope is not None and slope["low"] > limit:
-                unit = "" if name == "open_files" else " MB"
-                interval = f"95 %: {slope['low']:,.1f} to {slope['high']:,.1f}; limit {limit:g}"
-                problems.append(f"{name} grew by {slope['per_hour']:,.1f}{unit} an hour ({interval})")
-            elif slope is None and name in MAX_GROWTH and is_whole:
-                lacking = "too few samples, or no process that lived through the second half"
-                problems.append(f"{name} has no slope: {lacking}")
-    return {
-        "samples": samples,
-        "scrapes": scrapes,
-        "counters_fell": watch.falls,
-        "trends": trends,
-        "problems": problems,
-    }
+    return problems
+
+
+def _growth(trends: dict[str, Trend | None], is_whole: bool) -> list[str]:
+    """Return the series that grow by more than their limits, and those that could not be judged."""
+    problems = []
+    for name, slope in trends.items():
+        limit = MAX_GROWTH.get(name, MAX_PROCESS_GROWTH)
+        if slope is not None and slope["low"] > limit:
+            unit = "" if name == "open_files" else " MB"
+            interval = f"95 %: {slope['low']:,.1f} to {slope['high']:,.1f}; limit {limit:g}"
+            problems.append(f"{name} grew by {slope['per_hour']:,.1f}{unit} an hour ({interval})")
+        elif slope is None and name in MAX_GROWTH and is_whole:
+            problems.append(
+                f"{name} has no slope: too few samples, or no process lived through the second half"
+            )
+    return problems
 
 
 def _bytes(path: Path) -> int:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from deploy import release
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 
 Run = Callable[..., str]
 

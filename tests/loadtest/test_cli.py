@@ -124,6 +124,18 @@ def test_a_server_that_is_not_there_exits_1_in_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == [], "a failed run leaves no folder"
 
 
+@pytest.mark.parametrize(
+    ("behaviour", "kind"), [(servers.close, "closed"), (servers.says(b"503 Busy", b"{}"), "http_503")]
+)
+def test_a_run_in_which_every_request_fails_is_invalid_and_exits_3(tmp_path, behaviour, kind):
+    with faulty(behaviour) as url:
+        run = load("run", url, SHORT, "--out", tmp_path, status=3)
+    assert run.stdout.startswith(f"INVALID: no request got a good answer ({kind} ")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert not report["valid"]
+    assert report["requests"]["errors"] == {kind: report["requests"]["scheduled"]}
+
+
 def test_ctrl_c_reports_what_ran(tmp_path):
     answers = threading.Semaphore(0)
 

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 
-from headroom.loadtest import arrivals, beside
+from headroom.loadtest import arrivals
 from headroom.loadtest.alarm import clock
 from headroom.loadtest.judging import invalid_because
 from headroom.loadtest.plan import make_plan
 from headroom.loadtest.running import client_process
+from headroom.loadtest.server import free_port
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
 
@@ -54,12 +55,12 @@ def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
 
 def test_a_free_port_is_none_that_the_system_or_serve_gives_out() -> None:
     """Nor does another call get it: of two servers that start at the same time, one would not start."""
-    ports = [beside.free_port() for _ in range(50)]
+    ports = [free_port() for _ in range(50)]
     assert all(20_000 <= port < 30_000 for port in ports)
     assert len(set(ports)) == 50
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", ports[0]))
-    another = "from headroom.loadtest import beside; print(*(beside.free_port() for _ in range(500)))"
+    another = "from headroom.loadtest.server import free_port; print(*(free_port() for _ in range(500)))"
     theirs = subprocess.run(
         [sys.executable, "-c", another], capture_output=True, text=True, check=True
     ).stdout

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 
 PATIENCE_S = 100.0
 """How long a test waits for what must happen sooner or later, however slow the machine."""

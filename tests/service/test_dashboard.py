@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 from tests.referees import need
 from tests.service.experimenting import config, write_broken_checkpoint
 from tests.service.running import LIVE, PATIENCE_S, Server

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 from headroom.service.cli import serve
 from tests.prompt import Run
 from tests.service.running import DEPLOY

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 from headroom.service.api import create_app
 from headroom.service.config.settings import LiveConfig, Settings
 from headroom.service.experiments.definition import ExperimentConfig

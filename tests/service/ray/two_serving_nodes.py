@@ -22,7 +22,7 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from headroom.loadtest.beside import free_port
+from headroom.loadtest.server import free_port
 from headroom.service.observe.metric_files import render
 from headroom.service.ray import environment
 from tests.service.client import Answer, request, score, send_raw

@@ -1,8 +1,6 @@
-"""What runs beside a load test: its server, events such as faults, and what the server says of itself."""
+"""The server of a load test: starts it if the run should, and reads what it says of itself at /metrics."""
 
-import contextlib
 import http.client
-import json
 import os
 import random
 import shlex
@@ -10,22 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headroom.loadtest.alarm import clock
-from headroom.loadtest.plan import API_KEY_VARIABLE, Event, LoadTestError, Plan, PlanError
+from headroom.loadtest.plan import API_KEY_VARIABLE, LoadTestError
 
 READY_S = 180.0
 STOP_S = 60.0
-EVENT_S = 120.0
 TIMEOUT_S = 5.0
 """Time limit of a request to the server that is no part of the load."""
 
@@ -78,68 +72,6 @@ def free_port() -> int:
     raise OSError("no free port found between 28000 and 29999")
 
 
-class Events:
-    """Runs the events of a plan at their times, and records which ran.
-
-    Args:
-        server: process id for $SERVER_PID; if None, events that use it are refused.
-        directory: $OUT.
-    """
-
-    def __init__(self, plan: Plan, server: int | None, directory: Path) -> None:
-        for event in plan.events:
-            if server is None and "SERVER_PID" in event.run:
-                raise PlanError(
-                    f"event {event.name!r} acts on the server's processes: let the run --start it"
-                )
-        self._events = plan.events
-        given = {
-            "SERVER_PID": str(server or ""),
-            "URL": plan.url,
-            "OUT": str(directory),
-            "PYTHON": sys.executable,
-        }
-        self._environment = {**os.environ, **given}
-        self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self.ran: list[dict[str, Any]] = []
-
-    def begin(self, origin: float) -> None:
-        """Start the events; their times count from `origin` on `clock`."""
-        self._threads = [
-            threading.Thread(target=self._follow, args=(event, origin), daemon=True) for event in self._events
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def end(self) -> None:
-        """Stop: wait for the running event and start no further one."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join(EVENT_S)
-
-    def _follow(self, event: Event, origin: float) -> None:
-        at = event.at
-        while not self._over.wait(max(0.0, origin + at - clock())):
-            self.ran.append({"at": clock() - origin, "name": event.name, **self._run(event)})
-            if event.every is None:
-                return
-            at += event.every
-
-    def _run(self, event: Event) -> dict[str, Any]:
-        """Return the command's status, None if it did not end, and as `said` the JSON object it printed."""
-        options: dict[str, Any] = {"env": self._environment, "timeout": EVENT_S, "stdout": subprocess.PIPE}
-        try:
-            ended = subprocess.run(event.run, shell=True, check=False, **options)
-        except subprocess.TimeoutExpired:
-            return {"status": None}
-        with contextlib.suppress(ValueError):
-            if isinstance(said := json.loads(ended.stdout), dict):
-                return {"status": ended.returncode, "said": said}
-        sys.stderr.write(ended.stdout.decode(errors="replace"))
-        return {"status": ended.returncode}
-
-
 def fetch(url: str, path: str) -> bytes | None:
     """Return the body of a GET with the API key, or None if the server does not answer with 200."""
     request = urllib.request.Request(url.rstrip("/") + path)
@@ -175,13 +107,14 @@ def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] 
         return None
     grown = {sample: after[sample] - before.get(sample, 0.0) for sample in after}
     counters = {
-        written(name, dict(labels)): round(value, 6)
+        in_text_format(name, dict(labels)): round(value, 6)
         for (name, labels), value in sorted(grown.items())
         if value and name.endswith("_total")
     }
     return {"counters": counters, "restarted": any(value < 0 for value in grown.values())}
 
 
-def written(name: str, labels: Mapping[str, str]) -> str:
+def in_text_format(name: str, labels: Mapping[str, str]) -> str:
+    """Return a sample's name with its labels, as Prometheus writes it."""
     inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
     return f"{name}{{{inside}}}" if inside else name
