@@ -10,7 +10,7 @@ from benchmarks import checkpoints, environments
 from benchmarks.environments import Worker
 from benchmarks.measure import ratio
 from benchmarks.peers.engines import read_workload
-from benchmarks.report import Report, Row, at_least, kind_of
+from benchmarks.report import Report, Row, kind_of, times_as_fast
 from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
 from headroom.models.cores import processor_features
 
@@ -85,32 +85,37 @@ def compare(
     checkpoints.quantized(shape)
     if SHAPES[shape].family != "bert":  # CTranslate2 has no other network of these
         adapters = {name: adapters[name] for name in adapters if name != "ctranslate2"}
+    batches = read_workload(file)
     with environments.started(adapters, model, file) as (running, missing):
-        batches = read_workload(file)
         sides = {name: worker for worker in running.values() for name in worker.engines}
         versions = {k: v for worker in running.values() for k, v in worker.versions.items()}
-        chosen = fastest_settings(sides, len(batches))
-        seconds: dict[str, list[float]] = {name: [] for name in chosen}
-        logits: dict[str, np.ndarray] = {}
-        for number in range(rounds):
-            print(f"engines: {shape}, {texts}: round {number + 1}", file=sys.stderr, flush=True)
-            calls = 1 if SHAPES[shape].hidden > 400 else 4
-            taken, logits = one_round(sides, chosen, len(batches), calls)
-            for name in chosen:
-                seconds[name].append(taken[name])
+        seconds, logits = all_rounds(sides, len(batches), rounds, shape, texts)
     where = f"{SHAPES[shape].name}, {checkpoints.TEXTS[texts]}"
     report.notes += [f"Not measured ({where}): {name}: {reason}." for name, reason in missing.items()]
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    add(report, shape, where, lengths, seconds, logits)
+    targets = AVX2_TARGETS if kind_of(processor_features()) == "avx2" else TARGETS
+    report.rows += [target(f"{where}: ", seconds, *three) for three in targets.get((shape, texts), ())]
+    return versions
+
+
+def add(
+    report: Report,
+    shape: str,
+    where: str,
+    lengths: np.ndarray,
+    seconds: dict[str, list[float]],
+    logits: dict[str, np.ndarray],
+) -> None:
+    """Add a table, and take the products and the engines that compute something else out of `seconds`."""
     errors = errors_against(logits)
     for name in [name for name, error in errors.items() if error > MAX_ERROR]:
         report.notes.append(f"Wrong ({where}): the error of {name} is {errors[name]:.0%}.")
         del seconds[name]
-    gemms = {name: statistics.median(seconds.pop(name)) for name in chosen if name.startswith(GEMM)}
+    products = [name for name in seconds if name.startswith(GEMM)]
+    gemms = {name: statistics.median(seconds.pop(name)) for name in products}
     limit = float(logits[next(iter(gemms))].sum()) / min(gemms.values())
-    lengths = np.concatenate([batch.lengths for batch in batches])
     report.tables[where] = lines_of(shape, lengths, seconds, errors, limit)
-    targets = AVX2_TARGETS if kind_of(processor_features()) == "avx2" else TARGETS
-    report.rows += [target(f"{where}: ", seconds, *three) for three in targets.get((shape, texts), ())]
-    return versions
 
 
 def lines_of(
@@ -134,17 +139,33 @@ def lines_of(
     ]
 
 
-def target(where: str, seconds: dict[str, list[float]], ours: str, peers: Sequence[str], least: float) -> Row:
+def target(
+    where: str, seconds: dict[str, list[float]], ours: str, peers: Sequence[str], minimum: float
+) -> Row:
     """Return the row that compares ours with the best of peers; it says so if one was not measured."""
     others = {without_setting(name): name for name in seconds}
     missing = [name for name in (ours, *peers) if name not in others]
     if missing:
-        name = f"{where}{ours} × {' or '.join(peers)}"
         value = f"not measured: {', '.join(missing)}"
-        return Row(name, value, f"≥ {least}", ok=False)
+        return Row(f"{where}{ours} × {' or '.join(peers)}", value, f"≥ {minimum}", ok=False)
     best = min(peers, key=lambda peer: statistics.median(seconds[others[peer]]))
-    faster = ratio(seconds, ours, others[best])
-    return at_least(f"{where}{ours} × {best}", faster.median, least, more=faster.range())
+    return times_as_fast(f"{where}{ours} × {best}", ratio(seconds, ours, others[best]), minimum)
+
+
+def all_rounds(
+    sides: dict[str, Worker], batches: int, rounds: int, shape: str, texts: str
+) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
+    """Return each engine's seconds by round, with its fastest setting, and its logits of the last round."""
+    chosen = fastest_settings(sides, batches)
+    calls = 1 if SHAPES[shape].hidden > 400 else 4
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    logits: dict[str, np.ndarray] = {}
+    for number in range(rounds):
+        print(f"engines: {shape}, {texts}: round {number + 1}", file=sys.stderr, flush=True)
+        taken, logits = one_round(sides, chosen, batches, calls)
+        for name in chosen:
+            seconds[name].append(taken[name])
+    return seconds, logits
 
 
 def one_round(

@@ -27,7 +27,7 @@ from headroom.models.classifier import Classifier
 from headroom.models.masks.head_mask import RowMasks, rows_of
 from headroom.models.network import Network
 from headroom.models.networks import build
-from headroom.models.ops.torch import CudaOps, Linear, TorchOps
+from headroom.models.ops.torch import CudaOps, TorchOps
 from headroom.models.quality.labelled import read_pairs
 
 PRODUCTS = 20
@@ -67,6 +67,11 @@ class Bench:
         """Return the pairs' lengths."""
         lengths = workload.query_title_lengths(self.tokens)
         return lengths[: max(1, int(np.searchsorted(lengths.cumsum(), self.tokens, side="right")))]
+
+    def random_masks(self, rows: int, rng: np.random.Generator) -> RowMasks:
+        """Return another mask for each row, with half of the heads off."""
+        shape = (rows, self.shape.layers, self.shape.heads)
+        return RowMasks(rng.integers(0, 2, shape).astype(np.float32))
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -162,66 +167,52 @@ def encoder(bench: Bench) -> list[Row]:
     pairs = bench.pairs()
     lengths = bench.lengths()
     batch = pack(pairs, device=bench.device)
-    own, square = gemm_rates(bench)
-    flops = workload.useful_flops(bench.shape, lengths)
+    of_model, square = gemm_rates(bench)
     whole = bench.median(lambda: network.forward(batch))
-    share = flops / whole / square
-    shape = (len(pairs), bench.shape.layers, bench.shape.heads)
-    masks = RowMasks(np.random.default_rng(0).integers(0, 2, shape).astype(np.float32))
+    achieved = workload.useful_flops(bench.shape, lengths) / whole
+    masks = bench.random_masks(len(pairs), np.random.default_rng(0))
     turns = alternate(
         {"none": lambda: network.forward(batch), "masks": lambda: network.forward(batch, masks)},
         max(20, bench.rounds),
     )
     cost = ratio(turns, "none", "masks")
     rows = [
-        Row("rate of the model's products", f"{own / 1e12:.0f} TFLOP/s"),
+        Row("rate of the model's products", f"{of_model / 1e12:.0f} TFLOP/s"),
         Row(f"rate of a square product ({SQUARE})", f"{square / 1e12:.0f} TFLOP/s"),
         Row("a full batch", f"{whole * 1e3:.2f} ms: {len(pairs)} pairs, {lengths.sum()} tokens"),
-        Row("share of the products' rate", f"{flops / whole / own:.1%}"),
-        at_least("share of the square product's rate", share, 0.55, ".0%"),
+        Row("share of the products' rate", f"{achieved / of_model:.1%}"),
+        at_least("share of the square product's rate", achieved / square, 0.55, ".0%"),
         at_most("cost of a mask per row", cost.median, 1.02, ".2f", " ×", cost.range()),
     ]
     for name, mask in variants(bench.shape).items():
         seconds = bench.median(partial(network.forward, batch, RowMasks(mask), sliced=True))
-        removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
-        saved = (1 - seconds / whole) / removed
+        saved = (1 - seconds / whole) / removed_share(bench, mask)
         note = f"; {seconds * 1e3:.2f} ms with its launches"
         rows.append(at_least(f"FLOPs saved as time, {name}", saved, 0.9, ".0%", note))
     return rows
 
 
-def optimisations(bench: Bench) -> list[Row]:
-    """Measure a full batch, with masks too, and one pair as kernels of ours are added one by one."""
+def removed_share(bench: Bench, mask: np.ndarray) -> float:
+    """Return the share of a full batch's FLOPs that a mask removes."""
+    lengths = bench.lengths()
+    whole = workload.useful_flops(bench.shape, lengths)
+    return 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / whole
+
+
+def kernels(bench: Bench) -> list[Row]:
+    """Measure a full batch, with masks too, and one pair with torch's kernels and with ours."""
     if bench.device.type != "cuda":
         return [Row("kernels of ours", "left out: no GPU")]
-    from headroom.models.ops.triton import (  # not every build of torch comes with Triton
-        SumNormLinear,
-        TritonOps,
-    )
+    from headroom.models.ops.triton import TritonOps  # not every build of torch comes with Triton
 
-    class NoGelu(TritonOps):
-        def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
-            return SumNormLinear(weight, bias, activation)
-
-    class AttentionAlone(TritonOps):
-        linear = TorchOps.linear
-        norm = TorchOps.norm
-
-    steps: dict[str, TorchOps] = {
-        "torch's kernels": CudaOps(bench.device, bench.dtype),
-        "and our attention": AttentionAlone(bench.device, bench.dtype),
-        "and norms of sums": NoGelu(bench.device, bench.dtype),
-        "and fused GELU": TritonOps(bench.device, bench.dtype),
-    }
     pairs = bench.pairs()
     one = bench.one_pair()
     rows = []
     batch = pack(pairs, device=bench.device)
     single = pack(one, device=bench.device)
-    shape = (len(pairs), bench.shape.layers, bench.shape.heads)
-    masks = RowMasks(np.random.default_rng(0).integers(0, 2, shape).astype(np.float32))
-    for name, ops in steps.items():
-        network = bench.network(ops)
+    masks = bench.random_masks(len(pairs), np.random.default_rng(0))
+    for name, backend in (("torch's kernels", CudaOps), ("ours", TritonOps)):
+        network = bench.network(backend(bench.device, bench.dtype))
         order = np.asarray(batch.order)
         masked = network.selector.select(rows_of(masks, order))
         with torch.inference_mode():
@@ -307,26 +298,8 @@ def memory(bench: Bench) -> list[Row]:
     weighted = allocated() - held
     network.forward(batch, RowMasks(halves), sliced=True)
     sliced = allocated() - held - weighted
-
-    def free() -> int:
-        gc.collect()
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(bench.device)[0]
-
-    before_graphs = free()
-    for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
-        network.forward(pack(pairs[:count], device=bench.device))
-    graphs = before_graphs - free()
-    rng = np.random.default_rng(0)
-    used = []
-    for turn in range(300):
-        some = pairs[: int(rng.integers(1, len(pairs)))]
-        shape = (len(some), bench.shape.layers, bench.shape.heads)
-        masks = RowMasks(rng.integers(0, 2, shape).astype(np.float32))
-        network.forward(pack(some, device=bench.device), masks)
-        if turn in (99, 299):
-            used.append((torch.cuda.memory_reserved(bench.device), allocated()))
-    kept, grown = (last / first - 1 for first, last in zip(*used, strict=True))
+    graphs = memory_of_graphs(bench, network)
+    reserved_growth, allocated_growth = memory_growth(bench, network)
     share = f"{weighted / weights:.1%} of the weights"
     return [
         Row("weights", f"{weights / 2**20:.0f} MiB, reported as {network.nbytes / 2**20:.0f} MiB"),
@@ -334,9 +307,49 @@ def memory(bench: Bench) -> list[Row]:
         Row("a second variant, all heads at 0.5, nothing cut", share, "≤ 2 %", weighted <= 0.02 * weights),
         Row("a sliced variant, half of the heads cut out", f"{sliced / weights:.1%} of the weights"),
         Row("CUDA graphs of up to 20 pairs", f"{graphs / 2**20:.0f} MiB"),
-        Row("reserved, growth from 100 to 300 mixed batches", f"{kept:.1%}", "none", kept <= 0.02),
-        Row("allocated, growth from 100 to 300 mixed batches", f"{grown:.1%}", "none", grown <= 0.02),
+        Row(
+            "reserved, growth from 100 to 300 mixed batches",
+            f"{reserved_growth:.1%}",
+            "none",
+            reserved_growth <= 0.02,
+        ),
+        Row(
+            "allocated, growth from 100 to 300 mixed batches",
+            f"{allocated_growth:.1%}",
+            "none",
+            allocated_growth <= 0.02,
+        ),
     ]
+
+
+def memory_of_graphs(bench: Bench, network: Network) -> int:
+    """Return the bytes that CUDA graphs of 1 to 20 pairs take."""
+
+    def free() -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(bench.device)[0]
+
+    pairs = bench.pairs()
+    before = free()
+    for count in 2 * [*range(1, 21)]:  # the second pass of a shape is captured
+        network.forward(pack(pairs[:count], device=bench.device))
+    return before - free()
+
+
+def memory_growth(bench: Bench, network: Network) -> tuple[float, float]:
+    """Return by what share reserved and allocated memory grow from the 100th to the 300th mixed batch."""
+    pairs = bench.pairs()
+    rng = np.random.default_rng(0)
+    reserved = []
+    allocated = []
+    for turn in range(300):
+        some = pairs[: int(rng.integers(1, len(pairs)))]
+        network.forward(pack(some, device=bench.device), bench.random_masks(len(some), rng))
+        if turn in (99, 299):
+            reserved.append(torch.cuda.memory_reserved(bench.device))
+            allocated.append(torch.cuda.memory_allocated(bench.device))
+    return reserved[1] / reserved[0] - 1, allocated[1] / allocated[0] - 1
 
 
 def graph(bench: Bench) -> list[Row]:
@@ -344,20 +357,10 @@ def graph(bench: Bench) -> list[Row]:
     if bench.device.type != "cuda":
         return [Row("passes as CUDA graphs", "left out: no GPU")]
     network = bench.network()
-    lengths = bench.lengths()
     rows = list[Row]()
-    one, batch = (pack(pairs, device=bench.device) for pairs in (bench.one_pair(), bench.pairs()))
-    flops = workload.useful_flops(bench.shape, lengths)
+    one = pack(bench.one_pair(), device=bench.device)
+    batch = pack(bench.pairs(), device=bench.device)
     whole = network.selector.select(None)
-
-    def captured(run: Callable[[], Tensor]) -> float:
-        """Return the seconds of a pass as a graph."""
-        graph = torch.cuda.CUDAGraph()
-        run()  # kernels are compiled outside the capture
-        with torch.cuda.graph(graph):
-            run()
-        return bench.median(graph.replay)
-
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
         try:
@@ -365,20 +368,27 @@ def graph(bench: Bench) -> list[Row]:
             for name, packed in (("one pair's", one), ("a full batch's", batch)):
                 run = partial(network.logits, packed, whole)
                 eager = bench.median(run)
-                full = captured(run)
+                full = captured(bench, run)
                 text = f"{full * 1e3:.2f} ms, without {eager * 1e3:.2f} ms"
                 rows.append(Row(f"{name} pass as a CUDA graph", text))
             for name, mask in variants(bench.shape).items():
                 selection = network.selector.select(RowMasks(mask), sliced=True)
-                seconds = captured(partial(network.logits, batch, selection))
-                removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
-                saved = (
-                    f"{seconds * 1e3:.2f} ms: {(1 - seconds / full) / removed:.0%} of the FLOPs saved as time"
-                )
-                rows.append(Row(f"the same, {name}", saved))
+                seconds = captured(bench, partial(network.logits, batch, selection))
+                saved = (1 - seconds / full) / removed_share(bench, mask)
+                text = f"{seconds * 1e3:.2f} ms: {saved:.0%} of the FLOPs saved as time"
+                rows.append(Row(f"the same, {name}", text))
         except RuntimeError as error:
             rows.append(Row("a pass as a CUDA graph", "failed: " + str(error).partition("\n")[0]))
     return rows
+
+
+def captured(bench: Bench, run: Callable[[], Tensor]) -> float:
+    """Return the seconds of a pass as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    run()  # kernels are compiled outside the capture
+    with torch.cuda.graph(graph):
+        run()
+    return bench.median(graph.replay)
 
 
 def over_http(bench: Bench) -> list[Row]:
@@ -404,7 +414,7 @@ def over_http(bench: Bench) -> list[Row]:
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "Accuracy, shipped model": accuracy,
     "Full batches": encoder,
-    "What each kernel brings": optimisations,
+    "What our kernels bring": kernels,
     "As a replica uses it": service_like,
     "Memory": memory,
     "Over HTTP": over_http,

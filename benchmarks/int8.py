@@ -16,7 +16,7 @@ import torch
 from benchmarks.checkpoints import checkpoint, quantize_into
 from benchmarks.measure import alternate, ratio
 from benchmarks.ours import float_products, int8_products
-from benchmarks.report import Report, Row, at_least
+from benchmarks.report import Report, Row, times_as_fast
 from benchmarks.workload import (
     BERT_SHAPES,
     PAIRS,
@@ -99,30 +99,32 @@ def speed(report: Report, name: str, networks: dict[str, Network], rounds: int) 
         ways[dtype], flops = float_products(shape, DTYPES[dtype])
     gemms = {way: call for calls in ways.values() for way, call in calls.items()}
     seconds = alternate(sides | gemms, rounds, inner=1 if shape.hidden > 400 else 4, warm_ups=2)
-    median = {side: statistics.median(times) for side, times in seconds.items()}
-    lines = []
+    limits = {
+        dtype: flops / min(statistics.median(seconds[way]) for way in calls) for dtype, calls in ways.items()
+    }
     useful = useful_flops(shape, lengths)
-    for side in sides:
-        limit = flops / min(median[way] for way in ways.get(side, ways[INT8]))
-        lines.append(
-            {
-                "engine": f"ours {side}",
-                "pairs/s": f"{PAIRS / median[side]:.0f}",
-                "share of the format's GEMM limit": f"{useful / median[side] / limit:.0%}",
-                f"× ours {float_format}": ratio(seconds, side, float_format).text(),
-                f"× ours {INT8}": ratio(seconds, side, INT8).text(),
-            }
-        )
-    report.tables[shape.name] = lines
-    faster = ratio(seconds, INT8, float_format)
-    masked = ratio(seconds, MASKED, INT8)
+    report.tables[shape.name] = [
+        line(side, seconds, useful / limits.get(side, limits[INT8]), float_format) for side in sides
+    ]
     if name == "base" or float_format == FP32:
-        least = {BF16: 1.75, FP32: 1.6}[float_format]
-        report.rows.append(
-            at_least(f"{shape.name}: int8 × ours {float_format}", faster.median, least, more=faster.range())
-        )
+        what = f"{shape.name}: int8 × ours {float_format}"
+        minimum = {BF16: 1.75, FP32: 1.6}[float_format]
+        report.rows.append(times_as_fast(what, ratio(seconds, INT8, float_format), minimum))
+    masked = ratio(seconds, MASKED, INT8)
     cost = Row(f"{shape.name}: cost of masks", f"{1 - masked.median:.1%}", "≤ 3 %", masked.median >= 0.97)
     report.rows.append(cost)
+
+
+def line(side: str, seconds: dict[str, list[float]], ideal: float, float_format: str) -> dict[str, str]:
+    """Return a format's line of the table. ideal: seconds for the pairs at the format's GEMM limit."""
+    median = statistics.median(seconds[side])
+    return {
+        "engine": f"ours {side}",
+        "pairs/s": f"{PAIRS / median:.0f}",
+        "share of the format's GEMM limit": f"{ideal / median:.0%}",
+        f"× ours {float_format}": ratio(seconds, side, float_format).text(),
+        f"× ours {INT8}": ratio(seconds, side, INT8).text(),
+    }
 
 
 def accuracy(report: Report, classifiers: dict[str, Classifier], test: list[LabelledPair]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.measure import machine
+from benchmarks.measure import Ratio, machine
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,14 +20,21 @@ class Row:
     ok: bool | None = None
 
 
-def at_least(name: str, value: float, least: float, spec: str = ".2f", more: str = "") -> Row:
+def at_least(name: str, value: float, minimum: float, spec: str = ".2f", more: str = "") -> Row:
     """Return the row of a value that has a lower limit. spec: format of both; more: text after the value."""
-    return Row(name, f"{value:{spec}}{more}", f"≥ {least:{spec}}", value >= least)
+    return Row(name, f"{value:{spec}}{more}", f"≥ {minimum:{spec}}", value >= minimum)
 
 
 def at_most(name: str, value: float, most: float, spec: str = ".2f", unit: str = "", more: str = "") -> Row:
     """Return the row of a value that has an upper limit; see `at_least`. unit: text after both."""
     return Row(name, f"{value:{spec}}{unit}{more}", f"≤ {most:{spec}}{unit}", value <= most)
+
+
+def times_as_fast(name: str, times: Ratio | None, minimum: float) -> Row:
+    """Return the row of a ratio of speeds; None: one of the two was not measured."""
+    if times is None:
+        return Row(name, "not measured", f"≥ {minimum}", ok=False)
+    return at_least(name, times.median, minimum, more=times.range())
 
 
 @dataclass

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from benchmarks import checkpoints, environments
 from benchmarks.environments import Unavailable
 from benchmarks.load import MAX_LAG_S, LoadRuns, texts
 from benchmarks.measure import Ratio
-from benchmarks.report import Report, Row, at_least
+from benchmarks.report import Report, times_as_fast
 from benchmarks.serving import TITLES, ask, started
 from benchmarks.workload import BERT_SHAPES, SHAPES
 from headroom.loadtest.plan import Plan
@@ -138,9 +139,9 @@ def first_guess(url: str) -> float:
     """Warm a new server up, and return its requests per second with AT_ONCE concurrent requests."""
     requests = texts(TITLES, 3 * AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda request: ask(url, request), requests[:AT_ONCE]))
+        list(pool.map(partial(ask, url), requests[:AT_ONCE]))
         began = time.monotonic()
-        list(pool.map(lambda request: ask(url, request), requests[AT_ONCE:]))
+        list(pool.map(partial(ask, url), requests[AT_ONCE:]))
     return 2 * AT_ONCE / (time.monotonic() - began)
 
 
@@ -161,13 +162,9 @@ def report_on(report: Report, shape: str, speed: Speed, scores: dict[str, list[f
     ]
     peers = [name for name in medians if name not in (BF16, INT8, STOCK)]
     best = max(peers, key=medians.__getitem__, default="the best other server")
-    for ours, peer, least in ((BF16, best, 1.25), (INT8, best, 2.0), (BF16, STOCK, 4.0)):
-        times = over.get((ours, peer))
+    for ours, peer, minimum in ((BF16, best, 1.25), (INT8, best, 2.0), (BF16, STOCK, 4.0)):
         name = f"{SHAPES[shape].name}: {ours} × {peer}"
-        if times is None:
-            report.rows.append(Row(name, "not measured", f"≥ {least}", ok=False))
-        else:
-            report.rows.append(at_least(name, times.median, least, more=times.range()))
+        report.rows.append(times_as_fast(name, over.get((ours, peer)), minimum))
 
 
 def faster(speed: Speed, ours: str, other: str) -> Ratio | None:

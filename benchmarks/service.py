@@ -69,8 +69,8 @@ class Part:
         The share is corrected for the processor time that the load generator takes from the server.
         """
         clients: list[float] = []
-        plan = plan_for(self.server.url)
-        plan = plan.changed(duration=SECONDS["saturate"], traffic=[{"titles": TITLES}])
+        traffic = [{"titles": TITLES}]
+        plan = plan_for(self.server.url).changed(duration=SECONDS["saturate"], traffic=traffic)
         peak = peak_rate(plan)
 
         def over_http(turn: int) -> float:
@@ -115,8 +115,12 @@ class Part:
     def overload(self, peak: float) -> None:
         """Measure twice the peak rate (requests per second), with a deadline of 2 s."""
         before = memory_of(self.server)
-        plan = plan_for(self.server.url).changed(rate=2 * peak, warmup=FILL_S, duration=SECONDS["overload"])
-        plan = plan.changed(traffic=[{"titles": TITLES, "deadline_ms": DEADLINE_MS}])
+        plan = plan_for(self.server.url).changed(
+            rate=2 * peak,
+            warmup=FILL_S,
+            duration=SECONDS["overload"],
+            traffic=[{"titles": TITLES, "deadline_ms": DEADLINE_MS}],
+        )
         outcome = self.runs.run(plan, "overload")
         recorder = outcome.recorder
         refused = recorder.errors.get("http_429", 0)
@@ -138,30 +142,33 @@ class Part:
         loops = []
         name = f"single titles beside {MANY_TITLES:,} in a loop"
         long = bodies(texts(MANY_TITLES, 2)) * 1000
-        plan = plan_for(self.server.url)
-        plan = plan.changed(rate=CROWD_RATE, duration=SECONDS["crowd"], traffic=[{"titles": 1}])
+        plan = plan_for(self.server.url).changed(
+            rate=CROWD_RATE, duration=SECONDS["crowd"], traffic=[{"titles": 1}]
+        )
 
         def singles(seed: int, what: str) -> tuple[float, int]:
             recorder = self.runs.run(plan.changed(seed=seed), f"{name}, {what}").recorder
             return milliseconds(recorder.latency(), 99), sum(recorder.errors.values())
 
-        def beside(turn: int) -> tuple[float, int]:
+        def in_company(turn: int) -> tuple[float, int]:
             with closing(Client(self.server.url, long).start()) as loop:
                 measured = singles(2 * turn + 2, "beside it")
             loops.append(loop)
             return measured
 
-        taken = turns(
-            {"alone": lambda turn: singles(2 * turn + 1, "alone"), "beside": beside}, max(1, self.rounds // 2)
-        )
-        alone, p99 = (statistics.median(ms for ms, _ in taken[side]) for side in ("alone", "beside"))
-        failed = sum(count for _, count in taken["beside"]) + sum(loop.failed for loop in loops)
+        def alone(turn: int) -> tuple[float, int]:
+            return singles(2 * turn + 1, "alone")
+
+        taken = turns({"alone": alone, "in company": in_company}, max(1, self.rounds // 2))
+        p99_alone = statistics.median(ms for ms, _ in taken["alone"])
+        p99 = statistics.median(ms for ms, _ in taken["in company"])
+        failed = sum(count for _, count in taken["in company"]) + sum(loop.failed for loop in loops)
         answered = min(loop.answered for loop in loops)
         value = (
-            f"× {p99 / alone:.1f}: p99 {p99:.0f} ms, without it {alone:.0f} ms; {failed} of either failed, "
+            f"× {p99 / p99_alone:.1f}: p99 {p99:.0f} ms, without it {p99_alone:.0f} ms; {failed} of either "
+            f"failed, {answered} long requests answered ({len(loops)} turns)"
         )
-        ok = p99 <= 3 * alone and p99 <= 150 and not failed and answered > 0
-        value += f"{answered} long requests answered ({len(loops)} turns)"
+        ok = p99 <= 3 * p99_alone and p99 <= 150 and not failed and answered > 0
         self.report.rows.append(Row(name, value, "≤ × 3, ≤ 150 ms, none fails", ok))
 
     def memory(self) -> None:
