@@ -54,6 +54,7 @@ check: dev page-checks
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.read_once
 	@! [ -d $(PAGE)/node_modules ] || $(PAGE)/node_modules/.bin/tsc -p $(PAGE)
 
 ## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=engines,servers ROUNDS=3 CHECK=1)

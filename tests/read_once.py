@@ -1,0 +1,87 @@
+"""Holds what a linter does not: how much a reader must keep in mind. `make check` runs it.
+
+    python -m tests.read_once
+
+Three rules, over the code that is shipped and the benchmarks. Unrelated values are not packed into one
+assignment (`a, b = x, y`): at most PACKED for 1,000 lines of code in each room. Few functions have more than
+LARGE syntax nodes. Ray's private names stand in one file, which is read whenever Ray moves.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKED = 2.0
+LARGE = 400
+LARGE_FUNCTIONS = {"service": 8, "models": 18, "loadtest": 2, "benchmarks": 4}
+"""How many functions of each room may have more than LARGE syntax nodes."""
+
+PATCHES = Path("service", "ray", "patches.py")
+PRIVATE = re.compile(r"\bray\.(?:\w+\.)*_\w+")
+LAYOUT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def packed(tree: ast.AST) -> Iterator[int]:
+    """Yield the line of each assignment of several values to several names."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+            continue
+        if any(isinstance(target, ast.Tuple) for target in node.targets):
+            yield node.lineno
+
+
+def large(tree: ast.AST) -> Iterator[tuple[int, Function]]:
+    """Yield the functions of more than LARGE syntax nodes, with that number."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            nodes = sum(1 for _ in ast.walk(node))
+            if nodes > LARGE:
+                yield nodes, node
+
+
+def code_lines(text: str) -> int:
+    """Return the number of lines that hold more than comments."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return len({token.start[0] for token in tokens if token.type not in LAYOUT})
+
+
+def complaints(root: Path = ROOT) -> Iterator[str]:
+    """Yield what breaks a rule, one line each."""
+    for room, maximum in LARGE_FUNCTIONS.items():
+        lines = 0
+        packed_at = []
+        too_large = []
+        for file in sorted((root / room).rglob("*.py")):
+            text = file.read_text("utf-8")
+            tree = ast.parse(text)
+            path = file.relative_to(root)
+            lines += code_lines(text)
+            packed_at += [f"{path}:{line}" for line in packed(tree)]
+            too_large += [f"{path}:{node.lineno} {node.name} ({nodes})" for nodes, node in large(tree)]
+            if path != PATCHES and (found := PRIVATE.search(text)):
+                yield f"{path}: {found[0]} is private to Ray: it belongs into {PATCHES}"
+        if 1000 * len(packed_at) > PACKED * lines:
+            yield f"{room}: {len(packed_at)} assignments pack several values: {', '.join(packed_at)}"
+        if len(too_large) > maximum:
+            functions = ", ".join(too_large)
+            yield f"{room}: {len(too_large)} functions of over {LARGE} nodes (at most {maximum}): {functions}"
+
+
+if __name__ == "__main__":
+    found = list(complaints())
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
