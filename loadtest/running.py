@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import uvloop
 
 from headroom.loadtest import arrivals
@@ -37,6 +38,9 @@ LEAD_S = 0.2
 
 PROGRESS_S = 1.0
 MAX_WINDOWS = 256
+
+Look = tuple[float, float]
+"""A time on `clock`, and the processor time that this process had used by then."""
 
 Watcher = Callable[[float, Counter[str]], None]
 """Called about once a second with the seconds since the start of the warm-up, and the counts of requests that
@@ -181,42 +185,30 @@ async def _send_requests(plan: Plan, address: str, pipe: Connection) -> None:
     loop = asyncio.get_running_loop()
     threading.Thread(target=_listen, args=(pipe, loop, client.stop), daemon=True).start()
     gc.freeze()  # these objects live until the end, so the collector need not visit them
-    cpu = _CpuShare(begin=start + plan.warmup, end=end + PROGRESS_S)
-    reporting = loop.create_task(_report_progress(client, recorder, cpu, pipe))
+    looks: list[Look] = []
+    reporting = loop.create_task(_report_progress(client, recorder, looks, pipe))
     await client.run()
     reporting.cancel()
     if client.ran_out:
         recorder.not_sent(arrivals.count(plan) - recorder.scheduled)
-    pipe.send(("result", (recorder, cpu.share)))
+    measured_looks = [look for look in looks if start + plan.warmup <= look[0] <= end + PROGRESS_S]
+    pipe.send(("result", (recorder, _cpu_share(measured_looks))))
 
 
-class _CpuShare:
-    """The share of one core that this process uses between two times on `clock`; None before two looks."""
-
-    def __init__(self, begin: float, end: float) -> None:
-        self._begin = begin
-        self._end = end
-        self._first: tuple[float, float] | None = None
-        self.share: float | None = None
-
-    def look(self) -> None:
-        now = clock()
-        used = time.process_time()
-        if not self._begin <= now <= self._end:
-            return
-        if self._first is None:
-            self._first = (now, used)
-            return
-        first_at, used_at_first = self._first
-        self.share = (used - used_at_first) / (now - first_at)
-
-
-async def _report_progress(client: Client, recorder: Recorder, cpu: _CpuShare, pipe: Connection) -> None:
+async def _report_progress(client: Client, recorder: Recorder, looks: list[Look], pipe: Connection) -> None:
     while True:
         await asyncio.sleep(PROGRESS_S)
-        cpu.look()
+        looks.append((clock(), time.process_time()))
         counts = {"in flight": client.in_flight, "sent": recorder.sent, "answered": recorder.ok}
         pipe.send(("progress", Counter({**counts, **recorder.errors})))
+
+
+def _cpu_share(looks: list[Look]) -> float | None:
+    """Return the share of one core used between the first look and the last; None with fewer than two."""
+    if len(looks) < 2:
+        return None
+    spent = np.subtract(looks[-1], looks[0])
+    return float(spent[1] / spent[0])
 
 
 def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
