@@ -109,8 +109,11 @@ def headroom(
         command += ["--config", str(own)]
         command += [] if model is None else ["--model", str(model)]
         command += [] if replicas is None else ["--replicas", str(replicas)]
-        database = {"HEADROOM_DATABASE_URL": f"sqlite:///{scratch}/experiments.db"}
-        with started(command, {**os.environ, **database}, "headroom") as server:
+        variables = {
+            "HEADROOM_DATABASE_URL": f"sqlite:///{scratch}/experiments.db",
+            "PYTHONPATH": str(ROOT),  # a replica may be one of benchmarks.front_engine
+        }
+        with started(command, {**os.environ, **variables}, "headroom") as server:
             yield Server(server.url, server.pid, server.start_s, own)
 
 
