@@ -94,8 +94,8 @@ release: dev clients sbom
 ## make model     fetch the base and the data, tune, and write models/default again (an hour and a half)
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: .venv/installed
-	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m headroom.models.training.shipped.fetch --out $(DATA))
-	$(BIN)/python -m headroom.models.training.shipped.build --data $(DATA)
+	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m default_model.fetch --out $(DATA))
+	$(BIN)/python -m default_model.build --data $(DATA)
 
 ## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); makes the SBOM too
 audit: sbom

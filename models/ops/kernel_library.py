@@ -63,7 +63,8 @@ def choice() -> Choice:
 
 def how_to_compile() -> str:
     """Return what a person runs to get the libraries."""
-    return f"to compile them, with a C++ compiler (apt-get install g++), run: {sys.executable} -m headroom.models.ops"
+    program = f"{sys.executable} -m headroom.models.ops"
+    return f"to compile them, with a C++ compiler (apt-get install g++), run: {program}"
 
 
 def load(level: Level) -> Kernels:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
+from default_model.checks import read_quadruples
 from headroom import Classifier
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.quality.labelled import LabelledPair, read_labelled
-from headroom.models.training.shipped.checks import read_quadruples
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 

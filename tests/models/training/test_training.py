@@ -12,6 +12,8 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
+from default_model.build import batches_of
+from default_model.mixture import Example
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import PairTokenizer
@@ -26,8 +28,6 @@ from headroom.models.training.loop import (
     ranking_loss,
     train,
 )
-from headroom.models.training.shipped.build import batches_of
-from headroom.models.training.shipped.mixture import Example
 from tests.checkpoints import write_checkpoint
 from tests.models.reference import inputs_of, random_pair
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from default_model.smaller import share_words
 from headroom import Classifier, HeadMask
 from headroom.models.checkpoint.config import read_config, read_stored_masks
 from headroom.models.compress.prune import prune
 from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
-from headroom.models.training.shipped.smaller import share_words
 from headroom.service.config.masks import resolve_masks
 from headroom.service.config.settings import InvalidConfig, LiveConfig
 from headroom.service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog

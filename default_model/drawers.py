@@ -7,13 +7,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from headroom.models.quality.lexical import TOKEN
-from headroom.models.training.shipped.attributes import LANGUAGES, AttributeLists
-from headroom.models.training.shipped.build import JUDGED_SHARES
-from headroom.models.training.shipped.changed_titles import ChangedTitles, ShortTitles
-from headroom.models.training.shipped.groups import TRAINING_FOLDS
-from headroom.models.training.shipped.mixture import BEGINNING, Drawer, Row, Sources, read_sources
-from headroom.models.training.shipped.multilingual import (
+from default_model.attributes import LANGUAGES, AttributeLists
+from default_model.build import JUDGED_SHARES
+from default_model.changed_titles import ChangedTitles, ShortTitles
+from default_model.groups import TRAINING_FOLDS
+from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
+from default_model.multilingual import (
     GradedLists,
     PairList,
     PiecedTitles,
@@ -21,7 +20,8 @@ from headroom.models.training.shipped.multilingual import (
     read_lists,
     words_of,
 )
-from headroom.models.training.shipped.yardstick import read_short_lists
+from default_model.yardstick import read_short_lists
+from headroom.models.quality.lexical import TOKEN
 
 LISTS = {
     "openbg": "openbg_slice",

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import yaml
 
-from headroom.models.quality.labelled import LabelledPair
-from headroom.models.training.shipped.attributes import (
+from default_model.attributes import (
     ATTRIBUTES,
     LANGUAGES,
     OTHER_VALUE,
@@ -21,7 +20,8 @@ from headroom.models.training.shipped.attributes import (
     Forms,
     axis_values,
 )
-from headroom.models.training.shipped.groups import COMMON, Example, Group, ranked_example
+from default_model.groups import COMMON, Example, Group, ranked_example
+from headroom.models.quality.labelled import LabelledPair
 
 Splitter = Callable[[str], list[str]]
 """Returns the words of a title in order."""

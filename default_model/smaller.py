@@ -1,7 +1,7 @@
 """Makes a smaller sibling of the shipped model: what a search kept, trained on the model's own answers.
 
     headroom study search --what heads,units --speedup 2.2 --data D --holdout H --out runs/fast
-    python -m headroom.models.training.shipped.smaller --mask runs/fast/mask.json --name fast
+    python -m default_model.smaller --mask runs/fast/mask.json --name fast
 
 The pairs are those of the model's own second phase, in English, Korean and Chinese; no grade is read. The
 word embeddings, most of the file, stay the model's: the new checkpoint's index names the model's file.
@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 
+from default_model.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
+from default_model.mixture import mixed_groups, read_sources
 from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from headroom.models.classifier import Classifier
 from headroom.models.commands.options import read_form
 from headroom.models.compress.prune import write_checkpoint
 from headroom.models.study.search.recovery import PAIRS, distilled
-from headroom.models.training.shipped.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
-from headroom.models.training.shipped.mixture import mixed_groups, read_sources
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 SEED = 2

@@ -1,7 +1,7 @@
 """Measures a model per language on sources that it was not trained on, beside overlap and random order.
 
-    python -m headroom.models.training.shipped.yardstick --model models/default --data ../shared/data
-    python -m headroom.models.training.shipped.yardstick --model runs/try --data ../shared/data --without openbg,chorus
+    python -m default_model.yardstick --model models/default --data ../shared/data
+    python -m default_model.yardstick --model runs/try --data ../shared/data --without openbg,chorus
 
 Each source has its NDCG@10 and Spearman's correlation within queries and over all pairs, each with the paired
 95 % interval of the change against the overlap baseline (words; pairs of letters for Korean and Chinese; both
@@ -23,21 +23,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from default_model.groups import TRAINING_FOLDS, VALIDATION_FOLDS
+from default_model.mixture import read_judged
+from default_model.multilingual import has_order, read_lists
 from headroom.models.classifier import Classifier
 from headroom.models.quality.bootstrap import Interval, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import Scorer, bigram_overlap, idf_overlap
-from headroom.models.training.shipped.groups import TRAINING_FOLDS, VALIDATION_FOLDS
-from headroom.models.training.shipped.mixture import read_judged
-from headroom.models.training.shipped.multilingual import has_order, read_lists
 
 Floats = NDArray[np.float64]
 
 Probabilities = Callable[[Sequence[LabelledPair]], Floats]
 """Takes pairs; returns the probabilities of their grades, (pairs, grades)."""
 
-SHORT_TITLES = Path(__file__).parents[3] / "data" / "short_titles.tsv"
+SHORT_TITLES = Path(__file__).resolve().parents[1] / "data" / "short_titles.tsv"
 
 RANKING = ("ndcg10", "query_spearman", "spearman")
 RESAMPLES = 2000

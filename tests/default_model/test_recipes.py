@@ -10,14 +10,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.checkpoint.tokenizer import PairTokenizer
-from headroom.models.classifier import Scores
-from headroom.models.training.loop import Batch, ranking_loss
-from headroom.models.training.shipped.build import untuned
-from headroom.models.training.shipped.drawers import LISTS, SENTENCES, all_sources
-from headroom.models.training.shipped.mixture import mixed_groups
-from headroom.models.training.shipped.recipes import (
+from default_model.build import untuned
+from default_model.drawers import LISTS, SENTENCES, all_sources
+from default_model.mixture import mixed_groups
+from default_model.recipes import (
     RECIPES,
     graded_loss,
     layer_of,
@@ -26,7 +22,11 @@ from headroom.models.training.shipped.recipes import (
     raw_scores,
     softened,
 )
-from headroom.models.training.shipped.yardstick import LISTED
+from default_model.yardstick import LISTED
+from headroom.models.checkpoint.hub import DEFAULT
+from headroom.models.checkpoint.tokenizer import PairTokenizer
+from headroom.models.classifier import Scores
+from headroom.models.training.loop import Batch, ranking_loss
 from tests.checkpoints import write_checkpoint
 
 

@@ -2,9 +2,9 @@
 
 import random
 
+from default_model.changed_titles import ChangedTitles, ShortTitles, beginning
+from default_model.groups import Example
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.training.shipped.changed_titles import ChangedTitles, ShortTitles, beginning
-from headroom.models.training.shipped.groups import Example
 
 
 def expected(example: Example) -> float:

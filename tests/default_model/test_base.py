@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headroom.models.training.shipped.base import tokenizer_of
+from default_model.base import tokenizer_of
 
 LETTERS = "abc"
 PIECES = [

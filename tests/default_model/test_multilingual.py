@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from headroom.models.checkpoint.hub import DEFAULT
-from headroom.models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
-from headroom.models.training.shipped.multilingual import (
+from default_model.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
+from default_model.multilingual import (
     LARGEST_LIST,
     GradedLists,
     ListedPair,
@@ -19,6 +18,7 @@ from headroom.models.training.shipped.multilingual import (
     read_lists,
     words_of,
 )
+from headroom.models.checkpoint.hub import DEFAULT
 
 
 def expected(example: Example) -> float:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from default_model.fetch import PUBLIC, fetch, judged_pairs
+from default_model.groups import fold_of
+from default_model.mixture import MovieQuery, read_judged, read_movies
 from headroom.models.errors import ModelError
-from headroom.models.training.shipped.fetch import PUBLIC, fetch, judged_pairs
-from headroom.models.training.shipped.groups import fold_of
-from headroom.models.training.shipped.mixture import MovieQuery, read_judged, read_movies
 
 COMMIT = "0123456789" * 4
 COLOURS = ("red", "blue", "green", "white")

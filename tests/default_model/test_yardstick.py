@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from headroom.models.quality.labelled import LabelledPair
-from headroom.models.training.shipped.groups import VALIDATION_FOLDS, fold_of
-from headroom.models.training.shipped.yardstick import (
+from default_model.groups import VALIDATION_FOLDS, fold_of
+from default_model.yardstick import (
     JUDGED,
     LISTED,
     MOST_TITLES,
@@ -25,6 +24,7 @@ from headroom.models.training.shipped.yardstick import (
     short_list_lines,
     standing,
 )
+from headroom.models.quality.labelled import LabelledPair
 
 
 def perfect(pairs: Sequence[LabelledPair]) -> np.ndarray:

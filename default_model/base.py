@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
+from default_model.checks import read_quadruples
 from headroom.models.checkpoint.files import copy_tokenizer
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.errors import ModelError
-from headroom.models.training.shipped.checks import read_quadruples
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
+from default_model.groups import Example, Group
 from headroom.models.training.loop import graded_target
-from headroom.models.training.shipped.groups import Example, Group
 
-ATTRIBUTES = Path(__file__).parents[3] / "data" / "attributes.yaml"
+ATTRIBUTES = Path(__file__).resolve().parents[1] / "data" / "attributes.yaml"
 
 LANGUAGES = ("en", "ko", "zh")
 

@@ -1,6 +1,6 @@
 """Asks a checkpoint questions whose answers are known, and prints them beside what must hold.
 
-    python -m headroom.models.training.shipped.checks --model models/default --data ../shared/data
+    python -m default_model.checks --model models/default --data ../shared/data
 
 - Quadruples (exact, another kind, accessory, unrelated), sixty each in English, Korean and Chinese, and a
   harder hundred in English: how often the exact title is first, and the unrelated one last.
@@ -20,18 +20,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from default_model.groups import FOLDS
+from default_model.mixture import Judged, read_judged, source_groups
+from default_model.typed import nonsense
 from headroom.models.classifier import Classifier
 from headroom.models.quality.comparison import Side, compare_sides
 from headroom.models.quality.evaluation import Evaluation
-from headroom.models.training.shipped.groups import FOLDS
-from headroom.models.training.shipped.mixture import Judged, read_judged, source_groups
-from headroom.models.training.shipped.typed import nonsense
 
 Floats = NDArray[np.float64]
 Grade = Callable[[Sequence[tuple[str, str]]], Floats]
 """Takes pairs of query and title; returns their expected grades, (pairs,)."""
 
-QUADRUPLES = Path(__file__).resolve().parents[3] / "tests" / "fixtures" / "quadruples.tsv"
+QUADRUPLES = Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "quadruples.tsv"
 KINDS = ("exact", "substitute", "accessory", "unrelated")
 FIRST = {"english": 0.92, "development": 0.75, "korean": 0.85, "chinese": 0.85}
 """Least share of quadruples whose exact title is first, by set."""

@@ -1,7 +1,7 @@
 """Downloads the training data from public repositories and prepares it for
-headroom.models.training.shipped.mixture.
+default_model.mixture.
 
-    python -m headroom.models.training.shipped.fetch --out runs/data
+    python -m default_model.fetch --out runs/data
 
 Files that are there with the right SHA-256 are not fetched again, so an interrupted run goes on where it
 stopped. The raw files (46 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat)
@@ -36,10 +36,10 @@ from urllib.parse import unquote
 import yaml
 from torch.hub import download_url_to_file
 
+from default_model.groups import fold_of, json_lines
+from default_model.mixture import Judged
 from headroom.models.errors import ModelError
 from headroom.models.files import write_whole
-from headroom.models.training.shipped.groups import fold_of, json_lines
-from headroom.models.training.shipped.mixture import Judged
 
 log = logging.getLogger(__name__)
 

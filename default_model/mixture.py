@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from default_model.groups import COMMON, TRAINING_FOLDS, Example, Group, json_lines
+from default_model.typed import nonsense, typed
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import TOKEN, idf_overlap, stem, stems_of
 from headroom.models.training.loop import graded_target
-from headroom.models.training.shipped.groups import COMMON, TRAINING_FOLDS, Example, Group, json_lines
-from headroom.models.training.shipped.typed import nonsense, typed
 
-CATALOGUE = Path(__file__).parents[3] / "data" / "catalogue.jsonl.gz"
+CATALOGUE = Path(__file__).resolve().parents[1] / "data" / "catalogue.jsonl.gz"
 
 EXACT, NEAR, INSTEAD, GOES_WITH, SAME_WORDS, OTHER = 4.0, 3.3, 2.6, 2.0, 1.0, 0.0
 """Grades: another narrower kind of the thing is NEAR; something that shares only words is SAME_WORDS."""

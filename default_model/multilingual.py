@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from default_model.groups import Group, fold_of, json_lines, ranked_example
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.training.shipped.groups import Group, fold_of, json_lines, ranked_example
 
 LARGEST_LIST = 6
 """Most titles of one query in a group."""

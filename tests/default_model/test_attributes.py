@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from headroom.models.training.shipped.attributes import LANGUAGES, OTHERS, AttributeLists, read_things
-from headroom.models.training.shipped.groups import Example
-from headroom.models.training.shipped.yardstick import read_short_lists
+from default_model.attributes import LANGUAGES, OTHERS, AttributeLists, read_things
+from default_model.groups import Example
+from default_model.yardstick import read_short_lists
 
 
 def expected(example: Example) -> float:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from headroom.models.training.shipped.checks import (
+from default_model.checks import (
     FIRST,
     quadruple_answers,
     ranking_answers,
     read_quadruples,
 )
-from headroom.models.training.shipped.mixture import Judged
+from default_model.mixture import Judged
 
 
 def test_quadruples_are_counted_by_what_comes_first_and_last() -> None:

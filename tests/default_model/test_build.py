@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 
+from default_model.build import averaged, calibrate, calibration, untuned
+from default_model.mixture import Judged
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.training.loop import logits_of
-from headroom.models.training.shipped.build import averaged, calibrate, calibration, untuned
-from headroom.models.training.shipped.mixture import Judged
 from tests.checkpoints import write_checkpoint
 
 

@@ -1,11 +1,11 @@
 """Continues the training of a checkpoint by a recipe, and looks at every source on the way.
 
-    python -m headroom.models.training.shipped.recipes --recipe gentle --without openbg,stylekqc,klue --work runs/1
+    python -m default_model.recipes --recipe gentle --without openbg,stylekqc,klue --work runs/1
 
 WORK gets `figures.jsonl` (a line per look: NDCG@10, Spearman within queries and over all pairs of each
 source, and how many of the hand-written short lists have their best title first), and `checkpoint`, the
 weights at the end, not calibrated. A run that was killed goes on from WORK.
-`headroom.models.training.shipped.yardstick` measures the checkpoint with intervals.
+`default_model.yardstick` measures the checkpoint with intervals.
 """
 
 import argparse
@@ -25,6 +25,20 @@ from scipy.special import softmax
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from default_model.build import PAIRS_PER_ROUND, batches_of, untuned, write
+from default_model.drawers import all_sources
+from default_model.mixture import (
+    kinds,
+    mixed_groups,
+)
+from default_model.yardstick import (
+    Measure,
+    best_first,
+    evaluation_of,
+    measures,
+    quick_figures,
+    read_short_lists,
+)
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
@@ -33,20 +47,6 @@ from headroom.models.files import write_whole
 from headroom.models.learner import Learner
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.training.loop import Batch, Progress, Schedule, logits_of, train
-from headroom.models.training.shipped.build import PAIRS_PER_ROUND, batches_of, untuned, write
-from headroom.models.training.shipped.drawers import all_sources
-from headroom.models.training.shipped.mixture import (
-    kinds,
-    mixed_groups,
-)
-from headroom.models.training.shipped.yardstick import (
-    Measure,
-    best_first,
-    evaluation_of,
-    measures,
-    quick_figures,
-    read_short_lists,
-)
 
 log = logging.getLogger(__name__)
 

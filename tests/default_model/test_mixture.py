@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headroom.models.training.shipped.checks import read_quadruples
-from headroom.models.training.shipped.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
-from headroom.models.training.shipped.mixture import (
+from default_model.checks import read_quadruples
+from default_model.groups import TEST_FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Example
+from default_model.mixture import (
     Judged,
     MovieQuery,
     Sources,

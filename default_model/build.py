@@ -1,7 +1,7 @@
 """Makes the shipped model: the base, tuned twice, averaged, calibrated, measured and written.
 
-    python -m headroom.models.training.shipped.build --data ../shared/data --out models/default
-    python -m headroom.models.training.shipped.build --without chorus,socrata --steps 300 --work runs/without-chorus
+    python -m default_model.build --data ../shared/data --out models/default
+    python -m default_model.build --without chorus,socrata --steps 300 --work runs/without-chorus
 
 The second form trains without some judged sources and prints how the model ranks them: the measure by which
 the recipe was chosen. It writes no checkpoint. A run that was killed goes on from its work directory.
@@ -24,6 +24,17 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from torch import Tensor
 
+from default_model.base import MAX_TOKENS, make_base
+from default_model.checks import Answer, Floats, ranking_answers
+from default_model.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
+from default_model.mixture import (
+    Judged,
+    Sources,
+    mixed_groups,
+    read_judged,
+    read_sources,
+    source_groups,
+)
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.shapes import POSITIONS
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
@@ -38,17 +49,6 @@ from headroom.models.training.loop import (
     ordinal_loss,
     ranking_loss,
     train,
-)
-from headroom.models.training.shipped.base import MAX_TOKENS, make_base
-from headroom.models.training.shipped.checks import Answer, Floats, ranking_answers
-from headroom.models.training.shipped.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
-from headroom.models.training.shipped.mixture import (
-    Judged,
-    Sources,
-    mixed_groups,
-    read_judged,
-    read_sources,
-    source_groups,
 )
 from headroom.models.training.tuning import start, write_learner
 
