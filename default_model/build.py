@@ -121,7 +121,9 @@ def build(
     """
     tokenizer = load_tokenizer(base, read_config(base)).within(MAX_TOKENS)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
-    sources, models, progress = read_sources(data, shares), list[Learner](), []
+    sources = read_sources(data, shares)
+    models = list[Learner]()
+    progress = []
     for number, training in enumerate(trainings, 1):
         models.append(untuned(base))
         progress += tuned(models[-1], tokenizer, sources, training, work / str(number))
@@ -175,7 +177,8 @@ def tuned(
             groups = mixed_groups(sources, phase.shares, count=PAIRS_PER_ROUND, seed=number, index=index)
             return batches_of(groups, tokenizer, batch_tokens=training.batch_tokens, seed=index)
 
-        file, schedule = work / f"progress-{number + 1}.pt", Schedule(phase.steps, phase.rate)
+        file = work / f"progress-{number + 1}.pt"
+        schedule = Schedule(phase.steps, phase.rate)
         return train(model, loss_of, make_round, schedule, file, seed=number)
 
     return [progress_of(number, phase) for number, phase in enumerate(training.phases)]

@@ -56,7 +56,8 @@ class Answer:
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def __str__(self) -> str:
-        mark, sign = "holds" if self.holds else "FAILS", "≥" if self.at_least else "≤"
+        mark = "holds" if self.holds else "FAILS"
+        sign = "≥" if self.at_least else "≤"
         return f"{mark}  {self.name:<48}{self.value:7.3f} {sign} {self.bound:.2f}  {self.note}".rstrip()
 
 
@@ -128,7 +129,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
     options = parser.parse_args()
-    clf, judged = Classifier.load(options.model), read_judged(options.data, FOLDS[options.folds])
+    clf = Classifier.load(options.model)
+    judged = read_judged(options.data, FOLDS[options.folds])
 
     def grade(pairs: Sequence[tuple[str, str]]) -> Floats:
         return clf.score(list(pairs)).expected_grade.astype(np.float64)

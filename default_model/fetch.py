@@ -111,7 +111,8 @@ def judged_pairs(raw: Path) -> list[Judged]:
 
 def grade_of_votes(votes: Sequence[int]) -> int:
     """Return the grade (0 to 4) of votes from 0 to 3, by their mean: 0, (0, 1], (1, 2), [2, 3), 3."""
-    total, count = sum(votes), len(votes)
+    total = sum(votes)
+    count = len(votes)
     return sum((total > 0, total > count, total >= 2 * count, total >= 3 * count))
 
 
@@ -154,7 +155,8 @@ def esci_extra(raw: Path) -> Iterator[Pair]:
 
 def chorus_pairs(raw: Path) -> Iterator[Pair]:
     """Yield the rated pairs, graded by the three ratings if there are three, else by the agreed one."""
-    folder, titles = raw / "chorus_icecat", dict[str, str]()
+    folder = raw / "chorus_icecat"
+    titles = dict[str, str]()
     for part in (1, 2, 3, 4):
         with zipfile.ZipFile(folder / f"{part}.json.zip") as archive:
             titles |= {row["id"]: row["title"] for row in json.loads(archive.read(f"{part}.json"))}
@@ -163,7 +165,8 @@ def chorus_pairs(raw: Path) -> Iterator[Pair]:
         for row in _csv_rows(folder / "Broad_Query_Set_individual_ratings.csv")
     }
     for row in _csv_rows(folder / "Broad_Query_Set_rated.csv"):
-        query, product = row["query"], row["docid"]
+        query = row["query"]
+        product = row["docid"]
         yield query, titles[product], grade_of_votes(votes.get((query, product), [int(row["rating"])]))
 
 

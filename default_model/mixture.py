@@ -23,7 +23,12 @@ from headroom.models.training.loop import graded_target
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "data" / "catalogue.jsonl.gz"
 
-EXACT, NEAR, INSTEAD, GOES_WITH, SAME_WORDS, OTHER = 4.0, 3.3, 2.6, 2.0, 1.0, 0.0
+EXACT = 4.0
+NEAR = 3.3
+INSTEAD = 2.6
+GOES_WITH = 2.0
+SAME_WORDS = 1.0
+OTHER = 0.0
 """Grades: another narrower kind of the thing is NEAR; something that shares only words is SAME_WORDS."""
 
 OTHER_NUMBER = 2.9
@@ -92,7 +97,8 @@ def read_movies(data: Path) -> list[MovieQuery]:
     folder = data / "msrd_movies"
     movies = {}
     for row in json_lines(folder / "movies-corpus.jsonl.gz"):
-        genres, actors = " ".join(row["genres"][:3]), ", ".join(row["actors"][:4])
+        genres = " ".join(row["genres"][:3])
+        actors = ", ".join(row["actors"][:4])
         movies[row["id"]] = f"{row['title']} ({row['year']}) {genres}, {actors}"
     queries: dict[str, MovieQuery] = {}
     with gzip.open(folder / "movies-judgments.tsv.gz", "rt", encoding="utf-8") as file:
@@ -192,7 +198,9 @@ def mixed_groups(
     A share is one of pairs. The round depends on `seed` and `index` alone.
     """
     rng = random.Random(f"{seed}/{index}")
-    make, whole, groups = kinds(sources, rng), sum(shares.values()), list[Group]()
+    make = kinds(sources, rng)
+    whole = sum(shares.values())
+    groups = list[Group]()
     for kind, share in shares.items():
         wanted = count * share / whole
         while wanted > rng.random():
@@ -252,8 +260,10 @@ def _ranked(sources: Sources, rng: random.Random) -> Group:
 def _others(sources: Sources, rng: random.Random) -> Group:
     """Pair a judged query with a good title of its own, titles of another query, and now and then none."""
     queries, at = _queries(sources, rng)
-    rows, strangers = queries[at], queries[(at + rng.randrange(1, len(queries))) % len(queries)]
-    own, query = {row.title for row in rows}, rows[0].query
+    rows = queries[at]
+    strangers = queries[(at + rng.randrange(1, len(queries))) % len(queries)]
+    own = {row.title for row in rows}
+    query = rows[0].query
     best = max(rng.sample(rows, min(3, len(rows))), key=lambda row: row.grade)
     others = [row.title for row in rng.sample(strangers, min(2, len(strangers))) if row.title not in own]
     group = _group(query, [(best.title, best.grade)], smoothing=0.15)
@@ -269,7 +279,8 @@ def _numbers(sources: Sources, rng: random.Random) -> Group:
         return _others(sources, rng)
     row = rng.choice(exact)
     found = rng.choice(list(re.finditer(r"\b\d+\b", row.title)))
-    before, after = row.title[: found.start()], row.title[found.end() :]
+    before = row.title[: found.start()]
+    after = row.title[found.end() :]
     unit = "".join(after.split()[:1]).strip(",.()")
     query = row.query
     if not re.search(rf"\b{found[0]}\b", query):
@@ -330,7 +341,8 @@ def _thing(things: Sequence[Row], rng: random.Random) -> Group:
     The titles are the thing, what can stand in for it, what goes with it, and another thing.
     """
     thing, other = rng.sample(things, 2)
-    name, trait = rng.choice(thing["names"]), rng.choice(thing["traits"])
+    name = rng.choice(thing["names"])
+    trait = rng.choice(thing["traits"])
     kind = rng.choice(thing["kinds"] or thing["names"])
     rest = [
         (_with_number(rng.choice(thing["instead"]), rng), INSTEAD),

@@ -31,7 +31,8 @@ SEED = 2
 
 def pairs_of(data: Path) -> Iterator[list[tuple[str, str]]]:
     """Yield batches of pairs without end, drawn as the second phase draws them."""
-    sources, rng = read_sources(data, JUDGED_SHARES), np.random.default_rng(SEED)
+    sources = read_sources(data, JUDGED_SHARES)
+    rng = np.random.default_rng(SEED)
     for index in count():
         groups = mixed_groups(sources, SECOND.shares, count=PAIRS_PER_ROUND, seed=SEED, index=index)
         rows = [(example.query, example.title) for group in groups for example in group]

@@ -82,7 +82,9 @@ def misspelled(word: str, rng: random.Random) -> str:
     if not (word.isascii() and word.isalpha()) or len(word) < 5:
         return word
     place = rng.randrange(1, len(word) - 1)
-    before, here, after = word[:place], word[place], word[place + 1 :]
+    before = word[:place]
+    here = word[place]
+    after = word[place + 1 :]
     kind = rng.randrange(4)
     if kind == 0:
         return before + after

@@ -4,12 +4,11 @@
 
 Three rules, over the code that is shipped and the benchmarks. Unrelated values are not packed into one
 assignment (`a, b = x, y`): at most PACKED for 1,000 lines of code in each room. Few functions have more than
-LARGE syntax nodes. Ray's private names stand in one file, which is read whenever Ray moves.
+LARGE syntax nodes.
 """
 
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ LARGE = 400
 LARGE_FUNCTIONS = {"service": 8, "models": 18, "loadtest": 2, "benchmarks": 4, "default_model": 4}
 """How many functions of each room may have more than LARGE syntax nodes."""
 
-PATCHES = Path("service", "ray", "patches.py")
-PRIVATE = re.compile(r"\bray\.(?:\w+\.)*_\w+")
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -72,8 +69,6 @@ def complaints(root: Path = ROOT) -> Iterator[str]:
             lines += code_lines(text)
             packed_at += [f"{path}:{line}" for line in packed(tree)]
             too_large += [f"{path}:{node.lineno} {node.name} ({nodes})" for nodes, node in large(tree)]
-            if path != PATCHES and (found := PRIVATE.search(text)):
-                yield f"{path}: {found[0]} is private to Ray: it belongs into {PATCHES}"
         if 1000 * len(packed_at) > PACKED * lines:
             yield f"{room}: {len(packed_at)} assignments pack several values: {', '.join(packed_at)}"
         if len(too_large) > maximum:

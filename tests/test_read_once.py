@@ -29,12 +29,3 @@ def test_a_room_may_have_so_many_large_functions_and_no_more(tmp_path: Path) -> 
     _write(tmp_path, "loadtest", "".join(f"def f{i}():\n{body}\n" for i in range(some + 1)))
     (complaint,) = complaints(tmp_path)
     assert f"{some + 1} functions" in complaint
-
-
-def test_private_names_of_ray_have_one_file(tmp_path: Path) -> None:
-    _write(tmp_path, "service", "from ray.serve._private.api import serve_start\n")
-    (complaint,) = complaints(tmp_path)
-    assert "service/code.py: ray.serve._private" in complaint
-    (tmp_path / "service" / "ray").mkdir()
-    (tmp_path / "service" / "code.py").rename(tmp_path / "service" / "ray" / "patches.py")
-    assert list(complaints(tmp_path)) == []

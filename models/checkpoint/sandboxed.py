@@ -1,4 +1,4 @@
-"""The program that `headroom.models.checkpoint.sandbox` runs: DIRECTORY SECONDS BYTES, and a job on standard input."""
+"""The program that `headroom.models.checkpoint.sandbox` runs: DIRECTORY SECONDS BYTES, and a job on stdin."""
 
 import json
 import os

@@ -218,8 +218,8 @@ class LiveConfig(Declared):
     )
     digests: dict[str, Digest] = Field(
         default_factory=dict,
-        description="SHA-256 of the files of checkpoints, as `python -m headroom.models.checkpoint.files DIRECTORY` "
-        "prints it, by their path; by `''` that of the service's own. "
+        description="SHA-256 of the files of checkpoints, as `python -m headroom.models.checkpoint.files "
+        "DIRECTORY` prints it, by their path; by `''` that of the service's own. "
         "`headroom serve` fills it in for directories; a replica refuses files with another content.",
     )
 

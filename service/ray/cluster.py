@@ -90,7 +90,7 @@ class Cluster:
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
         patches.leave_out_idle_programs()
-        # Ray puts the current directory first on its workers' path, where a folder may have any package's name.
+        # Ray puts the current directory first on its workers' path, where a folder may have any name.
         with ignoring_signals_in_children(), contextlib.chdir(self._run):
             ray.init(
                 address="local",
