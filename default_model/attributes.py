@@ -22,7 +22,6 @@ ATTRIBUTES = Path(__file__).resolve().parents[1] / "data" / "attributes.yaml"
 LANGUAGES = ("en", "ko", "zh")
 
 ALL = 4.0
-ALONE = 3.7
 UNSAID = 3.2
 OTHER_VALUE = 2.5
 OTHER_BRAND = 2.5
@@ -32,8 +31,7 @@ PART = 1.4
 NEAR_THING = 1.0
 SHARES_VALUE = 0.4
 NOTHING = 0.0
-"""Grades of titles: all that is asked for; brand and model without the noun; an attribute that the title does
-not say; another value of it; two other values; a part or an accessory; a neighbouring thing."""
+"""Grades of titles, from one that has all that is asked for to one that has nothing of it."""
 
 OTHERS = 4
 """Titles in a list beside the best one."""

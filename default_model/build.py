@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -138,16 +138,22 @@ def build(
     validation = read_judged(data, VALIDATION_FOLDS)
     metrics: dict[str, Any] = {"calibration": calibrate(model, tokenizer, validation)}
     for name, folds in FOLDS.items():
-        rows = read_judged(data, folds)
-        products = [rows[index] for index in source_groups(rows)["products"]]
-        shares_of = probabilities(products)
-        metrics[name] = Evaluation(products, shares_of, shares_of @ np.arange(shares_of.shape[1])).metrics()
+        metrics[name] = product_metrics(read_judged(data, folds), probabilities)
     metrics["recipe"] = {"trainings": [asdict(each) for each in trainings], "judged_shares": shares}
     metrics["progress"] = [asdict(phase) for phase in progress]
     metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
     answers = ranking_answers(probabilities(validation), validation)
     write(model, base, out, metrics)
     return answers
+
+
+def product_metrics(
+    rows: Sequence[Judged], probabilities: Callable[[Sequence[Judged]], Floats]
+) -> dict[str, float]:
+    """Return the metrics on the products among these pairs."""
+    products = [rows[index] for index in source_groups(rows)["products"]]
+    shares = probabilities(products)
+    return Evaluation(products, shares, shares @ np.arange(shares.shape[1])).metrics()
 
 
 def untuned(base: Path) -> Learner:

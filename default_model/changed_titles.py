@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 import yaml
 
-from default_model.attributes import (
-    ATTRIBUTES,
-    LANGUAGES,
-    OTHER_VALUE,
-    UNSAID,
-    Forms,
-    axis_values,
-)
+from default_model.attributes import ATTRIBUTES, LANGUAGES, OTHER_VALUE, UNSAID, Forms, axis_values
 from default_model.groups import COMMON, Example, Group, ranked_example
 from headroom.models.quality.labelled import LabelledPair
 

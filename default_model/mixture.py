@@ -350,21 +350,25 @@ def _thing(things: Sequence[Row], rng: random.Random) -> Group:
         (rng.choice(other["titles"]), OTHER),
     ]
     way = rng.random()
+    exact = f"{kind} {trait}"
     if way < 0.2:
-        others = [sort for sort in thing["kinds"] if sort != kind] or [name]
         query = kind
-        titles = [(f"{kind} {trait}", EXACT), (f"{rng.choice(others)} {trait}", NEAR), *rest]
+        titles = [(exact, EXACT), (f"{_other(thing['kinds'], kind, name, rng)} {trait}", NEAR), *rest]
     elif way < 0.4:
-        others = [one for one in thing["traits"] if one != trait] or [""]
         query = f"{trait} {name}" if rng.random() < 0.5 else f"{name} {trait}"
-        titles = [(f"{kind} {trait}", EXACT), (f"{name} {rng.choice(others)}".strip(), NEAR), *rest]
+        titles = [(exact, EXACT), (f"{name} {_other(thing['traits'], trait, '', rng)}".strip(), NEAR), *rest]
     else:
         query = rng.choice(thing["english"]) if "english" in thing and way < 0.55 else name
-        titles = [(rng.choice(thing["titles"]), EXACT), (f"{kind} {trait}", EXACT), *rest]
+        titles = [(rng.choice(thing["titles"]), EXACT), (exact, EXACT), *rest]
     if thing["language"] == "en":
         query = typed(query.split(), rng)
         titles = [(_capitalised(title, rng), grade) for title, grade in titles]
     return _group(query, titles)
+
+
+def _other(texts: Sequence[str], text: str, default: str, rng: random.Random) -> str:
+    """Draw a text that is another one than this, or the default if there is none."""
+    return rng.choice([other for other in texts if other != text] or [default])
 
 
 def _unrelated(things: Sequence[Row], rng: random.Random) -> Group:

@@ -13,8 +13,9 @@ import json
 import logging
 import random
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,7 @@ from torch import Tensor
 
 from default_model.build import PAIRS_PER_ROUND, batches_of, untuned, write
 from default_model.drawers import all_sources
-from default_model.mixture import (
-    kinds,
-    mixed_groups,
-)
+from default_model.mixture import Sources, kinds, mixed_groups
 from default_model.yardstick import (
     Measure,
     best_first,
@@ -224,7 +222,30 @@ def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection
     write_whole(work / "recipe.json", json.dumps(description, indent=1).encode())
     watch = Watch(model, tokenizer, measures(data, without, scale=WATCHED), work / "figures.jsonl")
 
-    teacher = untuned(start).eval() if recipe.kept else None
+    loss_of = loss_function(model, untuned(start).eval() if recipe.kept else None, recipe)
+
+    def after_step(progress: Progress) -> None:
+        if progress.step % every == 0 or progress.step == recipe.steps:
+            watch.look(progress.step)
+
+    make_round = partial(round_of, sources, shares, tokenizer, recipe)
+    schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
+    file = work / "progress.pt"
+    progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
+    metrics = {"validation": watch.validation(), "recipe": description, "progress": asdict(progress)}
+    write(model, start, work / "checkpoint", metrics)
+
+
+def round_of(
+    sources: Sources, shares: Mapping[str, float], tokenizer: PairTokenizer, recipe: Recipe, index: int
+) -> list[Batch]:
+    """Return a round of batches; it depends on the recipe's seed and the index alone."""
+    groups = mixed_groups(sources, shares, count=PAIRS_PER_ROUND, seed=recipe.seed + 100, index=index)
+    return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
+
+
+def loss_function(model: Learner, teacher: Learner | None, recipe: Recipe) -> Callable[[Batch], Tensor]:
+    """Return the loss of a batch. teacher: the starting model, if its opinion is kept."""
 
     def loss_of(batch: Batch) -> Tensor:
         logits = model(batch.pairs)
@@ -232,19 +253,7 @@ def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection
         ranking = raw_ranking_loss(logits, batch.labels, batch.groups)
         return graded_loss(logits, targets, batch.weights) + recipe.ranking * ranking
 
-    def make_round(index: int) -> list[Batch]:
-        groups = mixed_groups(sources, shares, count=PAIRS_PER_ROUND, seed=recipe.seed + 100, index=index)
-        return batches_of(groups, tokenizer, batch_tokens=recipe.batch_tokens, seed=index)
-
-    def after_step(progress: Progress) -> None:
-        if progress.step % every == 0 or progress.step == recipe.steps:
-            watch.look(progress.step)
-
-    schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
-    file = work / "progress.pt"
-    progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
-    metrics = {"validation": watch.validation(), "recipe": description, "progress": asdict(progress)}
-    write(model, start, work / "checkpoint", metrics)
+    return loss_of
 
 
 def softened(batch: Batch, teacher: Learner, share: float) -> Tensor:
@@ -280,10 +289,11 @@ def main() -> None:
         "--every", type=int, default=100, help="steps between two looks; default: %(default)s"
     )
     parser.add_argument("--steps", type=int, help="instead of the recipe's number")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn; default: %(default)s")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     without = [name for name in options.without.split(",") if name]
-    recipe = RECIPES[options.recipe]
+    recipe = replace(RECIPES[options.recipe], seed=options.seed)
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
     run(recipe, options.start, options.data, options.work, without, options.every)

@@ -47,12 +47,12 @@ class Group(NamedTuple):
 
     tokens: (count, longest) int64, the index of each token in the pack; a sequence's last one is its padding.
     exists: (count, longest) bool, False for padding; None if there is none.
-    real_tokens: (tokens,) int64, the tokens that exist in the flattened group; None if all do.
+    existing: (tokens,) int64, the tokens that exist in the flattened group; None if all do.
     """
 
     tokens: Tensor
     exists: Tensor | None
-    real_tokens: Tensor | None
+    existing: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ def expected(example: Example) -> float:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_title_that_has_what_is_asked_for_is_the_best_of_its_list(language: str) -> None:
-    lists, rng = AttributeLists(language), random.Random(0)
+    lists = AttributeLists(language)
+    rng = random.Random(0)
     for _ in range(500):
         best, *others = lists.group(rng)
         assert 2 <= len(others) <= OTHERS
@@ -32,8 +33,10 @@ def test_grades_of_rules_do_not_teach_the_scale_unless_they_are_given_a_weight()
 
 
 def test_a_word_that_says_without_counts_as_the_value_it_is() -> None:
-    lists, rng = AttributeLists("en"), random.Random(1)
-    without, sweetened = 0, 0
+    lists = AttributeLists("en")
+    rng = random.Random(1)
+    without = 0
+    sweetened = 0
     for _ in range(4000):
         best, *others = lists.group(rng)
         if "without sugar" in best.query or "sugar free" in best.query:
@@ -49,7 +52,8 @@ def test_a_word_that_says_without_counts_as_the_value_it_is() -> None:
 
 
 def test_a_title_of_brand_and_model_alone_is_among_the_best_ones() -> None:
-    lists, rng = AttributeLists("en"), random.Random(2)
+    lists = AttributeLists("en")
+    rng = random.Random(2)
     best = {lists.group(rng)[0].title for _ in range(4000)}
     assert best & {
         "Logitech K380",
@@ -64,7 +68,8 @@ def test_a_title_of_brand_and_model_alone_is_among_the_best_ones() -> None:
 def test_no_query_and_no_title_of_the_short_lists_is_drawn(language: str) -> None:
     asked = [one for one in read_short_lists() if one.language == language]
     titles = {title.lower() for one in asked for title in one.titles}
-    lists, rng = AttributeLists(language, without=[one.query for one in asked]), random.Random(3)
+    lists = AttributeLists(language, without=[one.query for one in asked])
+    rng = random.Random(3)
     drawn = [example for _ in range(2000) for example in lists.group(rng)]
     assert not {example.query.lower() for example in drawn} & {one.query.lower() for one in asked}
     best = {one.titles[0].lower() for one in asked}

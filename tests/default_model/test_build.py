@@ -27,7 +27,8 @@ def test_calibration_finds_the_map_that_spoiled_the_probabilities() -> None:
 
 
 def test_each_source_weighs_the_same_in_the_calibration() -> None:
-    grades, families = [4] * 1000 + [0] * 100, ["large"] * 1000 + ["small"] * 100
+    grades = [4] * 1000 + [0] * 100
+    families = ["large"] * 1000 + ["small"] * 100
     share = softmax(calibration(np.zeros((1100, 5)), grades, families)[1])
     assert share[4] == pytest.approx(share[0], abs=0.02)
 
@@ -49,7 +50,8 @@ def test_the_classifier_takes_the_calibration_up(tmp_path: Path) -> None:
 def test_the_average_of_two_models_has_the_mean_of_their_weights(tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", num_labels=5)
     name = "bert.encoder.layer.0.attention.self.query.weight"
-    one, two = untuned(base), untuned(base)
+    one = untuned(base)
+    two = untuned(base)
     start = one.weight(name).detach().clone()
     two.weight(name).data += 1
     torch.testing.assert_close(averaged([one, two], [0.75, 0.25]).weight(name).detach(), start + 0.25)

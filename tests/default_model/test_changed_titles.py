@@ -17,7 +17,8 @@ def english(title: str) -> list[str]:
 
 def test_the_real_title_stands_above_the_one_with_another_value_and_the_one_without_it() -> None:
     titles = ["Acme wireless trackball, small hands", "Bosch cordless saw"]
-    lists, rng = ChangedTitles(titles, "en", english), random.Random(0)
+    lists = ChangedTitles(titles, "en", english)
+    rng = random.Random(0)
     changed = set()
     for _ in range(100):
         best, *others = lists.group(rng)
@@ -30,23 +31,23 @@ def test_the_real_title_stands_above_the_one_with_another_value_and_the_one_with
 
 
 def test_a_title_that_names_two_values_of_an_attribute_is_not_changed_there() -> None:
-    lists, rng = ChangedTitles(["men's and women's gloves 2 pairs"], "en", english), random.Random(1)
+    lists = ChangedTitles(["men's and women's gloves 2 pairs"], "en", english)
+    rng = random.Random(1)
     for _ in range(50):
         assert all("men's and women's" in example.title for example in lists.group(rng))
 
 
 def test_a_number_is_changed_as_a_whole_and_not_inside_a_code() -> None:
-    lists, rng = ChangedTitles(["Kabel X200-15 Länge 3.5 m 40 Watt"], "en", english), random.Random(2)
+    lists = ChangedTitles(["Kabel X200-15 Länge 3.5 m 40 Watt"], "en", english)
+    rng = random.Random(2)
     titles = {example.title for _ in range(50) for example in lists.group(rng)}
     assert all("X200-15" in title and "3.5 m" in title for title in titles)
     assert any("41 Watt" in title for title in titles)
 
 
 def test_chinese_values_are_found_without_spaces() -> None:
-    lists, rng = (
-        ChangedTitles(["小熊无线搅拌机家用"], "zh", lambda title: [title[:2], title[4:7], title[7:]]),
-        random.Random(3),
-    )
+    lists = ChangedTitles(["小熊无线搅拌机家用"], "zh", lambda title: [title[:2], title[4:7], title[7:]])
+    rng = random.Random(3)
     titles = {example.title for _ in range(20) for example in lists.group(rng)}
     assert titles == {"小熊无线搅拌机家用", "小熊有线搅拌机家用", "小熊搅拌机家用"}
 

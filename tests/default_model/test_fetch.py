@@ -194,7 +194,8 @@ def test_a_first_run_gets_the_data_and_a_later_one_only_what_is_damaged(
         "dbpedia_entity_v2",
         "socrata_arcs",
     ]
-    heat, cold = "Heat (1995) , A B", "Cold (1995) , A B"
+    heat = "Heat (1995) , A B"
+    cold = "Cold (1995) , A B"
     assert read_movies(data) == [MovieQuery("heat", [heat], [cold])]
 
     host.requests.clear()
@@ -224,7 +225,8 @@ def test_a_file_that_cannot_be_had_unchanged_is_named_and_the_next_run_goes_on_w
     assert not list((tmp_path / "data" / "dbpedia_entity_v2").iterdir())
 
     before = set(host.requests)
-    host.files[AGREEMENTS], host.cut_short = content, set()
+    host.files[AGREEMENTS] = content
+    host.cut_short = set()
     host.requests.clear()
     fetch(public, tmp_path / "data", server=host.url)
     assert set(host.requests) == {*host.files} - before | {AGREEMENTS}

@@ -113,7 +113,9 @@ def test_titles_of_other_queries_and_empty_ones_are_irrelevant(sources: Sources)
 
 def test_a_title_with_more_and_rarer_words_of_a_query_is_better() -> None:
     titles = Titles(["blue lamp 12", "blue lamp 5", "green lamp 12", "blue drill 3", "red saw 7"])
-    rng, grades, verbatim = random.Random(3), dict[tuple[str, str], float](), 0
+    rng = random.Random(3)
+    grades = dict[tuple[str, str], float]()
+    verbatim = 0
     for _ in range(500):
         own, *others = titles.group(rng)
         verbatim += set(own.query.split()) <= set(own.title.split())

@@ -65,7 +65,8 @@ def test_sentence_pairs_are_ranked_across_queries() -> None:
 
 def test_a_title_with_more_and_rarer_words_of_a_query_is_better() -> None:
     titles = ["파란 램프 12인치", "파란 램프 5인치", "초록 램프 12인치", "파란 드릴", "빨간 톱"]
-    lists, rng = PiecedTitles(titles, str.split), random.Random(3)
+    lists = PiecedTitles(titles, str.split)
+    rng = random.Random(3)
     grades = dict[tuple[str, str], float]()
     for _ in range(500):
         own, *others = lists.group(rng)
