@@ -129,7 +129,8 @@ def test_a_short_run_of_the_service_has_every_row(
 
 def test_a_run_that_the_client_spoiled_is_kept_by_name() -> None:
     with reference("0") as referee:
-        plan = Plan(url=referee.url, rate=20.0, duration=0.5, warmup=0.0, max_lag=1e-6)
+        one_title = [{"titles": 1}]  # as many results as the referee answers with
+        plan = Plan(url=referee.url, rate=20.0, duration=0.5, warmup=0.0, max_lag=1e-6, traffic=one_title)
         runs = LoadRuns()
         runs.run(plan, "the first")
         runs.run(plan.changed(max_lag=60.0), "the second")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from headroom.models.quality.labelled import read_labelled
 
-SAMPLES = Path(__file__).parents[4] / "data" / "sample"
+SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 
 
 def test_no_query_is_both_calibrated_on_and_reported_on() -> None:

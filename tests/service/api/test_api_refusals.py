@@ -52,7 +52,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {"query": "w " * 100, "titles": list("abcdefg")}, "titles", "send at most 5 titles"),
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
     (
-        *("/v1/condense", {"query": "long " * 5000, "titles": ["b"], "method": "leave_one_out"}, "query"),
+        *("/v1/condense", {"query": "long " * 3900, "titles": ["b"], "method": "leave_one_out"}, "query"),
         "send fewer words or shorter ones",
     ),
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
@@ -109,16 +109,16 @@ async def test_what_is_not_strict_json_is_a_400_everywhere(path: str, body: byte
 
 async def test_a_million_wrong_items_are_one_short_error() -> None:
     app = app_with()
-    for body in (
-        b'{"query": "a", "titles": [' + b"1," * 1_900_000 + b"1]}",
-        b"{" + b",".join(b'"%d":1' % n for n in range(40_000)) + b"}",
-        b'{"query": "a", "titles": ["b"], "head_mask": {"off": [' + b"1," * 1_900_000 + b"1]}}",
-        b'{"query": "a", "titles": ["b"], "head_mask": "' + b"1.1," * 900_000 + b'1.1"}',
+    for status, body in (
+        (400, b'{"query": "a", "titles": [' + b"1," * 1_900_000 + b"1]}"),  # too many values to look at
+        (422, b"{" + b",".join(b'"%d":1' % n for n in range(40_000)) + b"}"),
+        (400, b'{"query": "a", "titles": ["b"], "head_mask": {"off": [' + b"1," * 1_900_000 + b"1]}}"),
+        (422, b'{"query": "a", "titles": ["b"], "head_mask": "' + b"1.1," * 900_000 + b'1.1"}'),
     ):
         async with client(app) as session:
             async with asyncio.timeout(5):
                 response = await session.post("/v1/score", content=body)
-        assert response.status_code == 422
+        assert response.status_code == status
         assert len(response.content) < 1000
 
 

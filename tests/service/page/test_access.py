@@ -484,7 +484,7 @@ def test_an_action_on_a_service_without_keys_says_so_and_asks_for_none(chromium:
 def test_a_key_with_a_low_rate_sees_the_attention_of_all_heads(chromium: Any, tmp_path: Path) -> None:
     shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48}
     model = write_checkpoint(tmp_path / "model", max_position_embeddings=80, **shape)
-    with served(model, api_keys="slow;rate=2") as url:
+    with served(model, api_keys="slow;rate=40") as url:  # a head costs as much as a pair
         page = Page(chromium, url, key="slow")
         page.open(f"#attention?q=mouse&t={'+'.join(['towel'] * 76)}")  # 80 tokens: 46 heads in a request
         ready(page, "attention")

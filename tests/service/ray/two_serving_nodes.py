@@ -119,7 +119,7 @@ def health_of_a_stopping_replica(directory: Path) -> str:
     told: list[str] = []
 
     def is_told() -> bool:
-        known = next(directory.glob("*/haproxy.cfg")).read_text()
+        known = next(directory.glob("memory/*/haproxy.cfg")).read_text()
         for port in set(re.findall(r":(\d+) check", known)):
             with contextlib.closing(HTTPConnection("127.0.0.1", int(port))) as connection:
                 connection.request("GET", "/-/healthz")
