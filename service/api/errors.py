@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
 
+from headroom.service.descriptions import documented
 from headroom.service.errors import (
     EmptyRequest,
     ErrorResponse,
@@ -23,7 +24,7 @@ from headroom.service.errors import (
     shortened,
     to_response,
 )
-from headroom.service.schemas.responses import Error, ErrorDetail, documented, to_json
+from headroom.service.schemas.responses import Error, ErrorDetail, to_json
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""

@@ -8,6 +8,7 @@ from pydantic import Field
 from headroom.models.condense.search import Method, largest_cost
 from headroom.models.condense.words import count_words
 from headroom.service.config.settings import Settings
+from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import (
     WHOLE,
@@ -25,7 +26,6 @@ from headroom.service.schemas.responses import (
     HeadMaskInfo,
     Timing,
     Usage,
-    documented,
 )
 
 MAX_PAIRS = 20_000

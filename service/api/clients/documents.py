@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headroom.service.api.clients.base import CompatRequest
+from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import says
 from headroom.service.schemas.requests import WHOLE, Instruction, ScoreRequest, accepted
 from headroom.service.schemas.responses import ScoreResponse, to_json
 
@@ -21,14 +21,14 @@ Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE]
 
 TokensPerDoc = Annotated[
     Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None,
-    says(
+    doc(
         "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
     Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE] | None,
-    says(
+    doc(
         "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
     ),
@@ -40,10 +40,10 @@ TokensPerQuery = Annotated[
         WithJsonSchema({"type": "integer", "const": 0}),
     ]
     | None,
-    says("vLLM's: 0, no limit. Other limits are not supported."),
+    doc("vLLM's: 0, no limit. Other limits are not supported."),
 ]
-TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
-ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
+TopN = Annotated[Count | None, doc("How many results to return, the most relevant ones; default: all.")]
+ReturnDocuments = Annotated[bool | None, doc("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
 
 

@@ -16,10 +16,10 @@ from headroom.service.api.clients.documents import Count
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
+from headroom.service.descriptions import doc, documented
 from headroom.service.errors import EmptyRequest
-from headroom.service.experiments.fields import says
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
-from headroom.service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 TAG = "text-embeddings-inference"
 
@@ -49,8 +49,8 @@ Inputs = Annotated[
 class TeiRank:
     """One text's relevance."""
 
-    index: Annotated[int, says("Position in the request.")]
-    score: Annotated[Number, says("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
+    index: Annotated[int, doc("Position in the request.")]
+    score: Annotated[Number, doc("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
 
 
 @documented

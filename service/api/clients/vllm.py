@@ -21,8 +21,9 @@ from headroom.service.api.clients.documents import (
     reading,
 )
 from headroom.service.api.errors import OURS
+from headroom.service.descriptions import documented
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
-from headroom.service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 Texts = Annotated[
     str | list[str],
