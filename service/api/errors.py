@@ -25,6 +25,7 @@ from headroom.service.errors import (
     to_response,
 )
 from headroom.service.schemas.responses import Error, ErrorDetail, to_json
+from headroom.service.sentences import IN_JSON
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""
@@ -149,25 +150,6 @@ def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
 
 
 _SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
-_SENTENCES = {
-    "missing": "is missing",
-    "extra_forbidden": "there is no such field",
-    "string_type": "should be a string",
-    "list_type": "should be a list",
-    "tuple_type": "should be a list of two strings",
-    "float_type": "should be a number",
-    "float_parsing": "should be a number",
-    "int_type": "should be a whole number",
-    "int_parsing": "should be a whole number",
-    "int_from_float": "should be a whole number",
-    "int_parsing_size": "is too large a number",
-    "bool_type": "should be true or false",
-    "bool_parsing": "should be true or false",
-    "dict_type": "should be an object",
-    "model_type": "should be an object",
-    "none_required": "is not supported",
-    "finite_number": "should be a finite number",
-}
 _MAX_SENTENCE_CHARS = 200
 
 
@@ -177,7 +159,7 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
     path = first["loc"]
     if not path:
         return InvalidRequest("The body should be a JSON object.")
-    sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+    sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
     return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
 
