@@ -147,6 +147,8 @@ class PostRoute(APIRoute):
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:
     """Return the result of `work`; cancel it if its client hangs up or its time runs out.
 
+    The scheduler drops late work before it begins; this also ends the wait for a running batch or for tokens.
+
     Args:
         work: runs in the caller's task. If it is cancelled, it removes from the queue what it has put there.
         receive: the request's own channel, its body read to the end.
