@@ -3,7 +3,7 @@
 `headroom.service.errors.to_response` says what each error is: status, type, sentence and headers. An
 `ErrorShape` rewrites that answer into what a client's library reads. The path decides, so that an error which
 is raised before any route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that
-serves several kinds of clients chooses another one with `use`.
+serves several kinds of clients chooses another one with `use_shape`.
 """
 
 import re
@@ -126,12 +126,12 @@ def shape_of(path: str, method: str) -> ErrorShape:
     return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), OURS)
 
 
-def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
+def use_shape(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
     """Let the errors of this request leave in another shape than its path's."""
     scope["state"][_CHOSEN] = shape
 
 
-def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
+def to_shaped_response(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
     shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
     answer: ErrorResponse = shape.write(as_service_error(error), to_response(error))
@@ -145,7 +145,7 @@ def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] |
 
 def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
     """Return the answer for a failure of a request."""
-    reply = shaped(error, scope)
+    reply = to_shaped_response(error, scope)
     return json_response(reply.body, status=reply.status, headers=reply.headers)
 
 
@@ -153,7 +153,7 @@ _SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
 _MAX_SENTENCE_CHARS = 200
 
 
-def explain(errors: Sequence[Any]) -> InvalidRequest:
+def to_invalid_request(errors: Sequence[Any]) -> InvalidRequest:
     """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
     path = first["loc"]

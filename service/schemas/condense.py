@@ -11,7 +11,7 @@ from headroom.service.config.settings import Settings
 from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import (
-    WHOLE,
+    WHOLE_NUMBER,
     ChosenNetwork,
     Query,
     Request,
@@ -53,7 +53,7 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = Field(
+    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE_NUMBER] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(

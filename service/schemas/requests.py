@@ -63,7 +63,7 @@ def _number(sentence: str) -> BeforeValidator:
 
 
 NUMBER = _number("should be a number")
-WHOLE = _number("should be a whole number")
+WHOLE_NUMBER = _number("should be a whole number")
 """These stand after a field's limits, or the documentation would not know them."""
 
 
@@ -140,7 +140,7 @@ class ChosenNetwork(BaseModel):
     deadline_ms: DeadlineMs = None
 
 
-class Asker(ChosenNetwork):
+class ScoringFields(ChosenNetwork):
     """These fields, and the one from which an experiment chooses the variant."""
 
     unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
@@ -228,7 +228,7 @@ class PairsRequest(Request):
         check_query(self.query, "query")
 
 
-class ScoreRequest(Asker, PairsRequest):
+class ScoreRequest(ScoringFields, PairsRequest):
     """Grade how relevant each title is to the query."""
 
     grades: Grades = Field(

@@ -16,7 +16,7 @@ from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
 from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest, shortened
-from headroom.service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
+from headroom.service.schemas.requests import DocumentsRequest, ScoreRequest, ScoringFields
 from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
@@ -25,7 +25,7 @@ from headroom.service.schemas.responses import (
 )
 
 
-class OurFields(Asker):
+class OurFields(ScoringFields):
     """The fields of /v1/score that a request in another server's shape may have. Unknown ones are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -34,7 +34,7 @@ class OurFields(Asker):
 class CompatRequest(OurFields, ABC):
     """A request in another server's shape."""
 
-    known_by: ClassVar[str | None] = None
+    distinct_field: ClassVar[str | None] = None
     """The field whose presence tells this shape from the others at its path."""
     servers: ClassVar[tuple[str, ...]]
     """Whose shape it is."""

@@ -30,7 +30,7 @@ from headroom.service.api.clients.documents import (
     TokensPerQuery,
     TopN,
     TruncatePromptTokens,
-    reading,
+    reading_fields,
     texts,
     warnings_of,
 )
@@ -136,7 +136,7 @@ class RerankRequest(PromptedRequest):
 
     def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read."""
-        return reading(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
+        return reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""

@@ -33,7 +33,7 @@ class VoyageRequest(CompatRequest):
     """Voyage's rerank request, known by its `top_k`."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"], top_k=1)
-    known_by = "top_k"
+    distinct_field = "top_k"
     servers = ("Voyage",)
     answers = (VoyageAnswer,)
 
