@@ -93,7 +93,7 @@ class Replica:
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
         base = catalog.base
         runs = (torch.__version__, base.name, describe(base.network.device), base.network.number_format)
-        metrics.show("build_info", 1, version("headroom"), *runs)
+        metrics.set_gauge("build_info", 1, version("headroom"), *runs)
         self._publish()
 
     @classmethod
@@ -159,7 +159,7 @@ class Replica:
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand within the drain timeout, and end."""
         self._draining = True
-        self._metrics.show("ready", False)
+        self._metrics.set_gauge("ready", False)
         # Requests that are unfinished at the timeout get 503 when the scheduler's task is cancelled.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
@@ -263,11 +263,11 @@ class Replica:
 
     async def _report(self) -> None:
         while True:
-            self._metrics.show("queue_tokens", self.scheduler.queued_tokens)
-            self._metrics.show("queue_oldest_seconds", self.scheduler.oldest_age_s)
-            self._metrics.show("in_flight_pairs", self.scheduler.in_flight_rows)
-            self._metrics.show("unread_characters", self._encoder.waiting_chars)
-            self._metrics.show("ready", self.ready() is None)
+            self._metrics.set_gauge("queue_tokens", self.scheduler.queued_tokens)
+            self._metrics.set_gauge("queue_oldest_seconds", self.scheduler.oldest_age_s)
+            self._metrics.set_gauge("in_flight_pairs", self.scheduler.in_flight_rows)
+            self._metrics.set_gauge("unread_characters", self._encoder.waiting_chars)
+            self._metrics.set_gauge("ready", self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)
 
 

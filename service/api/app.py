@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headroom.service.api.body import HeldBytes, send_and_drain
 from headroom.service.api.clients import add_compat_routes
 from headroom.service.api.edge import SAFE_REQUEST_ID
-from headroom.service.api.errors import error_response, explain, json_response
+from headroom.service.api.errors import error_response, json_response, to_invalid_request
 from headroom.service.api.keys import check_caller
 from headroom.service.api.openapi import complete
 from headroom.service.api.pages import DOCS_PATH, add_pages, docs_asking_for_key
@@ -121,7 +121,8 @@ def _methods(request: Request) -> list[str]:
 
 async def _validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    raise explain([{**each, "loc": each["loc"][1:]} for each in error.errors()])  # without "path" or "query"
+    without_path_or_query = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
+    raise to_invalid_request(without_path_or_query)
 
 
 class RequestMiddleware:
@@ -142,7 +143,7 @@ class RequestMiddleware:
         arrived = time.monotonic()
         given = (value for name, value in scope["headers"] if name == b"x-request-id")
         request_id = next((str(value, "ascii") for value in given if SAFE_REQUEST_ID.fullmatch(value)), None)
-        record = self.access_log.begin(scope, request_id or uuid.uuid4().hex)
+        record = self.access_log.start(scope, request_id or uuid.uuid4().hex)
         is_head = scope["method"] == "HEAD"
         if is_head:
             scope = {**scope, "method": "GET"}
@@ -172,7 +173,7 @@ class RequestMiddleware:
             status = record.status or InternalError.status
             seconds = time.monotonic() - arrived
             self.metrics.request(_route(scope), status, seconds)
-            self.access_log.end(record, status=status, seconds=seconds)
+            self.access_log.finish(record, status=status, seconds=seconds)
 
 
 class CORS(CORSMiddleware):

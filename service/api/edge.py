@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 from starlette.middleware import Middleware
 
-from headroom.service.api.errors import shaped
+from headroom.service.api.errors import to_shaped_response
 from headroom.service.errors import (
     DeadlineExceeded,
     InternalError,
@@ -119,7 +119,7 @@ class _Answer:
         if self.started:
             return
         self.started = self._replaced = True
-        status, content, extra = shaped(error, self._scope)
+        status, content, extra = to_shaped_response(error, self._scope)
         body = orjson.dumps(content)
         headers = {"content-type": "application/json", "content-length": str(len(body)), **extra}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -3,7 +3,7 @@
 `headroom.service.errors.to_response` says what each error is: status, type, sentence and headers. An
 `ErrorShape` rewrites that answer into what a client's library reads. The path decides, so that an error which
 is raised before any route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that
-serves several kinds of clients chooses another one with `use`.
+serves several kinds of clients chooses another one with `use_shape`.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from fastapi import Response
 
+from headroom.service.descriptions import documented
 from headroom.service.errors import (
     EmptyRequest,
     ErrorResponse,
@@ -23,7 +24,8 @@ from headroom.service.errors import (
     shortened,
     to_response,
 )
-from headroom.service.schemas.responses import Error, ErrorDetail, documented, to_json
+from headroom.service.schemas.responses import Error, ErrorDetail, to_json
+from headroom.service.sentences import IN_JSON
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""
@@ -124,12 +126,12 @@ def shape_of(path: str, method: str) -> ErrorShape:
     return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), OURS)
 
 
-def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
+def use_shape(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
     """Let the errors of this request leave in another shape than its path's."""
     scope["state"][_CHOSEN] = shape
 
 
-def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
+def to_shaped_response(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
     shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
     answer: ErrorResponse = shape.write(as_service_error(error), to_response(error))
@@ -143,40 +145,21 @@ def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] |
 
 def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
     """Return the answer for a failure of a request."""
-    reply = shaped(error, scope)
+    reply = to_shaped_response(error, scope)
     return json_response(reply.body, status=reply.status, headers=reply.headers)
 
 
 _SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
-_SENTENCES = {
-    "missing": "is missing",
-    "extra_forbidden": "there is no such field",
-    "string_type": "should be a string",
-    "list_type": "should be a list",
-    "tuple_type": "should be a list of two strings",
-    "float_type": "should be a number",
-    "float_parsing": "should be a number",
-    "int_type": "should be a whole number",
-    "int_parsing": "should be a whole number",
-    "int_from_float": "should be a whole number",
-    "int_parsing_size": "is too large a number",
-    "bool_type": "should be true or false",
-    "bool_parsing": "should be true or false",
-    "dict_type": "should be an object",
-    "model_type": "should be an object",
-    "none_required": "is not supported",
-    "finite_number": "should be a finite number",
-}
 _MAX_SENTENCE_CHARS = 200
 
 
-def explain(errors: Sequence[Any]) -> InvalidRequest:
+def to_invalid_request(errors: Sequence[Any]) -> InvalidRequest:
     """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
     path = first["loc"]
     if not path:
         return InvalidRequest("The body should be a JSON object.")
-    sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+    sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
     return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
 

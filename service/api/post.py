@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
 from headroom.service.api.body import parse, read
-from headroom.service.api.errors import ErrorShape, explain, json_response, use
+from headroom.service.api.errors import ErrorShape, json_response, to_invalid_request, use_shape
 from headroom.service.config.keys import ApiKey
 from headroom.service.config.settings import Settings
 from headroom.service.engine.request import Deadline
@@ -123,7 +123,7 @@ class PostRoute(APIRoute):
         if self.shapes and isinstance(value, dict):
             shape = next((self.shapes[field] for field in self.shapes if field in value), shape)
         if shape.errors is not None:
-            use(scope, shape.errors)
+            use_shape(scope, shape.errors)
         body = validated(shape.model, value)
         timeout_s = settings.request_timeout_s
         if (deadline_ms := getattr(body, "deadline_ms", None)) is not None:
@@ -146,6 +146,8 @@ class PostRoute(APIRoute):
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:
     """Return the result of `work`; cancel it if its client hangs up or its time runs out.
+
+    The scheduler drops late work before it begins; this also ends the wait for a running batch or for tokens.
 
     Args:
         work: runs in the caller's task. If it is cancelled, it removes from the queue what it has put there.
@@ -204,7 +206,7 @@ def validated(model: type[Model], value: Any) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise explain(error.errors(include_url=False, include_context=False)) from None
+        raise to_invalid_request(error.errors(include_url=False, include_context=False)) from None
 
 
 def backend_of(request: Request) -> Replica:
@@ -236,7 +238,7 @@ def _response(value: Any, request: Post, config_version: str) -> Response:
         timing = getattr(value, "timing_ms", None)
     if timing is None:
         return json_response(value)
-    current().responds(timing.queue, timing.inference)
+    current().set_latencies(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {"x-config-version": config_version, "server-timing": timing.server_timing(), **headers}
     content = value if isinstance(value, bytes) else to_json(value)

@@ -144,7 +144,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
     from headroom.models.commands.evaluate import check_graded
     from headroom.models.quality.labelled import read_labelled
     from headroom.service.scoring.catalog import BASE
-    from headroom.service.scoring.offline import whole
+    from headroom.service.scoring.offline import base_variant
 
     variant, model = _resolve_with_model(network)
     classifier = variant.classifier
@@ -156,7 +156,7 @@ def sides(network: Network, data: Path, columns: Columns) -> Sides:
         name = base.name
     elif variant.checkpoint.startswith("@"):
         name = "full"
-        base = whole(model)
+        base = base_variant(model)
     else:
         is_base = variant.checkpoint == BASE and variant.name != "full"
         name = "full" if is_base else "intact"

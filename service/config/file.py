@@ -23,16 +23,11 @@ from pydantic import ValidationError
 from headroom.models.files import read_bytes
 from headroom.service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
 from headroom.service.experiments.fields import NAME_PATTERN
+from headroom.service.sentences import IN_YAML
 
 DEPLOYMENT = "Relevance"
 
-_SENTENCES = {
-    "extra_forbidden": "there is no such field",
-    "bool_type": "should be true or false",
-    "bool_parsing": "should be true or false",
-    "tuple_type": "should be a list",
-    "dict_type": "should be a mapping (name: value)",
-    "model_type": "should be a mapping (name: value)",
+_SENTENCES = IN_YAML | {
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
     ORIGIN_PATTERN: "should be https://NAME or http://NAME, perhaps with :PORT, and without a path",
 }

@@ -1,7 +1,6 @@
 """Decides which requests are let into the queue."""
 
 from dataclasses import dataclass
-from math import inf
 
 from headroom.service.engine.queue import FairQueue
 from headroom.service.engine.sizing import TokenRate
@@ -44,14 +43,17 @@ class Admission:
         ]
         if (rate := self.rate.per_second) is not None:
             excesses.append((in_flight_tokens + queued_ahead - self.max_wait_s * rate, None))
-            if 0 < seconds_left < inf:
+            if seconds_left > 0:  # a late request gets 504 from the scheduler, not 429
                 excesses.append((in_flight_tokens + queued_ahead + tokens - seconds_left * rate, TOO_LATE))
         for excess, message in excesses:
             if excess > 0:
                 raise QueueFull(self.rate.retry_after(min(excess, waiting)), message=message)
 
     def is_in_time(self, tokens: int, *, in_flight_tokens: int, seconds_left: float) -> bool:
-        """Return whether this number of tokens would be done in the seconds left, at the measured rate."""
+        """Return whether this number of tokens would be done in the seconds left, at the measured rate.
+
+        `check` refuses a request; this leaves out the later stage of one that was let in.
+        """
         rate = self.rate.per_second
         if rate is None:
             return seconds_left > 0

@@ -208,7 +208,7 @@ class Scheduler:
                 await self._work.wait()
                 continue
             for submission in {row.submission for row in batch}:
-                if submission.deadline <= now:
+                if submission.deadline <= now:  # the API's timeout may fire only after this batch is taken
                     self._close(submission, DeadlineExceeded())
                 elif submission.started is None:
                     submission.started = now

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headroom.service.experiments.fields import documented
+from headroom.service.descriptions import documented
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -54,8 +54,8 @@ class UnknownOutcome:
     id: str
     """The outcome's id."""
     reason: Literal["experiment", "metric"]
-    """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it
-    again once the config is right."""
+    """`experiment`: there is none of this name. `metric`: the experiment declares others. Send
+    it\nagain once the config is right."""
     message: str
     """One sentence; for people."""
 

@@ -1,17 +1,11 @@
 """The types of an experiment's fields: names, units and shares."""
 
-import ast
-import dataclasses
-import inspect
-from itertools import pairwise
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints
 from pydantic_core import PydanticCustomError, core_schema
 
 MAX_UNIT_CHARS = 256
-
-T = TypeVar("T")
 
 
 def _storable(text: str) -> str:
@@ -39,28 +33,3 @@ class Declared(BaseModel):
     """A part of the live config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-def doc(description: str) -> Any:
-    """Return the description of a field in the OpenAPI document."""
-    return Field(description=description)
-
-
-says = doc  # the name that headroom.service.schemas and headroom.service.api still use
-
-
-def documented(answer: type[T]) -> type[T]:
-    """Describe each field of a dataclass in the OpenAPI document by the string below it.
-
-    Pydantic can do the same, but not for the fields of a parent class, and it would read the source again
-    for every app.
-    """
-    (definition,) = ast.parse(inspect.getsource(answer)).body
-    assert isinstance(definition, ast.ClassDef)
-    fields = {field.name: field for field in dataclasses.fields(answer)}  # type: ignore[arg-type]
-    for statement, text in pairwise(definition.body):
-        if isinstance(statement, ast.AnnAssign) and isinstance(text, ast.Expr):
-            field = fields[ast.unparse(statement.target)]
-            description = inspect.cleandoc(ast.literal_eval(text.value))
-            field.type = Annotated[field.type, doc(description)]
-    return answer

@@ -80,9 +80,9 @@ class GuardrailWatcher:
                 failure = error
         for started in self._running - previous:
             for guardrail in _GUARDRAILS:  # Prometheus sees no increase if the first value is already 1
-                self._metrics.of("experiment_rollbacks_total", started, guardrail)
+                self._metrics.series("experiment_rollbacks_total", started, guardrail)
         for stopped in previous - self._running:
-            self._metrics.show("sample_ratio_p", math.nan, stopped)
+            self._metrics.set_gauge("sample_ratio_p", math.nan, stopped)
         if failure is not None:
             raise failure
 
@@ -121,7 +121,7 @@ class GuardrailWatcher:
                 if breach is not None:
                     self.roll_back(config.name, breach)
         p = running_p(config, self._ledger.standing(config.name), self._ledger.exposures(config.name))
-        self._metrics.show("sample_ratio_p", math.nan if p is None else p, config.name)
+        self._metrics.set_gauge("sample_ratio_p", math.nan if p is None else p, config.name)
 
 
 def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:

@@ -168,7 +168,7 @@ class LiveExperiments:
 
     def _database_failed(self, reason: str) -> None:
         self.metrics.count("experiment_database_errors_total")
-        self.metrics.tell(
+        self.metrics.notify_operator(
             f"the experiments' database fails, and outcomes are refused until it works: {reason}"
         )
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headroom.service.descriptions import documented
 from headroom.service.experiments.buckets import Span
 from headroom.service.experiments.events import Action
-from headroom.service.experiments.fields import documented
 from headroom.service.experiments.state import Status
 
 Decision = Literal[
@@ -74,8 +74,8 @@ class MetricReport(Effect):
     control_value: float | None
     """Control's value."""
     p_value: float
-    """Anytime-valid p-value of the hypothesis that there is no difference, times the number of arms
-    compared with control. It is below `alpha` if the interval excludes 0."""
+    """Anytime-valid p-value of the hypothesis that there is no difference, times the number of
+    arms\ncompared with control. It is below `alpha` if the interval excludes 0."""
     margin: float | None
     """How much worse is still good enough, from the config."""
     margin_relative: bool
@@ -167,13 +167,13 @@ class Report:
     arms: Sequence[ArmReport]
     """All arms except control."""
     recommendation: Recommendation
-    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the experiment did
-    not begin with this config."""
+    """`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the experiment
+    did\nnot begin with this config."""
     text: str
     """The recommendation and its reason."""
     looks: Sequence[Look]
-    """Earlier times, evenly spaced. If the database is slow some are missing: ask again. All
-    intervals hold together, as a confidence sequence does."""
+    """Earlier times, evenly spaced. If the database is slow some are missing: ask again.
+    All\nintervals hold together, as a confidence sequence does."""
     schema: int = 1
     """Version of this format."""
 
@@ -220,8 +220,8 @@ class ExperimentView:
     name: str
     """The name in the config."""
     status: Status
-    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left; `changed`:
-    the config's salt or arms are not those it started with, so it does not run."""
+    """`pending`: its start is not recorded yet; `rolled_back`: no treatment arm is left;
+    `changed`:\nthe config's salt or arms are not those it started with, so it does not run."""
     traffic: float
     """Share of each arm's units that is exposed now."""
     started: float | None

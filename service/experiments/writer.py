@@ -69,7 +69,7 @@ class Writer:
             accepted = len(self._records) < self._capacity and not self._closing.is_set()
             if accepted:
                 self._records.append(record)
-                self._metrics.show("exposure_buffer_rows", self.depth)
+                self._metrics.set_gauge("exposure_buffer_rows", self.depth)
         if not accepted:
             self._count("lost", [record])
         return accepted
@@ -99,7 +99,7 @@ class Writer:
             self._given_up.set()
             unstored = list(self._records)
             self._records.clear()
-            self._metrics.show("exposure_buffer_rows", 0)
+            self._metrics.set_gauge("exposure_buffer_rows", 0)
         if self._thread.is_alive():  # wait until it has released its connection
             self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
         self._count("lost", unstored)
@@ -109,7 +109,7 @@ class Writer:
         retry_s = FIRST_RETRY_S
         while not self._given_up.is_set():
             try:
-                self._metrics.show("exposure_buffer_rows", self.depth)
+                self._metrics.set_gauge("exposure_buffer_rows", self.depth)
                 self._empty()
             except Exception as error:  # the database is down, most likely; the records stay
                 if self.failure is None:

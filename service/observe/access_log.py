@@ -1,7 +1,7 @@
 """The access log: a record of each request, and its line, which is written at once.
 
-`AccessLog` begins and ends the records of a process; who learns something about a request adds it to
-`current`.
+`AccessLog` starts and finishes the records of a process; code that learns something about a request
+adds it to `current`.
 
 A line goes into the pipe to `headroom serve` whole, as it has no more than PIPE_BUF bytes, or not at all: if
 nobody takes it, it is counted and dropped. So the log holds up no request and fills no memory.
@@ -33,9 +33,9 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0
 class Record:
     """Facts of one request, as far as they are known.
 
-    path: as the client sent it, in percent encoding, without its query string. came: seconds
-    since 1970. key: the name of its API key. trace_id: 32 hex
-    digits, of the caller's `traceparent` header. pairs: 0 if it was refused before they were counted.
+    path: as the client sent it, in percent encoding, without its query string. arrived_at: when it arrived,
+    in seconds since 1970. key: the name of its API key. trace_id: 32 hex digits, of the caller's
+    `traceparent` header. pairs: 0 if it was refused before they were counted.
     variant, mask: a name and an id, or up to four of each, joined by commas. queue_ms, inference_ms: as in
     the answer. shed: why it got no result, in the words of the metric.
     """
@@ -43,7 +43,7 @@ class Record:
     request_id: str
     method: str
     path: bytes
-    came: float = field(default_factory=time.time)
+    arrived_at: float = field(default_factory=time.time)
     key: str | None = None
     trace_id: str | None = None
     pairs: int = 0
@@ -55,12 +55,12 @@ class Record:
     status: int = 0
     seconds: float = 0.0
 
-    def asks_for(self, columns: Sequence[tuple[str, str]], pairs: int) -> None:
+    def set_columns(self, columns: Sequence[tuple[str, str]], pairs: int) -> None:
         """Note what is to be scored: the variant's name and the mask's id of each column."""
         self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
         self.pairs = pairs
 
-    def responds(self, queue_ms: float, inference_ms: float) -> None:
+    def set_latencies(self, queue_ms: float, inference_ms: float) -> None:
         """Note that the result is there."""
         self.queue_ms = round(queue_ms, 3)
         self.inference_ms = round(inference_ms, 3)
@@ -83,8 +83,8 @@ class AccessLog:
         pipe = None if self._is_off else os.environ.get(PIPE)
         self._out = 1 if pipe is None else os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
 
-    def begin(self, scope: Mapping[str, Any], request_id: str) -> Record:
-        """Begin the record of the request that this task answers."""
+    def start(self, scope: Mapping[str, Any], request_id: str) -> Record:
+        """Start the record of the request that this task answers."""
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         record = Record(request_id, scope["method"], path)
         if not self._is_off:
@@ -92,7 +92,7 @@ class AccessLog:
         _current.set(record)
         return record
 
-    def end(self, record: Record, *, status: int, seconds: float) -> None:
+    def finish(self, record: Record, *, status: int, seconds: float) -> None:
         """Write the line of a request that is answered, or given up; count it if nobody takes it."""
         if self._is_off:
             return
@@ -109,7 +109,7 @@ class AccessLog:
 
 def line(request: Record) -> str:
     """Return a JSON object. Members that do not apply are null."""
-    moment = datetime.fromtimestamp(request.came, UTC).isoformat(timespec="milliseconds")
+    moment = datetime.fromtimestamp(request.arrived_at, UTC).isoformat(timespec="milliseconds")
     members = {
         "time": moment.replace("+00:00", "Z"),
         "request_id": request.request_id,

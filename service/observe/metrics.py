@@ -69,7 +69,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         ["experiment", "arm"],
     ),
     "exposures_written_total": ("Exposures that the database has.", []),
-    "exposures_lost_total": ("Exposures that will not reach the database, a retried one each time.", []),
+    "exposures_lost_total": (
+        "Exposures that will not reach the database; each failed retry counts again.",
+        [],
+    ),
     "experiment_rollbacks_total": (
         "Arms that a guardrail took back to control.",
         ["experiment", "guardrail"],
@@ -146,7 +149,7 @@ class Metrics:
         self._variants: set[str] = set()
         self._series: dict[tuple[str, ...], Any] = {}
         self._metrics: dict[str, Any] = {}
-        self.tell: Callable[[str], None] = lambda _: None
+        self.notify_operator: Callable[[str], None] = lambda _: None
         """Shows a line to the operator, once per line."""
         for name, (text, labels) in _COUNTERS.items():
             self._metrics[name] = Counter(f"headroom_{name}", text, labels, registry=self._registry)
@@ -160,9 +163,9 @@ class Metrics:
             )
         for name, labels in _FROM_THE_START.items():
             for label in labels:
-                self.of(name, label)
+                self.series(name, label)
 
-    def of(self, name: str, *labels: str) -> Any:
+    def series(self, name: str, *labels: str) -> Any:
         """Return the series of a metric with these labels, without the library's checks and lock."""
         key = (name, *labels)
         series = self._series.get(key)
@@ -173,23 +176,23 @@ class Metrics:
 
     def count(self, name: str, *labels: str, by: int = 1) -> None:
         """Add to a counter."""
-        self.of(name, *labels).inc(by)
+        self.series(name, *labels).inc(by)
 
-    def show(self, name: str, value: float, *labels: str) -> None:
+    def set_gauge(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
-        self.of(name, *labels).set(value)
+        self.series(name, *labels).set(value)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""
-        self.of("requests_total", route, str(status)).inc()
-        _observe(self.of("request_seconds", route), seconds)
+        self.series("requests_total", route, str(status)).inc()
+        _observe(self.series("request_seconds", route), seconds)
 
     def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
-        _observe(self.of("stage_seconds", "tokenize"), tokenize)
-        _observe(self.of("stage_seconds", "queue"), queue)
-        _observe(self.of("stage_seconds", "inference"), inference)
-        _observe(self.of("stage_seconds", "respond"), respond)
+        _observe(self.series("stage_seconds", "tokenize"), tokenize)
+        _observe(self.series("stage_seconds", "queue"), queue)
+        _observe(self.series("stage_seconds", "inference"), inference)
+        _observe(self.series("stage_seconds", "respond"), respond)
 
     def scored(
         self,
@@ -210,24 +213,24 @@ class Metrics:
         """
         if pairs == 0:
             return
-        self.of("pairs_total", variant, arm).inc(pairs)
+        self.series("pairs_total", variant, arm).inc(pairs)
         if timed := pairs - cached:
-            _observe(self.of("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
+            _observe(self.series("pair_seconds", variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
         for grade, count in enumerate(grades):
             if count:
-                self.of("grade_total", variant, str(grade)).inc(count)
+                self.series("grade_total", variant, str(grade)).inc(count)
         if truncated:
-            self.of("truncated_total").inc(truncated)
+            self.series("truncated_total").inc(truncated)
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
-        _observe(self.of("batch_pairs"), pairs)
-        _observe(self.of("batch_tokens"), tokens)
-        _observe(self.of("batch_fill_ratio"), tokens / budget)
+        _observe(self.series("batch_pairs"), pairs)
+        _observe(self.series("batch_tokens"), tokens)
+        _observe(self.series("batch_fill_ratio"), tokens / budget)
 
     def out_of_memory(self) -> None:
         """Count a batch that did not fit into the device's memory."""
-        self.of("out_of_memory_total").inc()
+        self.series("out_of_memory_total").inc()
 
     def config(self, version: str, heads_on: Mapping[str, int]) -> None:
         """Record a new live config.
@@ -237,11 +240,11 @@ class Metrics:
             heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
                 multi-process mode cannot remove a series.
         """
-        self.of("config_version").set(int(version, 16))
+        self.series("config_version").set(int(version, 16))
         for removed in self._variants - heads_on.keys():
-            self.of("heads_on", removed).set(math.nan)
+            self.series("heads_on", removed).set(math.nan)
         for variant, count in heads_on.items():
-            self.of("heads_on", variant).set(count)
+            self.series("heads_on", variant).set(count)
         self._variants |= heads_on.keys()
 
     async def scrape(self) -> bytes:

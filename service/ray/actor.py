@@ -105,11 +105,11 @@ class Relevance:
                 self._may_start = may_start
             except Exception as error:
                 self._refused = (version, _reason(error))
-                self._metrics.show("config_refused", True)
+                self._metrics.set_gauge("config_refused", True)
                 logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
             else:
                 self._refused = None
-                self._metrics.show("config_refused", False)
+                self._metrics.set_gauge("config_refused", False)
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Return why `reconfigure` would refuse this config, or None; change nothing."""
@@ -135,7 +135,7 @@ class Relevance:
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether `headroom serve` has refused the last edit of the config."""
-        self._metrics.show("config_refused", is_refused)
+        self._metrics.set_gauge("config_refused", is_refused)
 
     async def drain(self) -> None:
         """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.
@@ -166,7 +166,7 @@ class Relevance:
 
     async def _start(self, config: LiveConfig, may_start: bool) -> None:
         start = await asyncio.to_thread(self._import)
-        self._metrics.tell = partial(notify_operator, once=True)
+        self._metrics.notify_operator = partial(notify_operator, once=True)
         try:
             replica = await start(
                 self._settings, config, self._metrics, threads=_threads(), may_start=may_start

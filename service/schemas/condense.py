@@ -8,9 +8,10 @@ from pydantic import Field
 from headroom.models.condense.search import Method, largest_cost
 from headroom.models.condense.words import count_words
 from headroom.service.config.settings import Settings
+from headroom.service.descriptions import documented
 from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import (
-    WHOLE,
+    WHOLE_NUMBER,
     ChosenNetwork,
     Query,
     Request,
@@ -25,7 +26,6 @@ from headroom.service.schemas.responses import (
     HeadMaskInfo,
     Timing,
     Usage,
-    documented,
 )
 
 MAX_PAIRS = 20_000
@@ -53,7 +53,7 @@ class CondenseRequest(ChosenNetwork, Request):
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
-    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = Field(
+    max_words: Annotated[int, Field(ge=1, le=10_000), WHOLE_NUMBER] | None = Field(
         None, description="Maximum words of the shorter query. Without `max_loss`, it has exactly this many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(

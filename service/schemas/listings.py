@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic.json_schema import SkipJsonSchema
 
-from headroom.service.schemas.responses import AnsweringModel, HeadMaskInfo, documented
+from headroom.service.descriptions import documented
+from headroom.service.schemas.responses import AnsweringModel, HeadMaskInfo
 
 
 @documented

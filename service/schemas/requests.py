@@ -22,8 +22,9 @@ from pydantic_core import PydanticCustomError
 
 from headroom.models.checkpoint.chunks import LongTitles, Overflow
 from headroom.service.config.settings import Settings
+from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import Unit, says
+from headroom.service.experiments.fields import Unit
 
 MAX_COLUMNS = 64
 """Maximum masks and variants of one `/v1/compare`."""
@@ -62,7 +63,7 @@ def _number(sentence: str) -> BeforeValidator:
 
 
 NUMBER = _number("should be a number")
-WHOLE = _number("should be a whole number")
+WHOLE_NUMBER = _number("should be a whole number")
 """These stand after a field's limits, or the documentation would not know them."""
 
 
@@ -88,20 +89,20 @@ MaskField = Annotated[
 ]
 Text = Annotated[
     str,
-    says("Any length; truncated to the model's window (see `overflow`), which the answer says."),
+    doc("Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
 DeadlineMs = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None,
-    says("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
+    doc("Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."),
 ]
 
 
 Instruction = Annotated[
     Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None,
-    says(
+    doc(
         "What makes a title relevant, for models whose prompt has an instruction, such as "
         "Qwen3-Reranker; default: the model's own. Other models ignore it."
     ),
@@ -139,7 +140,7 @@ class ChosenNetwork(BaseModel):
     deadline_ms: DeadlineMs = None
 
 
-class Asker(ChosenNetwork):
+class ScoringFields(ChosenNetwork):
     """These fields, and the one from which an experiment chooses the variant."""
 
     unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
@@ -227,7 +228,7 @@ class PairsRequest(Request):
         check_query(self.query, "query")
 
 
-class ScoreRequest(Asker, PairsRequest):
+class ScoreRequest(ScoringFields, PairsRequest):
     """Grade how relevant each title is to the query."""
 
     grades: Grades = Field(

@@ -6,20 +6,15 @@ Plain slotted dataclasses: orjson writes them field by field in this order, nump
 
 from __future__ import annotations
 
-import ast
-import inspect
-import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from headroom.service.experiments.fields import says
+from headroom.service.descriptions import doc, documented
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,32 +29,8 @@ else:
     Numbers = list[float]
     Matrix = WrittenMatrix = list[list[float]]
 
-Answer = TypeVar("Answer")
-
-
-def documented(answer: type[Answer]) -> type[Answer]:
-    """Return a dataclass whose fields the OpenAPI document describes by the text below each of them."""
-
-    def describe(schema: dict[str, Any]) -> None:
-        tree = _tree_of(answer.__module__)
-        body = next(each.body for each in tree.body if getattr(each, "name", "") == answer.__name__)
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                described = schema["properties"].get(ast.unparse(field.target))
-                if described is not None:
-                    described["description"] = " ".join(ast.literal_eval(text.value).split())
-
-    answer.__pydantic_config__ = ConfigDict(json_schema_extra=describe)  # type: ignore[attr-defined]
-    return answer
-
-
-@cache
-def _tree_of(module: str) -> Any:
-    return ast.parse(inspect.getsource(sys.modules[module]))
-
-
-AnsweringModel = Annotated[str, says("The checkpoint that scores.")]
-AnsweringVariant = Annotated[str, says("The variant that scores.")]
+AnsweringModel = Annotated[str, doc("The checkpoint that scores.")]
+AnsweringVariant = Annotated[str, doc("The variant that scores.")]
 
 
 VALUES_AT_ONCE = 20_000
@@ -147,7 +118,7 @@ class StageInfo:
     """Pairs that this stage scored; 0 if it was not needed."""
 
 
-Stages = Annotated[list[StageInfo] | None, says("Of a cascade, its stages in order; else null.")]
+Stages = Annotated[list[StageInfo] | None, doc("Of a cascade, its stages in order; else null.")]
 
 
 @documented

@@ -96,7 +96,7 @@ class CascadeProgress:
         return [Due(stage, sorted(due[stage])) for stage in sorted(due)]
 
 
-def floor_of(score_activation: str) -> float:
+def lowest_score(score_activation: str) -> float:
     """Return the lowest score of a model with this activation."""
     return LOWEST if score_activation == "identity" else 0.0
 

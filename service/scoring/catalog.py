@@ -39,7 +39,8 @@ class Variant:
 
     stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
     keeps: what each stage of a cascade but the last hands on.
-    configured: the config's variant, if a caller's mask is multiplied onto its own; None if this is that one.
+    configured: the config's variant, if a caller's mask is multiplied onto its own; None if this is the
+        configured variant.
     """
 
     name: str

@@ -9,7 +9,7 @@ from headroom.models.checkpoint.chunks import ChunkedPair, best_chunks
 from headroom.models.classifier import Classifier
 from headroom.service.engine.threads import PairRow, RowScore, mark_prefixes
 from headroom.service.schemas.responses import Chunk, ScoreResult, StageInfo, Usage
-from headroom.service.scoring.cascade import LOWEST, CascadeProgress, Due, floor_of
+from headroom.service.scoring.cascade import LOWEST, CascadeProgress, Due, lowest_score
 from headroom.service.scoring.catalog import Variant
 from headroom.service.scoring.tokens import Pair
 
@@ -145,7 +145,7 @@ class CascadeColumn:
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
         results = [self._results[index] for index in range(len(self._results))]
-        floor = floor_of(self.variant.classifier.config.score_activation)
+        floor = lowest_score(self.variant.classifier.config.score_activation)
         scores = self._progress.scores(np.array([result.score for result in results], np.float32), floor)
         for result, score, raw_score in zip(
             results, scores, self._progress.raw_scores().tolist(), strict=True
@@ -160,7 +160,9 @@ AnyColumn = Column | CascadeColumn
 
 def _lowest(classifier: Classifier, score: RowScore) -> RowScore:
     """Return the scores of an empty title."""
-    score = score._replace(score=np.float32(floor_of(classifier.config.score_activation)), raw_score=LOWEST)
+    score = score._replace(
+        score=np.float32(lowest_score(classifier.config.score_activation)), raw_score=LOWEST
+    )
     if score.probabilities is None:
         return score
     surely_lowest = np.eye(1, len(score.probabilities), dtype=np.float32)[0]

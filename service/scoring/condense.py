@@ -38,7 +38,7 @@ class Condenser:
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
         variant = await self.scorer.choose(catalog, request.variant, request.head_mask)
-        current().asks_for([(variant.name, variant.mask.id)], len(request.titles))
+        current().set_columns([(variant.name, variant.mask.id)], len(request.titles))
         return await _Run(self, request, variant, deadline).answer()
 
     def close(self) -> None:

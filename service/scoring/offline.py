@@ -9,7 +9,7 @@ import numpy as np
 from headroom.models.checkpoint.chunks import Chunk, Overflow
 from headroom.models.classifier import Classifier, Scores
 from headroom.service.config.settings import LiveConfig
-from headroom.service.scoring.cascade import CascadeProgress, floor_of
+from headroom.service.scoring.cascade import CascadeProgress, lowest_score
 from headroom.service.scoring.catalog import BASE, Variant, build_catalog
 
 PORTION = 1024
@@ -30,7 +30,7 @@ class Scored:
     stages: list[str] | None = None
 
 
-def whole(classifier: Classifier) -> Variant:
+def base_variant(classifier: Classifier) -> Variant:
     """Return a model as `score` takes it, with everything on."""
     return build_catalog(LiveConfig(), {BASE: classifier}, Classifier.load).choose(None, None)
 
@@ -60,7 +60,7 @@ def score(
                     advance(len(indices))
         raw_scores = merged.arrays["raw_score"]
         progress.advance([raw_scores[due.pairs].astype(np.float64) for due in progress.due])
-    floor = floor_of(variant.classifier.config.score_activation)
+    floor = lowest_score(variant.classifier.config.score_activation)
     merged.arrays["score"] = progress.scores(merged.arrays["score"], floor)
     merged.arrays["raw_score"] = progress.raw_scores()
     chunks = tuple(merged.chunks) if overflow == "chunks" else None

@@ -34,11 +34,11 @@ def feed(metrics: Metrics) -> None:
         ("unread_characters", 9000),
         ("ready", True),
     ):
-        metrics.show(name, value)
+        metrics.set_gauge(name, value)
     metrics.count("device_failures_total", "cuda")
     metrics.out_of_memory()
     metrics.config("0123456789ab", {"full": 144, "pruned20": 115})
-    metrics.show("build_info", 1, "0.1.0", "2.13", "m", "cpu", "bfloat16")
+    metrics.set_gauge("build_info", 1, "0.1.0", "2.13", "m", "cpu", "bfloat16")
 
 
 def check(found: dict[str, float], processes: int = 1) -> None:

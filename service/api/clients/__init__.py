@@ -16,8 +16,8 @@ from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, RequestShape, Timed, post_routes
 from headroom.service.errors import InvalidRequest
 
-# The shapes of a path are told apart by their fields (`known_by`); the last one has none, or is taken if the
-# request has none of the fields.
+# The shapes of a path are told apart by their fields (`distinct_field`); the last one has none, or is taken
+# if the request has none of the fields.
 _ROUTES: tuple[tuple[str, str, tuple[type[CompatRequest], ...]], ...] = (
     ("/v1/rerank", "rerank_v1", (VoyageRequest, RerankRequest)),
     ("/v2/rerank", "rerank_v2", (CohereV2Request,)),
@@ -57,9 +57,9 @@ def _add_route(app: FastAPI, path: str, name: str, shapes: Sequence[type[CompatR
         route_class_override=PostRoute,
     )
     route = post_routes(app)[path]
-    by_shape = [(shape.known_by, RequestShape(shape, endpoint, shape.errors)) for shape in shapes]
+    by_shape = [(shape.distinct_field, RequestShape(shape, endpoint, shape.errors)) for shape in shapes]
     route.default = by_shape[-1][1]
-    route.shapes = {known_by: shape for known_by, shape in by_shape if known_by is not None}
+    route.shapes = {field: shape for field, shape in by_shape if field is not None}
 
 
 def _errors(shapes: Sequence[type[CompatRequest]]) -> dict[int | str, dict[str, Any]]:

@@ -14,9 +14,9 @@ from typing_extensions import TypedDict
 
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
+from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest, shortened
-from headroom.service.experiments.fields import says
-from headroom.service.schemas.requests import Asker, DocumentsRequest, ScoreRequest
+from headroom.service.schemas.requests import DocumentsRequest, ScoreRequest, ScoringFields
 from headroom.service.schemas.responses import (
     Assignment,
     HeadMaskInfo,
@@ -25,7 +25,7 @@ from headroom.service.schemas.responses import (
 )
 
 
-class OurFields(Asker):
+class OurFields(ScoringFields):
     """The fields of /v1/score that a request in another server's shape may have. Unknown ones are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -34,7 +34,7 @@ class OurFields(Asker):
 class CompatRequest(OurFields, ABC):
     """A request in another server's shape."""
 
-    known_by: ClassVar[str | None] = None
+    distinct_field: ClassVar[str | None] = None
     """The field whose presence tells this shape from the others at its path."""
     servers: ClassVar[tuple[str, ...]]
     """Whose shape it is."""
@@ -136,10 +136,10 @@ def relevance(result: ScoreResult, *, raw: bool) -> Any:
 class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
-    model: Annotated[str, says("What scored, as `model` takes it: `NAME@VARIANT`.")]
-    head_mask: Annotated[HeadMaskInfo, says("Ours: the mask that was applied, the variant's included.")]
-    assignment: Annotated[Assignment | None, says("Ours: null where no experiment decided the variant.")]
-    degraded: Annotated[bool, says("Ours: as in /v1/score, whether the load made it worse.")]
+    model: Annotated[str, doc("What scored, as `model` takes it: `NAME@VARIANT`.")]
+    head_mask: Annotated[HeadMaskInfo, doc("Ours: the mask that was applied, the variant's included.")]
+    assignment: Annotated[Assignment | None, doc("Ours: null where no experiment decided the variant.")]
+    degraded: Annotated[bool, doc("Ours: as in /v1/score, whether the load made it worse.")]
 
 
 def scored_by(response: ScoreResponse) -> ScoredBy:
@@ -160,8 +160,8 @@ def model_name(response: ScoreResponse) -> str:
 class TokenUsage(TypedDict):
     """How much was read, for the clients of Jina and vLLM."""
 
-    prompt_tokens: Annotated[int, says("Tokens scored, the query counted with each document.")]
-    total_tokens: Annotated[int, says("The same: nothing is generated.")]
+    prompt_tokens: Annotated[int, doc("Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, doc("The same: nothing is generated.")]
 
 
 def usage_of(response: ScoreResponse) -> TokenUsage:

@@ -6,29 +6,29 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from headroom.service.api.clients.base import CompatRequest
+from headroom.service.descriptions import doc
 from headroom.service.errors import InvalidRequest
-from headroom.service.experiments.fields import says
-from headroom.service.schemas.requests import WHOLE, Instruction, ScoreRequest, accepted
+from headroom.service.schemas.requests import WHOLE_NUMBER, Instruction, ScoreRequest, accepted
 from headroom.service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Documents that a warning lists."""
 
-Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE]
+Count = Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE_NUMBER]
 """How many of something a caller wants; more than there are is fine."""
 
 
 TokensPerDoc = Annotated[
-    Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE] | None,
-    says(
+    Annotated[int, Field(ge=0, le=2**53 - 1), WHOLE_NUMBER] | None,
+    doc(
         "How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
 TruncatePromptTokens = Annotated[
-    Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE] | None,
-    says(
+    Annotated[int, Field(ge=-1, le=2**53 - 1), WHOLE_NUMBER] | None,
+    doc(
         "How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
     ),
@@ -40,10 +40,10 @@ TokensPerQuery = Annotated[
         WithJsonSchema({"type": "integer", "const": 0}),
     ]
     | None,
-    says("vLLM's: 0, no limit. Other limits are not supported."),
+    doc("vLLM's: 0, no limit. Other limits are not supported."),
 ]
-TopN = Annotated[Count | None, says("How many results to return, the most relevant ones; default: all.")]
-ReturnDocuments = Annotated[bool | None, says("Whether each result brings its document; default: no.")]
+TopN = Annotated[Count | None, doc("How many results to return, the most relevant ones; default: all.")]
+ReturnDocuments = Annotated[bool | None, doc("Whether each result brings its document; default: no.")]
 DocumentForm = str | dict[str, Any]
 
 
@@ -128,7 +128,7 @@ def query_and_titles(queries: Sequence[str], titles: Sequence[str]) -> dict[str,
     return {"pairs": list(zip(queries, titles, strict=True))}
 
 
-def reading(
+def reading_fields(
     max_tokens: int | None, truncate_tokens: int | None, max_chunks: int | None = None
 ) -> dict[str, Any]:
     """Return the fields of a DocumentsRequest that say how much of each document to read; {}: the beginning.

@@ -28,7 +28,7 @@ from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from headroom.service.errors import InvalidRequest, NotFound, shortened
 from headroom.service.schemas.listings import VariantInfo
-from headroom.service.schemas.requests import WHOLE, ScoreRequest, example, too_many
+from headroom.service.schemas.requests import WHOLE_NUMBER, ScoreRequest, example, too_many
 from headroom.service.schemas.responses import ScoreResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Fields(BaseModel):
 class TensorParameters(Fields):
     """How a tensor is sent, or wanted."""
 
-    binary_data_size: Annotated[int, Field(ge=0), WHOLE] | None = Field(
+    binary_data_size: Annotated[int, Field(ge=0), WHOLE_NUMBER] | None = Field(
         None, description="Of an input: the bytes of it after the JSON, in place of `data`."
     )
     binary_data: bool | None = Field(None, description="Of an output: as bytes after the JSON.")
@@ -74,7 +74,9 @@ class InputTensor(Fields):
 
     name: Literal["query", "title"] = Field(description="Which input.")
     datatype: Literal["BYTES"] = Field(description="Texts.")
-    shape: list[Annotated[int, Field(ge=0), WHOLE]] = Field(fail_fast=True, description="[n] or [n, 1].")
+    shape: list[Annotated[int, Field(ge=0), WHOLE_NUMBER]] = Field(
+        fail_fast=True, description="[n] or [n, 1]."
+    )
     parameters: TensorParameters = Field(TensorParameters(), description="How the tensor is sent.")
     data: Annotated[list[str], Field(fail_fast=True), BeforeValidator(_flat)] | None = Field(
         None, description="The elements."
@@ -100,7 +102,7 @@ ModelName = Annotated[
 class InferParameters(OurFields):
     """How the request is scored."""
 
-    timeout: Annotated[int, Field(gt=0, le=2**53 - 1), WHOLE] | None = Field(
+    timeout: Annotated[int, Field(gt=0, le=2**53 - 1), WHOLE_NUMBER] | None = Field(
         None, description="Microseconds from the arrival of the request; later, it gets 504."
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")

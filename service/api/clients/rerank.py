@@ -30,11 +30,11 @@ from headroom.service.api.clients.documents import (
     TokensPerQuery,
     TopN,
     TruncatePromptTokens,
-    reading,
+    reading_fields,
     texts,
     warnings_of,
 )
-from headroom.service.experiments.fields import says
+from headroom.service.descriptions import doc
 from headroom.service.schemas.requests import Query, ScoreRequest, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 
@@ -52,13 +52,13 @@ _VLLMS_OWN = set(
 class Meta(TypedDict):
     """The part of an answer besides its results, for Cohere's clients."""
 
-    api_version: Annotated[dict[str, str], says("`version`, 1 or 2: Cohere's that it follows.")]
+    api_version: Annotated[dict[str, str], doc("`version`, 1 or 2: Cohere's that it follows.")]
     billed_units: Annotated[
         dict[str, int],
-        says("`search_units`: one for each 100 documents, the last ones rounded up."),
+        doc("`search_units`: one for each 100 documents, the last ones rounded up."),
     ]
-    tokens: Annotated[dict[str, int], says("`input_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
+    tokens: Annotated[dict[str, int], doc("`input_tokens`: scored, the query counted with each document.")]
+    warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
 
 
 class ReturnedDocument(TypedDict):
@@ -66,18 +66,18 @@ class ReturnedDocument(TypedDict):
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
-    text: NotRequired[Annotated[str, says("The text.")]]
+    text: NotRequired[Annotated[str, doc("The text.")]]
 
 
 class RankedResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, says("Position in the request.")]
-    relevance_score: Annotated[Number, says("`score` of /v1/score; else a logit.")]
+    index: Annotated[int, doc("Position in the request.")]
+    relevance_score: Annotated[Number, doc("`score` of /v1/score; else a logit.")]
     document: NotRequired[
         Annotated[
             str | ReturnedDocument,
-            says(
+            doc(
                 "With `return_documents`, the document: an object; at /rerank its text, "
                 "unless the request has one of vLLM's own fields."
             ),
@@ -88,10 +88,10 @@ class RankedResult(TypedDict):
 class RerankAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    id: Annotated[str, says("New for each answer.")]
-    object: Annotated[Literal["rerank"], says("What this is.")]
-    created: Annotated[int, says("Unix seconds.")]
-    results: Annotated[list[RankedResult], says("The most relevant first.")]
+    id: Annotated[str, doc("New for each answer.")]
+    object: Annotated[Literal["rerank"], doc("What this is.")]
+    created: Annotated[int, doc("Unix seconds.")]
+    results: Annotated[list[RankedResult], doc("The most relevant first.")]
     meta: Meta
     usage: TokenUsage
 
@@ -136,7 +136,7 @@ class RerankRequest(PromptedRequest):
 
     def reading_limits(self) -> dict[str, Any]:
         """Return how much of each document to read."""
-        return reading(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
+        return reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens, self.max_chunks_per_doc)
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""

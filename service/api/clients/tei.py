@@ -16,10 +16,10 @@ from headroom.service.api.clients.documents import Count
 from headroom.service.api.errors import TEI, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import backend_of, check_ready
+from headroom.service.descriptions import doc, documented
 from headroom.service.errors import EmptyRequest
-from headroom.service.experiments.fields import says
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
-from headroom.service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 TAG = "text-embeddings-inference"
 
@@ -49,8 +49,8 @@ Inputs = Annotated[
 class TeiRank:
     """One text's relevance."""
 
-    index: Annotated[int, says("Position in the request.")]
-    score: Annotated[Number, says("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
+    index: Annotated[int, doc("Position in the request.")]
+    score: Annotated[Number, doc("`score` of /v1/score; with `raw_scores`, not in [0, 1].")]
 
 
 @documented
@@ -93,7 +93,7 @@ class TeiRequest(CompatRequest):
     )
     raw_scores: bool = Field(False, description="Logits in place of probabilities.")
 
-    def reading(self) -> dict[str, Any]:
+    def reading_fields(self) -> dict[str, Any]:
         """Return the fields of a DocumentsRequest that say what is read of texts that do not fit."""
         if self.truncate is False:
             return {"keep": "all"}
@@ -117,7 +117,7 @@ class TeiRerankRequest(TeiRequest):
     """Rank texts by relevance to a query, as text-embeddings-inference does."""
 
     model_config = example(query="angle bracket", texts=["Wood deck screws", "12-Gauge Angle"])
-    known_by = "texts"
+    distinct_field = "texts"
     answers = (list[TeiTextRank], list[TeiRank])
     names: ClassVar[Mapping[str, str]] = {"titles": "texts"}
 
@@ -132,7 +132,7 @@ class TeiRerankRequest(TeiRequest):
         """Return our request."""
         if not self.texts:
             raise EmptyRequest("texts: must not be empty", param="texts")
-        return self.scoring(self.reading(), query=self.query, titles=self.texts)
+        return self.scoring(self.reading_fields(), query=self.query, titles=self.texts)
 
     def answer(self, response: ScoreResponse) -> list[TeiRank]:
         """Return the ranks, the most relevant first."""
@@ -178,7 +178,7 @@ class TeiPredictRequest(TeiRequest):
         """Return our request."""
         sequences = self.sequences()
         alone = frozenset(index for index, sequence in enumerate(sequences) if len(sequence) == 1)
-        reading = self.reading() | ({"alone": alone} if alone else {})
+        reading = self.reading_fields() | ({"alone": alone} if alone else {})
         return self.scoring(reading, pairs=[(*sequence, "")[:2] for sequence in sequences])
 
     def answer(self, response: ScoreResponse) -> list[TeiPrediction] | list[list[TeiPrediction]]:

@@ -18,11 +18,12 @@ from headroom.service.api.clients.documents import (
     TokensPerQuery,
     TruncatePromptTokens,
     query_and_titles,
-    reading,
+    reading_fields,
 )
 from headroom.service.api.errors import OURS
+from headroom.service.descriptions import documented
 from headroom.service.schemas.requests import ScoreRequest, accepted, example
-from headroom.service.schemas.responses import Number, ScoreResponse, documented
+from headroom.service.schemas.responses import Number, ScoreResponse
 
 Texts = Annotated[
     str | list[str],
@@ -83,7 +84,7 @@ class VllmScoreRequest(PromptedRequest):
         """Return our request."""
         sides = (getattr(self, self.names[field]) for field in ("query", "titles"))
         queries, documents = ([side] if isinstance(side, str) else side for side in sides)
-        reading_limits = reading(self.max_tokens_per_doc, self.truncate_prompt_tokens)
+        reading_limits = reading_fields(self.max_tokens_per_doc, self.truncate_prompt_tokens)
         return self.scoring(reading_limits, **query_and_titles(queries, documents))
 
     def answer(self, response: ScoreResponse) -> VllmScores:
@@ -103,7 +104,7 @@ class VllmTextsRequest(VllmScoreRequest):
     """Score texts against texts, in vLLM's older form."""
 
     model_config = example(text_1="angle bracket", text_2=["Wood deck screws", "12-Gauge Angle"])
-    known_by = "text_1"
+    distinct_field = "text_1"
     names: ClassVar[Mapping[str, str]] = {"query": "text_1", "titles": "text_2"}
 
     text_1: Texts = Field(description="The query, or as many as there are documents.")
@@ -114,7 +115,7 @@ class VllmQueriesRequest(VllmScoreRequest):
     """Score documents against queries, as vLLM does."""
 
     model_config = example(queries=["angle bracket", "screw"], documents=["12-Gauge Angle", "USB cable"])
-    known_by = "queries"
+    distinct_field = "queries"
     names: ClassVar[Mapping[str, str]] = {"query": "queries", "titles": "documents"}
 
     queries: Texts = Field(description="The query, or as many as there are documents.")

@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from headroom.service.api.clients.base import CompatRequest, ScoredBy, by_relevance, scored_by
 from headroom.service.api.clients.documents import ReturnDocuments, Texts, TopN, warnings_of
-from headroom.service.experiments.fields import says
+from headroom.service.descriptions import doc
 from headroom.service.schemas.requests import Query, ScoreRequest, example
 from headroom.service.schemas.responses import Number, ScoreResponse
 
@@ -15,25 +15,25 @@ from headroom.service.schemas.responses import Number, ScoreResponse
 class VoyageResult(TypedDict):
     """One document's relevance."""
 
-    index: Annotated[int, says("Position in the request.")]
-    relevance_score: Annotated[Number, says("`score` of /v1/score.")]
-    document: NotRequired[Annotated[str, says("The text, with `return_documents`.")]]
+    index: Annotated[int, doc("Position in the request.")]
+    relevance_score: Annotated[Number, doc("`score` of /v1/score.")]
+    document: NotRequired[Annotated[str, doc("The text, with `return_documents`.")]]
 
 
 class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
-    object: Annotated[Literal["list"], says("What this is.")]
-    data: Annotated[list[VoyageResult], says("The most relevant first.")]
-    usage: Annotated[dict[str, int], says("`total_tokens`: scored, the query counted with each document.")]
-    warnings: Annotated[list[str], says("Which documents were truncated, or are empty.")]
+    object: Annotated[Literal["list"], doc("What this is.")]
+    data: Annotated[list[VoyageResult], doc("The most relevant first.")]
+    usage: Annotated[dict[str, int], doc("`total_tokens`: scored, the query counted with each document.")]
+    warnings: Annotated[list[str], doc("Which documents were truncated, or are empty.")]
 
 
 class VoyageRequest(CompatRequest):
     """Voyage's rerank request, known by its `top_k`."""
 
     model_config = example(query="angle bracket", documents=["Wood deck screws", "12-Gauge Angle"], top_k=1)
-    known_by = "top_k"
+    distinct_field = "top_k"
     servers = ("Voyage",)
     answers = (VoyageAnswer,)
 

@@ -180,7 +180,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         service.http.headers.update(USER)
         live = service.replica.live
         told: list[str] = []
-        service.metrics.tell = told.append
+        service.metrics.notify_operator = told.append
 
         async def ask(*numbers: int) -> None:
             for number in numbers:

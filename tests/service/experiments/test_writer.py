@@ -30,7 +30,7 @@ class Counts(Metrics):
     def totals(self) -> tuple[int, int, int]:
         """Exposures written and lost, and shadow results lost."""
         names = ("exposures_written_total", "exposures_lost_total", "shadow_results_lost_total")
-        counters = (self.of(name) for name in names)
+        counters = (self.series(name) for name in names)
         written, lost, shadow_lost = (int(next(iter(c.collect())).samples[0].value) for c in counters)
         return written, lost, shadow_lost
 

@@ -24,7 +24,7 @@ for line in sys.stdin:
         feed(metrics)
     elif line == "count\\n":
         metrics.scored("full", pairs=5, seconds=0.01)
-        metrics.show("ready", True)
+        metrics.set_gauge("ready", True)
     text = metrics.render() if line == "scrape\\n" else b""
     print(len(text), flush=True)
     sys.stdout.buffer.write(text)
@@ -176,7 +176,7 @@ os.posix_fallocate = no_space
 metrics = Metrics()  # no file can be made
 metrics.request("/0", 200, 0.01)
 os.posix_fallocate = reserve
-metrics.show("ready", True)
+metrics.set_gauge("ready", True)
 os.posix_fallocate = no_space
 count()  # no file can grow
 assert b'request_seconds_count{route="/99"}' not in metrics.render()

@@ -11,10 +11,10 @@ from headroom.service.scoring.cascade import (
     Keep,
     comparable_scores,
     count_kept,
-    floor_of,
+    lowest_score,
 )
 
-GRADED = floor_of("softmax")
+GRADED = lowest_score("softmax")
 
 
 def run(
@@ -75,5 +75,5 @@ def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarr
 def test_no_lowered_score_leaves_the_range_of_float32() -> None:
     lowest = np.finfo(np.float32).min
     scores = np.array([lowest, lowest, 3.0], np.float32)
-    found = comparable_scores(scores, np.array([1, 0, 1]), floor_of("identity"))
+    found = comparable_scores(scores, np.array([1, 0, 1]), lowest_score("identity"))
     assert found.tolist() == [lowest, lowest, 3]
