@@ -49,8 +49,11 @@ class MultiHeadAttention:
         width_of_keys = (len(self.query_key_value.bias) - width) // 2
         rows = torch.cat([columns, width + keys, width + width_of_keys + keys])
         return MultiHeadAttention(
-            *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
-            positions,
+            count=len(heads),
+            head_size=self.head_size,
+            query_key_value=self.query_key_value.rows(rows),
+            output=self.output.columns(columns),
+            positions=positions,
         )
 
     def probabilities(self, x: Tensor) -> Tensor:

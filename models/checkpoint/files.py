@@ -70,17 +70,17 @@ def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     """Return the names of the weights to load; safetensors are preferred. directory: holds the files of
     DESCRIPTION. names: all files of the repository."""
-    found: list[str] = []
+    chosen: list[str] = []
     for folder in ("", *(f"{folder.name}/" for folder in classifier_folders(directory))):
         whole = f"{folder}model.safetensors"
         pickled = f"{folder}pytorch_model.bin"
         if whole in names:
-            found.append(whole)
+            chosen.append(whole)
         elif not folder and INDEX in names:
-            found += sorted(set(weight_map(directory).values()))
+            chosen += sorted(set(weight_map(directory).values()))
         elif pickled in names:
-            found.append(pickled)
-    return found
+            chosen.append(pickled)
+    return chosen
 
 
 def weight_map(directory: Path) -> dict[str, str]:

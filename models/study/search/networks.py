@@ -132,11 +132,11 @@ class Times:
     last: tuple[float, float]  # the shares of both that the last layer takes: first tokens may be enough
     outside_layers: float  # embeddings and classifier
 
-    def attention_half(self, heads: int, *, last: bool = False) -> float:
+    def attention_half(self, heads: int, *, last: bool) -> float:
         """Return the seconds of the half with attention."""
         return float(np.interp(heads, self.heads, self.attention)) * (self.last[0] if last else 1)
 
-    def feed_forward_half(self, units: int, *, last: bool = False) -> float:
+    def feed_forward_half(self, units: int, *, last: bool) -> float:
         """Return the seconds of the feed-forward half."""
         return float(np.interp(units, self.units, self.feed_forward)) * (self.last[1] if last else 1)
 
