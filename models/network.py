@@ -48,7 +48,7 @@ class Network(Weights):
     deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
     ops: default: the fastest that the device has.
     parameters, nbytes: the number of weights, and the bytes that they take up here.
-    max_pack_tokens: the tokens of the largest pack that the device computes well; None for any number.
+    max_pack_tokens: the tokens of the largest pack that the device computes well; None: no limit.
     """
 
     reads: Literal["first", "last", "all"] = "first"

@@ -85,7 +85,7 @@ class Selector:
         """Return what each layer computes, None for a layer that is skipped.
 
         masks: numbered as in the unpruned model; None for all on. sliced: the mask belongs to a variant and
-            will come again, so weights are copied at once, and only what is on.
+            will come again, so weights are copied at once, and no head that is off is computed.
         """
         if masks is None:
             return self._everything

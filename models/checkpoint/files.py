@@ -59,8 +59,8 @@ def check_files(directory: Path) -> None:
 
 
 def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
-    """Return the files that a checkpoint is loaded from, in order; with `masks`, the stored masks too. Others
-    that lie there are not among them."""
+    """Return the files that a checkpoint is loaded from, in order; with `masks`, the stored masks too. Other
+    files of the directory are left out."""
     names = [*_FILES, *(f"{folder.name}/config.json" for folder in classifier_folders(directory))]
     stored = (directory / "masks").glob("*.json") if masks else ()
     there = {*(directory / name for name in names), *stored, *weights_of(directory)}

@@ -152,8 +152,8 @@ class OneDnnProduct(FloatProduct):
         self.weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         self.zero_points = torch.zeros(len(weight), dtype=torch.int64)
         # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
-        narrow = self.format.largest < 255
-        self.rounds_gelu = narrow and self.format.kernels is not None and self.format.is_quantized_gelu
+        by_kernels = self.format.largest < 255 and self.format.is_quantized_gelu
+        self.gelu_kernels = self.format.kernels if by_kernels else None
 
     def integers(self) -> Tensor:
         """Return the weight, (out, in) int8."""
@@ -163,8 +163,8 @@ class OneDnnProduct(FloatProduct):
         """Compute the map, x: (T, in) uint8 → (T, out)."""
         activation = self.format.activation
         target = self.format.output
-        if self.rounds_gelu and self.format.kernels is not None and target is not None:
-            return self.format.kernels.quantize_gelu(
+        if self.gelu_kernels is not None and target is not None:
+            return self.gelu_kernels.quantize_gelu(
                 self.sums(x),
                 1 / target.scale,
                 target.zero_point + 0.5,

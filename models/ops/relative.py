@@ -37,7 +37,7 @@ class Relative:
     _for_kernel: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
 
     def only(self, heads: Sequence[int]) -> Self:
-        """Return what some heads add. heads: their positions."""
+        """Return what some heads add. heads: their indices."""
         slopes = self.slopes
         tables = self.tables
         if slopes is not None:

@@ -30,7 +30,7 @@ SAMPLE = 256
 which the speed is measured."""
 
 TOKENS = 2048
-"""About so many tokens are in the batch whose time is measured."""
+"""About this many tokens are in the batch that is timed."""
 
 STEPS = 12
 """At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
