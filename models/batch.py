@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -231,11 +231,11 @@ class _Sequences(NamedTuple):
         """Return the tokens of each sequence, (n,) int64."""
         return np.fromiter(map(len, self.ids), np.int64)
 
-    def by_length(self) -> Self:
+    def by_length(self) -> "_Sequences":
         """Return the same sequences, the shortest first."""
         order = self.lengths.argsort(kind="stable")
         prefix = self.prefix[order]
-        return type(self)(
+        return _Sequences(
             ids=[self.ids[index] for index in order.tolist()],
             pair=self.pair[order],
             prefix=np.where(prefix < 0, -1, order.argsort()[prefix]),

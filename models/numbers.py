@@ -19,9 +19,9 @@ def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def percent(share: float, *, digits: int = 2) -> str:
+def percent(share: float, *, digits: int = 2, sign: bool = False) -> str:
     """Return a share in percent."""
-    return f"{number(100 * share, digits=digits)} %"
+    return f"{number(100 * share, digits=digits, sign=sign)} %"
 
 
 def fixed(value: float | None, digits: int = 3, *, sign: bool = False) -> str:

@@ -54,5 +54,5 @@ def test_zero_has_no_sign_and_nothing_is_a_dash() -> None:
 
 def test_changes_are_printed_without_exponents_and_minus_0() -> None:
     """It said "3e+02 % better" and "−0"."""
-    printed = {3.24: "324 %", -0.0: "0 %", 1e-12: "0 %", 0.0123: "1.2 %", -0.5: "−50 %", 12.3: "1,230 %"}
-    assert {value: percent(value) for value in printed} == printed
+    printed = {3.24: "+324 %", -0.0: "0 %", 1e-12: "0 %", 0.0123: "+1.2 %", -0.5: "−50 %", 12.3: "+1,230 %"}
+    assert {value: percent(value, sign=True) for value in printed} == printed
