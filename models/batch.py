@@ -25,7 +25,7 @@ keeps it (half a MiB)."""
 
 SMALL_PACK = 512
 """On a GPU, packs of up to this many tokens have few shapes, for each of which a CUDA graph may be captured.
-What fills them up costs no time: the GPU is far from busy."""
+The padding costs no time, because so small a pack does not keep a GPU busy."""
 
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
@@ -116,9 +116,11 @@ class PackedBatch:
             position = np.arange(lengths.max())
             tokens = starts[first:end, None] + np.minimum(position, lengths - 1)
             exists = position < lengths
-            parts = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
-            whole = bool(exists.all())
-            groups.append(Group(parts[0], None if whole else parts[1].bool(), None if whole else parts[2]))
+            moved = to_device([tokens, exists, np.flatnonzero(exists)], self.ids.device)
+            if exists.all():
+                groups.append(Group(moved[0], None, None))
+            else:
+                groups.append(Group(moved[0], moved[1].bool(), moved[2]))
         return groups
 
     def by_length(self, tokens: int) -> tuple[range, range]:
@@ -157,35 +159,33 @@ def pack(
         sequences = _Sequences([pair.ids for pair in pairs], np.arange(len(pairs)), np.full(len(pairs), -1))
     else:
         sequences = _without_beginnings(pairs, beginnings, every=deterministic)
-    unsorted_lengths = np.fromiter(map(len, sequences.ids), np.int64)
-    order = unsorted_lengths.argsort(kind="stable")
-    lengths = unsorted_lengths[order]
-    pair_of_row = sequences.pair[order]
-    prefix = sequences.prefix[order]
-    first_position = np.where(prefix < 0, 0, unsorted_lengths[prefix])
+    sequences = sequences.by_length()
+    lengths = sequences.lengths
+    prefix = sequences.prefix
     rows = len(lengths)
     tokens = int(lengths.sum())
-    on_gpu = device.type == "cuda"
-    filled_rows = filled_size(rows, on_gpu=on_gpu) if fill else rows
-    filled_tokens = filled_size(tokens, on_gpu=on_gpu) if fill else tokens
-    prefix_rows = _prefix_rows(prefix, order, filled_rows)
-    last_rows = np.arange(rows)  # those that end a pair
-    if prefix_rows is not None:
-        last_rows = np.setdiff1d(last_rows, prefix_rows)
+    filled_rows = rows
+    filled_tokens = tokens
+    if fill:
+        on_gpu = device.type == "cuda"
+        filled_rows = filled_size(rows, on_gpu=on_gpu)
+        filled_tokens = filled_size(tokens, on_gpu=on_gpu)
+    last_rows = np.setdiff1d(np.arange(rows), prefix)  # those that end a pair
     offsets = np.full(filled_rows + 1, tokens, np.int64)
     offsets[0] = 0
     lengths.cumsum(out=offsets[1 : rows + 1])
     row_of_token = np.arange(rows).repeat(lengths)
+    first_position = np.where(prefix < 0, 0, lengths[prefix])
     positions = np.arange(tokens) + (first_position - offsets[:rows])[row_of_token]
-    first_segments = np.array([pairs[pair].first_segment for pair in pair_of_row.tolist()], np.int64)
+    first_segments = np.array([pairs[pair].first_segment for pair in sequences.pair.tolist()], np.int64)
     ids, position, segment, row, first_token, answers, cumulative = to_device(
         [
-            np.concatenate([sequences.ids[index] for index in order.tolist()]),
+            np.concatenate(sequences.ids),
             positions,
             positions >= first_segments[row_of_token],
             row_of_token,
             offsets[:rows],
-            last_rows[pair_of_row[last_rows].argsort()],
+            last_rows[sequences.pair[last_rows].argsort()],
             offsets,
         ],
         device,
@@ -199,20 +199,20 @@ def pack(
         first_token=first_token,
         offsets=cumulative.int(),
         lengths=lengths,
-        order=pair_of_row,
+        order=sequences.pair,
         answers=answers,
         exact=deterministic,
-        prefixes=prefix_rows,
+        prefixes=_filled_prefixes(prefix, filled_rows),
     )
 
 
-def _prefix_rows(prefix: np.ndarray, order: np.ndarray, rows: int) -> np.ndarray | None:
-    """Return `PackedBatch.prefixes` of so many rows. prefix: of each row, as in `_Sequences`."""
+def _filled_prefixes(prefix: np.ndarray, rows: int) -> np.ndarray | None:
+    """Return `PackedBatch.prefixes` of a pack that is filled up to `rows` sequences."""
     if (prefix < 0).all():
         return None
-    prefix_rows = np.full(rows, -1, np.int32)
-    prefix_rows[: len(prefix)] = np.where(prefix < 0, -1, order.argsort()[prefix])
-    return prefix_rows
+    prefixes = np.full(rows, -1, np.int32)
+    prefixes[: len(prefix)] = prefix
+    return prefixes
 
 
 class _Sequences(NamedTuple):
@@ -225,6 +225,21 @@ class _Sequences(NamedTuple):
     ids: list[Ids]
     pair: np.ndarray
     prefix: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Return the tokens of each sequence, (n,) int64."""
+        return np.fromiter(map(len, self.ids), np.int64)
+
+    def by_length(self) -> "_Sequences":
+        """Return the same sequences, the shortest first."""
+        order = self.lengths.argsort(kind="stable")
+        prefix = self.prefix[order]
+        return _Sequences(
+            ids=[self.ids[index] for index in order.tolist()],
+            pair=self.pair[order],
+            prefix=np.where(prefix < 0, -1, order.argsort()[prefix]),
+        )
 
 
 def _without_beginnings(

@@ -42,8 +42,8 @@ def cpu_limit() -> float | None:
     visible groups above it count; with version 1, the container's group.
     """
     lines = [line for line in _text(OWN_CGROUP).splitlines() if line.startswith("0::")]
-    own = Path(lines[0].removeprefix("0::").lstrip("/") if lines else "")
-    limits = [_text(CGROUPS / group / "cpu.max") for group in (own, *own.parents)]
+    own_group = Path(lines[0].removeprefix("0::").lstrip("/") if lines else "")
+    limits = [_text(CGROUPS / group / "cpu.max") for group in (own_group, *own_group.parents)]
     limits.append(" ".join(_text(CGROUPS / f"cpu/cpu.cfs_{part}_us") for part in ("quota", "period")))
     shares = []
     for limit in limits:

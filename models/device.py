@@ -103,8 +103,8 @@ def is_device_failure(error: BaseException, device: torch.device) -> bool:
         return False
     try:
         return torch.ones(2, device=device).sum().item() != 2
-    except RuntimeError as again:
-        return not is_out_of_memory(again)
+    except RuntimeError as second_error:
+        return not is_out_of_memory(second_error)
 
 
 def limit_memory(device: torch.device, share: float) -> None:

@@ -104,7 +104,7 @@ class Graphs:
         graphs = thread.graphs
         captured: Captured | None = None
         thread.pause = max(0, thread.pause - 1)
-        if key in graphs:  # it comes again
+        if key in graphs:  # this thread has seen it before
             captured = graphs[key]
             if captured is None and not thread.pause:
                 captured = self._captured(batch, selection)

@@ -41,7 +41,7 @@ class MultiHeadAttention:
         return self.query_key_value.nbytes + self.output.nbytes + (0 if tables is None else tables.nbytes)
 
     def only(self, heads: Sequence[int]) -> MultiHeadAttention:
-        """Return a copy of some heads, at least one. heads: their positions in this module."""
+        """Return a copy of some heads, at least one. heads: their indices in this module."""
         positions, read = self.positions.only(heads)
         columns = head_rows(heads, self.head_size)
         keys = head_rows(read, self.head_size)
@@ -49,8 +49,11 @@ class MultiHeadAttention:
         width_of_keys = (len(self.query_key_value.bias) - width) // 2
         rows = torch.cat([columns, width + keys, width + width_of_keys + keys])
         return MultiHeadAttention(
-            *(len(heads), self.head_size, self.query_key_value.rows(rows), self.output.columns(columns)),
-            positions,
+            count=len(heads),
+            head_size=self.head_size,
+            query_key_value=self.query_key_value.rows(rows),
+            output=self.output.columns(columns),
+            positions=positions,
         )
 
     def probabilities(self, x: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ class FeedForward:
         return self.up.nbytes + self.down.nbytes + (0 if self.gate is None else self.gate.nbytes)
 
     def only(self, units: Sequence[int]) -> FeedForward:
-        """Return a copy of some units, at least one. units: their positions."""
+        """Return a copy of some units, at least one. units: their indices."""
         index = torch.tensor(units, dtype=torch.int64, device=self.up.bias.device)
         gate = None if self.gate is None else self.gate.rows(index)
         return FeedForward(self.up.rows(index), self.down.columns(index), gate)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from headroom.models.batch import PackedBatch
 from headroom.models.checkpoint.config import ModelConfig
-from headroom.models.checkpoint.shapes import expected_shapes
+from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.graphs import Graphs, Selection
 from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
 from headroom.models.masks.head_mask import RowMasks, rows_of
@@ -48,14 +48,14 @@ class Network(Weights):
     deterministic: float32 results that are the same bits in any batch; nothing is then left out of a product.
     ops: default: the fastest that the device has.
     parameters, nbytes: the number of weights, and the bytes that they take up here.
-    max_pack_tokens: the tokens of the largest pack that the device computes well; None for any number.
+    max_pack_tokens: the tokens of the largest pack that the device computes well; None: no limit.
     """
 
     reads: Literal["first", "last", "all"] = "first"
     """The tokens of a sequence that the classifier reads; the last layer computes no others."""
 
     final_norm: Norm | None = None
-    """Of what leaves the last layer."""
+    """The norm of what leaves the last layer; None if there is none."""
 
     def __init__(
         self,
@@ -72,15 +72,16 @@ class Network(Weights):
         self.dtype = dtype
         self.deterministic = deterministic
         self.lay_out(tensors)
-        is_stored = replace(config, int8=False).is_stored
-        names = [name for name, _ in expected_shapes(config) if is_stored(name)]
         self.parameters = parameters_of(config)
-        self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
+        float_shapes = stored_shapes(replace(config, int8=False))
+        self.nbytes = sum(
+            tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name, _ in float_shapes
+        )
         self.selector = Selector(self.layers, config, self.ops, copies=not deterministic)
-        inner = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
-        widest = max(inner, 3 * config.hidden_size * dtype.itemsize)
+        inner_bytes = config.intermediate_size * (1 if config.int8 else dtype.itemsize)
+        projected_bytes = 3 * config.hidden_size * dtype.itemsize
         limit = self.ops.max_pack_bytes
-        self.max_pack_tokens = None if limit is None else limit // widest
+        self.max_pack_tokens = None if limit is None else limit // max(inner_bytes, projected_bytes)
         plain = all(layer.heads is None or layer.heads.positions.relative is None for layer in self.layers)
         captures = self.ops.supports_capture and plain and self.reads == "first"
         self.graphs = Graphs(self.logits, self.layers, device) if captures else None
@@ -219,14 +220,15 @@ class Network(Weights):
             for number, x in zip(range(last + 1), states, strict=False):
                 layer = self.layers[number]
                 kept = self.config.kept_heads[number]
-                wanted = [(i, head) for i, (n, head) in enumerate(heads) if n == number and head in kept]
-                if layer.heads is None or not wanted:
+                shown = [row for row, (of, head) in enumerate(heads) if of == number and head in kept]
+                if layer.heads is None or not shown:
                     continue
                 entering = normed(x[:length], layer.attention_input_norm)
                 probabilities = layer.heads.probabilities(entering).numpy(force=True)
-                for i, head in wanted:
+                for row in shown:
+                    _, head = heads[row]
                     weight = 1.0 if masks is None else masks.weights[number, head]
-                    maps[i] = probabilities[kept.index(head)] * weight
+                    maps[row] = probabilities[kept.index(head)] * weight
             self.ops.synchronize()  # as in `forward`
         return maps
 
@@ -279,14 +281,17 @@ class Bert(Network):
         """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
         x = F.embedding(batch.ids, self.word_embeddings)
         if self.segment_embeddings is not None:
-            one = self.config.type_vocab_size == 1
-            x = x + (self.segment_embeddings if one else F.embedding(batch.segments, self.segment_embeddings))
+            segments = self.segment_embeddings  # of the only type, if there is one alone
+            if len(segments) > 1:
+                segments = F.embedding(batch.segments, segments)
+            x = x + segments
         if self.position_embeddings is not None:
             x = x + F.embedding(batch.positions, self.position_embeddings)
         if self.widen is None:
             return self.embedding_norm(x)
-        is_deberta = self.config.distances is not None
-        return self.embedding_norm(self.widen(x)) if is_deberta else self.widen(self.embedding_norm(x))
+        if self.config.distances is not None:  # DeBERTa
+            return self.embedding_norm(self.widen(x))
+        return self.widen(self.embedding_norm(x))
 
     def classify(self, pooled: Tensor) -> Tensor:
         """Apply pooler, its norm if it has one, and classifier. (n, D) → (n, labels) float32."""

@@ -85,7 +85,7 @@ class Selector:
         """Return what each layer computes, None for a layer that is skipped.
 
         masks: numbered as in the unpruned model; None for all on. sliced: the mask belongs to a variant and
-            will come again, so weights are copied at once, and only what is on.
+            will come again, so weights are copied at once, and no head that is off is computed.
         """
         if masks is None:
             return self._everything
@@ -132,17 +132,18 @@ class Selector:
         """Return the heads that a layer computes, and their numbers. on: (heads,), numbered as in masks."""
         whole = self._layers[number].heads
         kept = self._kept_heads[number]
-        on = on[kept]
-        count = int(np.count_nonzero(on))
+        computed = on[kept]
+        count = int(np.count_nonzero(computed))
         if whole is None or not count:
             return None, kept[:0]
-        missing = 0 if sliced else -count % self._step
-        if missing:  # fill up, to a number of heads that comes again
-            on[np.flatnonzero(~on)[:missing]] = True
-        if self._copies and count + missing < whole.count:
-            copy = self.cache.get(number, whole, on, at_once=sliced)
+        # Some heads that are off are computed too, so that masks share few head counts.
+        added = 0 if sliced else -count % self._step
+        if added:
+            computed[np.flatnonzero(~computed)[:added]] = True
+        if self._copies and count + added < whole.count:
+            copy = self.cache.get(number, whole, computed, at_once=sliced)
             if copy is not None:
-                return copy, kept[on]
+                return copy, kept[computed]
         return whole, kept
 
     def _units(
@@ -193,8 +194,8 @@ class WeightCache:
     def get(self, layer: int, whole: S, on: Flags, *, at_once: bool = False) -> S | None:
         """Return a copy of the heads (or units) of `layer` that are on, (count,) bool, or None.
 
-        None means that it does not pay to copy them yet, or that another thread is copying them: nobody waits
-        for its copies and its device. at_once: it is known that the set will come again.
+        None means that it does not pay to copy them yet, or that another thread is copying them; this call
+        does not wait for it. at_once: the set is known to come again.
         """
         key = (layer, type(whole), on.tobytes())
         with self._lock:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headroom.models.checkpoint.config import ModelConfig, Rope
-from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix
+from headroom.models.checkpoint.shapes import expected_shapes, layer_prefix, stored_shapes
 from headroom.models.checkpoint.tensor_names import PROJECTIONS
 from headroom.models.layer import FeedForward, Layer, MultiHeadAttention
 from headroom.models.masks.head_mask import HeadMask
@@ -63,8 +63,8 @@ class Weights(ABC):
     ) -> Linear:
         """Lay out an affine map of a layer; several maps of one input become one, one below the other.
 
-        reads, feeds: under which names an int8 checkpoint says
-        how the map's input is quantized (default: its own name), and its output (default: it is not).
+        reads, feeds: the names under which an int8 checkpoint says how the map's input is quantized (default:
+        the map's own name) and how its output is (default: it is not quantized).
         """
         if self.config.int8:
             return int8.read_map(
@@ -165,8 +165,7 @@ class Weights(ABC):
 
 def parameters_of(config: ModelConfig) -> int:
     """Return the number of weights of a float checkpoint of this shape."""
-    is_stored = replace(config, int8=False).is_stored
-    return sum(math.prod(shape) for name, shape in expected_shapes(config) if is_stored(name))
+    return sum(math.prod(shape) for _, shape in stored_shapes(replace(config, int8=False)))
 
 
 def _rotation(rope: Rope, config: ModelConfig, device: torch.device) -> Tensor:

@@ -95,26 +95,28 @@ def chunk_pairs(
     with "truncate", is encoded as `PairTokenizer.join` does. Beside a title that is cut up, a query keeps at
     most half of the window, in a prompt three quarters.
     """
+    max_tokens = long_titles.max_tokens or sys.maxsize
     for query_text, title_text in pairs:
         query = texts[query_text]
         title = texts[title_text]
-        is_shortened = long_titles.max_tokens is not None and title.tokens > long_titles.max_tokens
+        is_shortened = title.tokens > max_tokens
         if is_shortened:
-            title = tokenizer.part(title, 0, long_titles.max_tokens or 0)
+            title = tokenizer.part(title, 0, max_tokens)
         query_tokens, room = tokenizer.kept(query.tokens, title.tokens)
         if long_titles.overflow == "truncate" or title.tokens <= room or not room:
             (pair,) = tokenizer.join([("query", "title")], {"query": query, "title": title})
             yield ChunkedPair([pair], [], pair.truncated or is_shortened)
             continue
         whole = _WholeTitle()
-        limits = (long_titles.max_tokens, (long_titles.max_chunks or 0) * room)
-        limit = min(filter(None, limits), default=sys.maxsize)
+        limit = max_tokens
+        if long_titles.max_chunks is not None:
+            limit = min(limit, long_titles.max_chunks * room)
         for portion in tokenizer.portions(title_text):
             whole.append(portion)
             yield None
             if len(whole.ids) > limit:
                 break
-        windows = chunk_windows(whole.word_starts[: long_titles.max_tokens], room, long_titles.max_chunks)
+        windows = chunk_windows(whole.word_starts[:max_tokens], room, long_titles.max_chunks)
         beginning = tokenizer.part(query, 0, query_tokens)
         title = EncodedText(whole.ids.tobytes(), len(whole.ids), unknown=0)
         yield ChunkedPair(
@@ -143,15 +145,14 @@ class _WholeTitle:
     ) -> list[tuple[int, int]]:
         """Return the title's own characters [start, end) of each window of tokens. characters: of the title
         with what is encoded `around` it."""
-        starts = [*self.starts, characters]
-        last = characters - len(around.trail)
-        return [
-            (
-                max(0, starts[first] - len(around.lead)) if first else 0,
-                min(starts[end], last) - len(around.lead),
-            )
-            for first, end in windows
-        ]
+        token_starts = [*self.starts, characters]
+        lead = len(around.lead)
+        title_end = characters - len(around.trail)
+        spans = []
+        for first, end in windows:
+            start = max(0, token_starts[first] - lead) if first else 0
+            spans.append((start, min(token_starts[end], title_end) - lead))
+        return spans
 
 
 def chunk_windows(
@@ -189,12 +190,13 @@ def best_chunks(
     for pair in pairs:
         start = end
         end += len(pair.rows)
-        best.append(max(range(start, end), key=scores.__getitem__))
-        row = best[-1] - start
-        chunks.append(Chunk(row, len(pair.rows), *pair.spans[row]) if pair.spans else None)
+        best_row = max(range(start, end), key=scores.__getitem__)
+        best.append(best_row)
+        index = best_row - start
+        chunks.append(Chunk(index, len(pair.rows), *pair.spans[index]) if pair.spans else None)
     return best, chunks
 
 
 def _last_word_start(word_starts: Sequence[int], index: int, *, after: int) -> int:
     """Return the last word start in (after, index]; `index` if there is none."""
-    return next((at for at in range(index, after, -1) if word_starts[at]), index)
+    return next((start for start in range(index, after, -1) if word_starts[start]), index)

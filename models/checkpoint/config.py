@@ -15,7 +15,7 @@ from headroom.models.checkpoint.files import bytes_of_weights, check_files, weig
 from headroom.models.checkpoint.model_config import ModelConfig, Rope, ScoreActivation
 from headroom.models.checkpoint.modules import with_modules
 from headroom.models.checkpoint.prompt import with_answers
-from headroom.models.checkpoint.shapes import expected_shapes
+from headroom.models.checkpoint.shapes import stored_shapes
 from headroom.models.errors import InvalidMask, UnsupportedCheckpoint
 from headroom.models.masks.head_mask import HeadMask
 
@@ -49,7 +49,7 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
     check_files(directory)
     config = parse_config(read_raw(directory), label_order)
     stored_bytes = bytes_of_weights(directory)
-    parameters = sum(math.prod(shape) for name, shape in expected_shapes(config) if config.is_stored(name))
+    parameters = sum(math.prod(shape) for _, shape in stored_shapes(config))
     check(
         not stored_bytes or parameters <= stored_bytes,  # a number takes a byte or more
         f"{directory}: the weights cannot be read: {', '.join(file.name for file in weights_of(directory))} "

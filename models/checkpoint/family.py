@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headroom.models.checkpoint.fields import activation, choice, need, positive_float, positive_int
 from headroom.models.checkpoint.model_config import ModelConfig
-from headroom.models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes
+from headroom.models.checkpoint.shapes import POSITIONS, expected_shapes, int8_shapes, stored_shapes
 from headroom.models.checkpoint.tensor_names import GATES, LAYERS
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
@@ -106,26 +106,28 @@ class Family:
         import torch
 
         stored = self._stored(config)
-        there: dict[str, Tensor] = {}
+        theirs: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             new = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("Norm.beta", "Norm.bias")
-            there[self.encoder + new if self.encoder + new in stored else new] = tensor
-        found: dict[str, Tensor] = {}
-        for name, several in stored.items():
-            if (whole := there.pop(name, None)) is not None:
-                parts = whole.chunk(len(several)) if len(several) > 1 else (whole,)
-                found |= dict(zip(several, parts, strict=False))
-        if POSITIONS in found:
-            found[POSITIONS] = found[POSITIONS][config.skipped_positions :]
+            prefixed = self.encoder + new
+            theirs[prefixed if prefixed in stored else new] = tensor
+        ours: dict[str, Tensor] = {}
+        for name, our_names in stored.items():
+            whole = theirs.pop(name, None)
+            if whole is not None:
+                parts = whole.chunk(len(our_names)) if len(our_names) > 1 else (whole,)
+                ours |= dict(zip(our_names, parts, strict=False))
+        if POSITIONS in ours:
+            ours[POSITIONS] = ours[POSITIONS][config.skipped_positions :]
         lacking = {name: shape for name, shape in expected_shapes(config) if not config.is_stored(name)}
-        found |= {name: torch.zeros(shape) for name, shape in lacking.items()}
+        ours |= {name: torch.zeros(shape) for name, shape in lacking.items()}
         unknown = {
             name
-            for name in there
+            for name in theirs
             if name.startswith((self.encoder, self.layer, "embeddings."))
             and not (name.endswith(_UNREAD) or name.startswith(f"{self.encoder}pooler."))
         } | set(map(self.their_name, lacking))
-        return found | {name: there[name] for name in unknown & there.keys()}
+        return ours | {name: theirs[name] for name in unknown & theirs.keys()}
 
     def theirs(self, tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
         """Return our network's tensors as the family's checkpoints hold them."""
@@ -157,7 +159,7 @@ class Family:
 
     def _stored(self, config: ModelConfig) -> dict[str, list[str]]:
         """Return our names of the tensors that a checkpoint holds, by its own name."""
-        ours = [name for name, _ in expected_shapes(config) if config.is_stored(name)]
+        ours = [name for name, _ in stored_shapes(config)]
         if self.gate_first:
             ours.sort(key=lambda name: f".{GATES[0]}." in name)
         if config.int8:

@@ -59,8 +59,8 @@ def check_files(directory: Path) -> None:
 
 
 def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
-    """Return the files that a checkpoint is loaded from, in order; with `masks`, the stored masks too. Others
-    that lie there are not among them."""
+    """Return the files that a checkpoint is loaded from, in order; with `masks`, the stored masks too. Other
+    files of the directory are left out."""
     names = [*_FILES, *(f"{folder.name}/config.json" for folder in classifier_folders(directory))]
     stored = (directory / "masks").glob("*.json") if masks else ()
     there = {*(directory / name for name in names), *stored, *weights_of(directory)}
@@ -70,17 +70,17 @@ def loaded_files(directory: Path, *, masks: bool = True) -> list[Path]:
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     """Return the names of the weights to load; safetensors are preferred. directory: holds the files of
     DESCRIPTION. names: all files of the repository."""
-    found: list[str] = []
+    chosen: list[str] = []
     for folder in ("", *(f"{folder.name}/" for folder in classifier_folders(directory))):
         whole = f"{folder}model.safetensors"
         pickled = f"{folder}pytorch_model.bin"
         if whole in names:
-            found.append(whole)
+            chosen.append(whole)
         elif not folder and INDEX in names:
-            found += sorted(set(weight_map(directory).values()))
+            chosen += sorted(set(weight_map(directory).values()))
         elif pickled in names:
-            found.append(pickled)
-    return found
+            chosen.append(pickled)
+    return chosen
 
 
 def weight_map(directory: Path) -> dict[str, str]:

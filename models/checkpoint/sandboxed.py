@@ -23,7 +23,7 @@ def main(directory: str, seconds: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     with suppress(ValueError, OSError):  # not every system has this limit
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    with suppress(BaseException):  # what fails is told where it is used
+    with suppress(BaseException):  # a failure is reported where the tokenizer is used
         tokenizer = Tokenizer.from_file(f"{directory}/tokenizer.json")
         for text in _TEXTS:
             tokenizer.encode(text)

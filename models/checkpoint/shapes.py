@@ -62,6 +62,11 @@ def expected_shapes(config: ModelConfig) -> Shapes:
     yield from _both("classifier", len(config.labels), hidden)
 
 
+def stored_shapes(config: ModelConfig) -> Shapes:
+    """Return those of `expected_shapes` that a checkpoint holds; the others are zeros."""
+    return ((name, shape) for name, shape in expected_shapes(config) if config.is_stored(name))
+
+
 def int8_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
     """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
 

@@ -47,8 +47,8 @@ def read_tensors(directory: Path, config: ModelConfig, *, new_classifier: bool =
         is_new = new_classifier and name.startswith(("bert.pooler.", "classifier."))
         if is_new and (tensor is None or tensor.shape != shape):
             tensor = _new_tensor(name, shape)
-        shown = f"{directory}: tensor {family.their_name(name)}"
-        tensors[name] = _checked(shown, tensor, shape, dtype)
+        described = f"{directory}: tensor {family.their_name(name)}"
+        tensors[name] = _checked(described, tensor, shape, dtype)
     unknown = min(ours.keys() - tensors.keys(), default=None)
     problem = "does not belong to the network that config.json describes"
     check(unknown is None, f"{directory}: tensor {unknown} {problem}")

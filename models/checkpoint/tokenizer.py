@@ -187,8 +187,8 @@ class PairTokenizer(TextReader):
         naming the file."""
         with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
             fixed = [] if prompt is None else prompt.fixed
-            found = read_tokenizer(directory, "\n".join(fixed) if of_decoder else None)
-            tokenizer = cls(found, prompt=prompt, of_decoder=of_decoder, **options)
+            library_tokenizer = read_tokenizer(directory, "\n".join(fixed) if of_decoder else None)
+            tokenizer = cls(library_tokenizer, prompt=prompt, of_decoder=of_decoder, **options)
         if passes_types(directory) is False:
             tokenizer.template = replace(tokenizer.template, two_segments=False)
         return tokenizer

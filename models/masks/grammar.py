@@ -234,8 +234,8 @@ def _range(axis: str, shape: tuple[int, int]) -> str:
 
 
 def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads:
-    """Return the heads that `random:fraction@seed` or `random:fraction@seed/list` draws, in any language the
-    same ones. others: the items that follow."""
+    """Return the heads that `random:fraction@seed` or `random:fraction@seed/list` draws; every
+    implementation draws the same ones. others: the items that follow."""
     match = _RANDOM.fullmatch(first.text.removeprefix("random:"))
     if not match:
         raise InvalidMask(f"{shown(first.text)} has no seed; write random:fraction@seed (random:0.2@7)")

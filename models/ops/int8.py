@@ -152,8 +152,8 @@ class OneDnnProduct(FloatProduct):
         self.weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         self.zero_points = torch.zeros(len(weight), dtype=torch.int64)
         # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
-        narrow = self.format.largest < 255
-        self.rounds_gelu = narrow and self.format.kernels is not None and self.format.is_quantized_gelu
+        by_kernels = self.format.largest < 255 and self.format.is_quantized_gelu
+        self.gelu_kernels = self.format.kernels if by_kernels else None
 
     def integers(self) -> Tensor:
         """Return the weight, (out, in) int8."""
@@ -163,8 +163,8 @@ class OneDnnProduct(FloatProduct):
         """Compute the map, x: (T, in) uint8 → (T, out)."""
         activation = self.format.activation
         target = self.format.output
-        if self.rounds_gelu and self.format.kernels is not None and target is not None:
-            return self.format.kernels.quantize_gelu(
+        if self.gelu_kernels is not None and target is not None:
+            return self.gelu_kernels.quantize_gelu(
                 self.sums(x),
                 1 / target.scale,
                 target.zero_point + 0.5,
@@ -182,9 +182,24 @@ class OneDnnProduct(FloatProduct):
         """Compute sum and norm as `Linear` does."""
         source = self.format.input
         y = torch.ops.onednn.qlinear_pointwise.binary(
-            *(x, source.scale, source.zero_point, self.weight, self.scale, self.zero_points),
-            *(residual, self.bias, 1.0, 0, self.format.dtype, 1.0, 0),
-            *("sum", 1.0, "none", [], ""),  # written into the residual
+            x,
+            source.scale,
+            source.zero_point,
+            self.weight,
+            self.scale,
+            self.zero_points,
+            other=residual,
+            bias=self.bias,
+            output_scale=1.0,
+            output_zero_point=0,
+            output_dtype=self.format.dtype,
+            other_scale=1.0,
+            other_zp=0,
+            binary_post_op="sum",  # written into the residual
+            binary_alpha=1.0,
+            unary_post_op="none",
+            unary_post_op_args=[],
+            unary_post_op_algorithm="",
         )
         return normed(y, norm)
 
@@ -194,10 +209,21 @@ class OneDnnProduct(FloatProduct):
 
     def _product(self, x: Tensor, target: TensorScale, dtype: torch.dtype, activation: str) -> Tensor:
         source = self.format.input
+        name, algorithm = FUSED[activation]
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
-            *(x, source.scale, source.zero_point, self.weight, self.scale, self.zero_points),
-            *(self.bias, target.scale, target.zero_point, dtype),
-            *(FUSED[activation][0], [], FUSED[activation][1]),
+            x,
+            source.scale,
+            source.zero_point,
+            self.weight,
+            self.scale,
+            self.zero_points,
+            bias=self.bias,
+            output_scale=target.scale,
+            output_zero_point=target.zero_point,
+            output_dtype=dtype,
+            post_op_name=name,
+            post_op_args=[],
+            post_op_algorithm=algorithm,
         )
         return y
 

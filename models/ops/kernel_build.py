@@ -119,7 +119,7 @@ def library_of(level: Level) -> Path:
 
 
 def _name(level: Level) -> str:
-    """Return the name of a level's library, which tells all that it depends on but the compiler."""
+    """Return the name of a level's library, which changes with all that it is made of except the compiler."""
     sources = [file.read_bytes() for file in sorted(SOURCES.iterdir()) if file.suffix in (".h", ".cpp")]
     recipe = [*FLAGS, *level.flags, platform.libc_ver()[0], level.machine]
     digest = hashlib.sha256(bytes(1).join([*sources, *map(str.encode, recipe)])).hexdigest()

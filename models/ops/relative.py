@@ -37,7 +37,7 @@ class Relative:
     _for_kernel: dict[bool, Any] = field(init=False, repr=False, default_factory=dict)
 
     def only(self, heads: Sequence[int]) -> Self:
-        """Return what some heads add. heads: their positions."""
+        """Return what some heads add. heads: their indices."""
         slopes = self.slopes
         tables = self.tables
         if slopes is not None:
@@ -64,19 +64,19 @@ class Relative:
         """
         position = torch.arange(key.shape[-2], device=key.device)
         distance = position - position[:, None]
-        found: Tensor | None = None
+        added: Tensor | None = None
         if self.tables is not None:
             keys, queries, order = self.tables
             row = order[distance + len(order) // 2].long()  # (n, n)
             scale = (query.shape[-1] * self.terms) ** -0.5
             to_position = query @ keys.to(query.dtype).mT  # (…, h, n, W)
             to_content = key @ queries.to(key.dtype).mT
-            found = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
-            found = found + to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
+            added = to_position.gather(-1, row.expand(*query.shape[:-1], -1)) * scale
+            added = added + to_content.gather(-1, row.mT.expand(*key.shape[:-1], -1)).mT * scale
         if self.slopes is not None:
             slope = (-self.slopes[:, None, None] * distance.abs()).to(query.dtype)
-            found = slope if found is None else found + slope
-        return found
+            added = slope if added is None else added + slope
+        return added
 
 
 def log_buckets(buckets: int, largest: int, reach: int) -> Tensor:
@@ -114,8 +114,9 @@ def kernel_tables(relative: Relative, size: int, dtype: torch.dtype, *, tiles: b
     size, dtype: of the queries' heads, and of the tables. tiles: whether the kernel multiplies bfloat16 on
     tiles.
     """
-    if (found := relative._for_kernel.get(tiles)) is not None:
-        return ctypes.addressof(found[0])
+    cached = relative._for_kernel.get(tiles)
+    if cached is not None:
+        return ctypes.addressof(cached[0])
     per_unit = 4 // dtype.itemsize  # numbers in a unit of 32 bits
     steps = size // per_unit
     width = 0

@@ -110,9 +110,7 @@ def worst_queries(evaluation: Evaluation, pairs: Sequence[LabelledPair]) -> list
     return [entry for *_, entry in sorted(queries)[:WORST]]
 
 
-def agreement(
-    first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None = None
-) -> dict[str, Any]:
+def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None) -> dict[str, Any]:
     """Compare the scores of a model with those of a faster form of it, on the same pairs.
 
     labelled: the pairs, if their grades are known. Returns the share of pairs with the same grade in both,

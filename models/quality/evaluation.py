@@ -25,12 +25,10 @@ from headroom.models.quality.bootstrap import (
     standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
+from headroom.models.quality.metrics import CUTOFF, Ints, dcg, gain, ndcg10
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Scores
-
-Ints = NDArray[np.int64]
 
 RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
 """The range of a metric; 0 to 1 for any other."""

@@ -80,7 +80,7 @@ def stems_of(text: str) -> list[str]:
 def bigrams_of(text: str) -> list[str]:
     """Return each two neighbouring letters of each word, lower case; a word of one letter counts alone."""
     words = re.findall(r"\w+", text.lower())
-    return [word[at : at + 2] for word in words for at in range(max(1, len(word) - 1))]
+    return [word[start : start + 2] for word in words for start in range(max(1, len(word) - 1))]
 
 
 def _idf(documents: Sequence[Sequence[str]]) -> Callable[[str], float]:

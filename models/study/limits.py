@@ -1,4 +1,4 @@
-"""What a study cannot show, whatever it finds: too few queries or draws stand behind it."""
+"""Names the claims that a study cannot make, because too few queries or draws stand behind them."""
 
 from headroom.models.quality.bootstrap import MIN_TESTED
 from headroom.models.study.pairs import Judged

@@ -104,7 +104,7 @@ class Runner:
         scores = self.classifier.scores(logits)
         return Evaluation.of(data.labelled, scores)
 
-    def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
+    def evaluate(self, data: Judged, masks: Sequence[Matrix], what: str) -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(data, logits) for logits in self.logits(data, masks, what)]
 
@@ -169,13 +169,15 @@ def logits_under(network: Network, batch: PackedBatch, masks: Floats32) -> Float
 def _chosen(network: Network, number: int, weights: Floats32) -> Chosen:
     """Return what layer `number` computes under one row of weights; heads are left out if that pays."""
     layer = network.layers[number]
-    heads, weights = layer.heads, weights[list(network.config.kept_heads[number])]
-    on = np.flatnonzero(weights)
+    heads = layer.heads
+    computed = weights[list(network.config.kept_heads[number])]
+    on = np.flatnonzero(computed)
     if heads is None or not len(on):
         return Chosen(None, layer.units)
     if not network.deterministic and len(on) <= (1 - WORTH_SLICING) * heads.count:
-        heads, weights = heads.only(on.tolist()), weights[on]
-    scale: Tensor | None = None
-    if (weights != 1).any():
-        scale = torch.from_numpy(weights[None]).to(network.device)
-    return Chosen(heads, layer.units, scale)
+        heads = heads.only(on.tolist())
+        computed = computed[on]
+    head_weights: Tensor | None = None
+    if (computed != 1).any():
+        head_weights = torch.from_numpy(computed[None]).to(network.device)
+    return Chosen(heads, layer.units, head_weights)

@@ -56,7 +56,9 @@ def p_value(p: float) -> str:
     """Return a p-value to two or three decimals, never 0; "–" for nan."""
     if p != p:
         return "–"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -149,7 +149,11 @@ def planned(lengths: Sequence[int], model: Learner, options: Options) -> Steps:
     steps = Steps(schedule, batches, batch_tokens)
     log.info(
         "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
-        *(count, steps.epochs, batches, batch_tokens, rate),
+        count,
+        steps.epochs,
+        batches,
+        batch_tokens,
+        rate,
     )
     return steps
 

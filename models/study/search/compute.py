@@ -26,7 +26,7 @@ SAME = 1e-6
 
 @dataclass(eq=False)
 class Candidate:
-    """A network to try, and what is found of it."""
+    """A network to try, and its measurements."""
 
     mask: HeadMask
     speedup: float | None = None  # the one that it was planned for; None if heads were counted
@@ -66,7 +66,9 @@ def measure(study: Study) -> SearchResult:
     if study.holdout is not None:
         _judge(study, tried, networks.evaluate(study.holdout, masks, "held-out queries"))
     chosen = _choose(planned, study.speedup)
-    timed = tried if study.by_time else [intact, chosen] if chosen is not None else []
+    timed = tried
+    if not study.by_time:
+        timed = [] if chosen is None else [intact, chosen]
     for one, pace in zip(timed, networks.paces([one.mask for one in timed]), strict=True):
         one.pace = pace
     if chosen is None:

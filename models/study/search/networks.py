@@ -30,7 +30,7 @@ SAMPLE = 256
 which the speed is measured."""
 
 TOKENS = 2048
-"""About so many tokens are in the batch whose time is measured."""
+"""About this many tokens are in the batch that is timed."""
 
 STEPS = 12
 """At most this many counts of heads, and of units, above 0 are timed; those between are interpolated."""
@@ -132,11 +132,11 @@ class Times:
     last: tuple[float, float]  # the shares of both that the last layer takes: first tokens may be enough
     outside_layers: float  # embeddings and classifier
 
-    def attention_half(self, heads: int, *, last: bool = False) -> float:
+    def attention_half(self, heads: int, *, last: bool) -> float:
         """Return the seconds of the half with attention."""
         return float(np.interp(heads, self.heads, self.attention)) * (self.last[0] if last else 1)
 
-    def feed_forward_half(self, units: int, *, last: bool = False) -> float:
+    def feed_forward_half(self, units: int, *, last: bool) -> float:
         """Return the seconds of the feed-forward half."""
         return float(np.interp(units, self.units, self.feed_forward)) * (self.last[1] if last else 1)
 

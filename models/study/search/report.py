@@ -23,7 +23,7 @@ DEEPEST = 12
 
 
 def run(study: Study) -> Result:
-    """Search, and report what was search."""
+    """Search, and report what was found."""
     search = measure(study)
     where = "held-out queries" if study.holdout is not None else "the search data, which chose the parts"
     caption = (
