@@ -87,18 +87,25 @@ def _parse_entry(entry: object) -> ApiKey:
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
     given = dict(option.partition("=")[::2] for option in options)
-    role, rate = given.get("role", "user"), None
-    is_right = len(given) == len(options) and given.keys() <= {"role", "rate"} and role in ("user", "admin")
+    role = given.get("role", "user")
+    has_known_options = len(given) == len(options) and given.keys() <= {"role", "rate"}
+    rate = None
     if "rate" in given:
-        with contextlib.suppress(ValueError):
-            rate = float(given["rate"])
-        is_right = is_right and rate is not None and 0 < rate < math.inf
-    if not is_right:
+        rate = _number(given["rate"])
+    has_rate = rate is None or 0 < rate < math.inf
+    if not (has_known_options and has_rate and role in ("user", "admin")):
         raise ValueError(
             "write each option once: role=user or role=admin, and rate=PAIRS_PER_SECOND, above 0"
         )
     digest_bytes = bytes.fromhex(digest[1]) if digest else _digest(token.encode())
     return ApiKey(digest_bytes, cast(Role, role), rate)
+
+
+def _number(text: str) -> float:
+    """Return a number; NaN if the text is none."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return math.nan
 
 
 def _digest(token: bytes) -> bytes:
@@ -119,8 +126,8 @@ class KeyRing:
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
         self._clock = clock
-        # Of each key's digest, how much was left, and when.
-        self._left: dict[bytes, tuple[float, float]] = {}
+        # By the key's digest: how much was left, and when.
+        self._balances: dict[bytes, tuple[float, float]] = {}
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.
@@ -143,20 +150,23 @@ class KeyRing:
         self.charge(key, 1.0)
 
     def check(self, key: ApiKey, needed: float) -> None:
-        """Raise RateLimited, which says in how many seconds it will be, unless so much is left."""
-        if key.rate is not None and (missing := needed - self._refilled(key, key.rate)) > ROUNDING:
+        """Raise RateLimited, with the seconds until then, if less than `needed` is left."""
+        if key.rate is None:
+            return
+        missing = needed - self._refilled(key, key.rate)
+        if missing > ROUNDING:
             raise RateLimited(missing / key.rate)
 
     def charge(self, key: ApiKey, cost: float) -> None:
         """Charge a cost to the key's rate, also more than is left."""
         if key.rate is not None:
-            self._left[key.digest] = (self._refilled(key, key.rate) - cost, self._clock())
+            self._balances[key.digest] = (self._refilled(key, key.rate) - cost, self._clock())
 
     def _refilled(self, key: ApiKey, rate: float) -> float:
         """Return what is left now."""
         limit = max(1.0, rate)
-        left, then = self._left.get(key.digest, (limit, 0.0))
-        return min(limit, left + (self._clock() - then) * rate)
+        balance, then = self._balances.get(key.digest, (limit, 0.0))
+        return min(limit, balance + (self._clock() - then) * rate)
 
 
 @dataclass

@@ -51,12 +51,12 @@ def resolve_masks(
                 raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
             misfits[name] = reason
             masks.pop(name, None)
-    of_variants = {}
+    variant_masks = {}
     for index, entry in entries.items():
         form = "none" if entry.head_mask is None else entry.head_mask
         if not entry.optional or entry.head_mask is None or stored_name(form) in masks:
-            of_variants[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
-    return masks, of_variants
+            variant_masks[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
+    return masks, variant_masks
 
 
 def lacks_network(entry: VariantConfig, model: Path | None) -> bool:
@@ -101,8 +101,9 @@ def _uses(config: LiveConfig) -> Iterator[tuple[str, str]]:
         for index, arm in enumerate(experiment.arms):
             yield f"experiments[{number}].arms[{index}].variant", arm.variant
     for number, entry in enumerate(config.variants):
-        for index, stage in enumerate(() if entry.optional else entry.cascade or ()):
-            yield f"variants[{number}].cascade[{index}].variant", stage.variant
+        if not entry.optional:
+            for index, stage in enumerate(entry.cascade or ()):
+                yield f"variants[{number}].cascade[{index}].variant", stage.variant
 
 
 def _parse(

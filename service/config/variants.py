@@ -103,9 +103,7 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
         if number == len(stages) - 1:
             if stage.keep is not None:
                 raise ValueError(f"{place}.keep: the last stage keeps all of its titles; leave keep out")
-        elif stage.keep is None or not (
-            stage.keep >= 1 if isinstance(stage.keep, int) else 0 < stage.keep < 1
-        ):
+        elif not _is_keep(stage.keep):
             raise ValueError(f"{place}.keep: should be {KEEP_RANGE}")
         elif isinstance(stage.keep, int):
             if kept is not None and stage.keep >= kept:
@@ -113,6 +111,13 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
                     f"{place}.keep: {stage.keep} is not fewer than the {kept} that an earlier stage keeps"
                 )
             kept = stage.keep
+
+
+def _is_keep(keep: float | None) -> bool:
+    """Return whether this is KEEP_RANGE."""
+    if isinstance(keep, int):
+        return keep >= 1
+    return keep is not None and 0 < keep < 1
 
 
 def check_cascades(variants: Mapping[str, VariantConfig]) -> None:

@@ -147,10 +147,10 @@ class Engine:
         self, pool: ThreadPoolExecutor, lane: Lane, rows: Sequence[PairRow], limit_s: float
     ) -> Future[Sequence[Any]]:
         """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
-        ended = pool.submit(self._forward, lane, rows)
-        self._hangs_at[ended] = time.monotonic() + limit_s
-        ended.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
-        return ended
+        forward_pass = pool.submit(self._forward, lane, rows)
+        self._hangs_at[forward_pass] = time.monotonic() + limit_s
+        forward_pass.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
+        return forward_pass
 
     @property
     def hangs(self) -> bool:
@@ -197,13 +197,13 @@ class Engine:
         """Run one batch on each thread of a pool at once, and return the rate in tokens per second."""
         began = time.monotonic()
         passes = [self._submit(pool, batch[0].lane, batch, WARM_UP_HANGS_AFTER_S) for _ in range(slots)]
-        for unfinished in wait(passes, WARM_UP_HANGS_AFTER_S).not_done:
-            unfinished.cancel()
+        for hanging in wait(passes, WARM_UP_HANGS_AFTER_S).not_done:
+            hanging.cancel()
             raise TimeoutError(
                 f"a warm-up pass of {len(batch)} pairs did not end within {WARM_UP_HANGS_AFTER_S:.0f} s"
             )
-        for done in passes:
-            done.result()
+        for forward_pass in passes:
+            forward_pass.result()
         return slots * sum(added_tokens(batch)) / (time.monotonic() - began)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ def analyse(
     config: ExperimentConfig,
     actions: Log,
     now: float,
-    looks: dict[float, Look] | None = None,
+    looks: dict[float, Look],
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
 
@@ -85,7 +85,7 @@ def analyse(
         arms=arms,
         recommendation=recommendation,
         text=text,
-        looks=past_looks(store, config, actions, now, {} if looks is None else looks),
+        looks=past_looks(store, config, actions, now, looks),
     )
 
 
@@ -199,13 +199,13 @@ def _estimates(
     config: ExperimentConfig, metric: Metric, measured: Measured, *, adjusted: bool
 ) -> tuple[dict[str, Estimate], Estimate]:
     """Return the metric's estimates by arm, and that of all arms together."""
-    moments = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
-    pooled = sum(moments.values(), NOBODY)
+    by_arm = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
+    pooled = sum(by_arm.values(), NOBODY)
 
-    def of(part: Moments) -> Estimate:
-        return estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
+    def estimate_of(moments: Moments) -> Estimate:
+        return estimate(moments, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
 
-    return {arm: of(part) for arm, part in moments.items()}, of(pooled)
+    return {arm: estimate_of(moments) for arm, moments in by_arm.items()}, estimate_of(pooled)
 
 
 def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
@@ -238,9 +238,9 @@ def recommend(
     good = [arm for arm in running if arm.metrics[0].decision in GOOD and not harm[arm.arm]]
     if good:
         best = max(good, key=lambda arm: primary.sign * (arm.metrics[0].difference or 0.0))
-        losses = [metric.text for metric in best.metrics[1:] if metric.decision in BAD]
-        but = ["But:", *losses] if losses else []
-        return "ship", " ".join([best.metrics[0].text, *but])
+        text = best.metrics[0].text
+        losses = " ".join(metric.text for metric in best.metrics[1:] if metric.decision in BAD)
+        return "ship", f"{text} But: {losses}" if losses else text
     reasons = " ".join(harm[arm.arm] or arm.metrics[0].text for arm in running)
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
     final = BAD if primary.margin is None else {"too_bad"}

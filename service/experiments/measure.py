@@ -58,15 +58,11 @@ class Comparison:
 
     def had_arm(self, units: FromClause, time: Expression) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
-        still = (
-            not_(
-                and_(
-                    units.c.time < withdrawal.time, time >= withdrawal.time, _is_withdrawn(units, withdrawal)
-                )
-            )
-            for withdrawal in self.withdrawals
-        )
-        return and_(true(), *still)
+        condition: Condition = true()
+        for withdrawal in self.withdrawals:
+            is_between = and_(units.c.time < withdrawal.time, time >= withdrawal.time)
+            condition = and_(condition, not_(and_(is_between, _is_withdrawn(units, withdrawal))))
+        return condition
 
     def units(self, experiment: str) -> Subquery:
         """Return the exposures of the arms while all of them ran."""
@@ -77,16 +73,16 @@ class Comparison:
 
 def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> dict[str, Comparison]:
     """Return each arm's comparison with control. Arms with the same end time share one."""
-    arms_by_end: dict[float, list[str]] = {}
+    ends: dict[str, float] = {}
     for arm in config.treatments:
-        end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
-        arms_by_end.setdefault(end, []).append(arm)
-    by_arm: dict[str, Comparison] = {}
-    for end, arms in arms_by_end.items():
+        losses = (withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits)
+        ends[arm] = next(losses, math.inf)
+    by_end: dict[float, Comparison] = {}
+    for end in set(ends.values()):
+        arms = [arm for arm in config.treatments if ends[arm] == end]
         until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
-        comparison = Comparison((config.control, *arms), until_end, end)
-        by_arm |= dict.fromkeys(arms, comparison)
-    return {arm: by_arm[arm] for arm in config.treatments}
+        by_end[end] = Comparison((config.control, *arms), until_end, end)
+    return {arm: by_end[end] for arm, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Store:
                 db.execute(insert(shadow_results), chunk)
 
     def record_outcomes(
-        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig] = ()
+        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
     ) -> OutcomeReceipt:
         """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 

@@ -50,7 +50,8 @@ class ScoreOptions:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Return the names of one set of new columns, without prefix and suffix."""
-        return (GRADED if self.graded else UNGRADED) + (("chunk",) if self.overflow == "chunks" else ())
+        kinds = GRADED if self.graded else UNGRADED
+        return (*kinds, "chunk") if self.overflow == "chunks" else kinds
 
     @property
     def names(self) -> list[str]:

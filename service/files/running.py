@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, rows done by an earlier run)."""
 
-
 WINDOWS_IN_FLIGHT = 2
 """One window is scored, and another one is tokenized meanwhile."""
 
