@@ -54,7 +54,7 @@ logger = logging.getLogger("headroom.replica")
 RESTART_SECONDS = 1.0  # before a background task that failed is restarted
 ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
-MAX_AGE_S = 0.5  # from which on a request is old; old ones get at least a sixteenth of each batch
+MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
 

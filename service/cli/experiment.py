@@ -297,12 +297,9 @@ def question_of(
 
     changed = baseline * (1 + effect)
     is_share = sd is None
-    for is_right, option, reason in (
-        (
-            0 < baseline < (1 if is_share else math.inf),
-            "--baseline",
-            "must be above 0; without --sd, below 1",
-        ),
+    limit = 1 if is_share else math.inf
+    checks = (
+        (0 < baseline < limit, "--baseline", "must be above 0; without --sd, below 1"),
         (sd is None or 0 < sd < math.inf, "--sd", "must be above 0"),
         (
             margin is None or 0 < margin < 1,
@@ -319,7 +316,8 @@ def question_of(
             "--effect",
             f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
         ),
-    ):
+    )
+    for is_right, option, reason in checks:
         if not is_right:
             raise typer.BadParameter(reason, param_hint=option)
     try:

@@ -171,7 +171,7 @@ class KeyRing:
 
 @dataclass
 class Allowance:
-    """One request's account with its key. paid: what is charged so far: 1, since it came."""
+    """One request's account with its key. paid: what its key has been charged so far; 1 on arrival."""
 
     ring: KeyRing
     key: ApiKey
@@ -192,4 +192,4 @@ class Allowance:
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
-"""That of the request which this task answers; None if the service has no keys."""
+"""The allowance of the request that this task answers; None if the service has no keys."""

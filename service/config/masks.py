@@ -29,7 +29,7 @@ def resolve_masks(
     variant without a mask has everything on.
 
     checkpoint: the model's name in variants; None: the service's own, which each mask of the config must fit.
-        Of another model's masks, those must that its variants need; the others are left out.
+        Another model only needs to fit the masks that its variants use; the others are left out.
     Raises InvalidConfig if a mask that must fit does not parse for this model.
     """
     masks = dict(stored)
@@ -69,9 +69,10 @@ def lacks_network(entry: VariantConfig, model: Path | None) -> bool:
 
 
 def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
-    """Return why variants are left out, by their names; a cascade is if one of its stages is.
+    """Return why variants are left out, by name. A cascade is left out if one of its stages is.
 
-    present: the variants that are there, cascades aside. Raises InvalidConfig if one is needed that is not.
+    present: the variants that are there, cascades aside. Raises InvalidConfig if the config needs a variant
+    that is left out.
     """
     reasons = {}
     for entry in config.variants:

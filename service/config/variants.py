@@ -1,4 +1,4 @@
-"""Variants in the live config: a checkpoint with a mask, a cascade of variants, the one of a brownout."""
+"""Variants in the live config: a checkpoint with a mask, or a cascade of variants; and the brownout."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self

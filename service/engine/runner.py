@@ -73,7 +73,7 @@ class BatchRunner:
                 part = [row for row in parts.pop() if row.submission.is_open]
                 if part and not await self._attempt(part, alone=alone):
                     middle = len(part) // 2
-                    parts += part[middle:], part[:middle]
+                    parts += [part[middle:], part[:middle]]
         finally:
             self.busy_slots -= 1
             self.in_flight_rows -= len(rows)

@@ -87,9 +87,9 @@ HANGS_AFTER_S = 60.0
 WARM_UP_HANGS_AFTER_S = 300.0
 """Time after which a pass of a warm-up counts as hung: its rate is not known yet."""
 HANGS_AFTER_TIMES = 50.0
-"""It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
-text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
-other work."""
+"""A pass counts as hung only after this many times the duration that follows from the warm-up's rate.
+Attention over a text of 8,192 tokens takes several times as long for each token as the warm-up's short texts,
+and more beside other work."""
 
 logger = logging.getLogger("headroom.engine")
 

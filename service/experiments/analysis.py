@@ -172,9 +172,10 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
     decision, text = verdict(metric, arm, effect, to_margin)
     explained = None
     if adjusted:
-        plain = _estimates(config, metric, measured, adjusted=False)[0][config.control]
-        if plain.variance > 0:
-            explained = finite(1 - control.variance / plain.variance)
+        plain_estimates, _ = _estimates(config, metric, measured, adjusted=False)
+        plain_variance = plain_estimates[config.control].variance
+        if plain_variance > 0:
+            explained = finite(1 - control.variance / plain_variance)
     numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(effect).items()}
     numbers["p_value"] = min(1.0, len(config.treatments) * float(effect.p_value))
     return MetricReport(

@@ -42,9 +42,7 @@ class Moments:
     scatter: Floats
 
     @classmethod
-    def from_sums(
-        cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike = 0.0
-    ) -> Moments:
+    def from_sums(cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike) -> Moments:
         """Return the moments from sums over units of v − centre and of its products.
 
         units: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.

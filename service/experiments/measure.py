@@ -49,7 +49,7 @@ Condition = ColumnElement[bool]
 class Comparison:
     """Control and the arms with the same end time.
 
-    end: when the arms ended; inf while they run. withdrawals: those of units until then.
+    end: when the arms ended; inf while they run. withdrawals: when units lost their arm, until then.
     """
 
     arms: tuple[str, ...]

@@ -41,20 +41,19 @@ RANGES = {
 def paired_differences(
     control: NDArray[np.floating],
     arm: NDArray[np.floating],
-    grades: Sequence[int] | None = None,
-    raw_scores: Sequence[NDArray[np.floating]] | None = None,
+    grades: Sequence[int] | None,
+    raw_scores: Sequence[NDArray[np.floating]],
 ) -> dict[str, Any]:
     """Return the fields of a ShadowResult that come from the scores of the same titles under two arms.
 
     control, arm: (n,), n ≥ 1, in the request's order. grades: (n,) judgments from 0, if they are known.
-    raw_scores: (n,) of control and of the arm, which rank the titles; default: the scores.
+    raw_scores: (n,) of control and of the arm, which rank the titles.
     The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
     if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
     """
     deltas = np.asarray(arm, np.float64) - np.asarray(control, np.float64)
-    ranking_scores = (control, arm) if raw_scores is None else raw_scores
-    of_control = np.asarray(ranking_scores[0], np.float64)
-    of_arm = np.asarray(ranking_scores[1], np.float64)
+    of_control = np.asarray(raw_scores[0], np.float64)
+    of_arm = np.asarray(raw_scores[1], np.float64)
     return {
         "mean_delta": float(deltas.mean()),
         "mean_abs_delta": float(np.abs(deltas).mean()),
@@ -80,7 +79,7 @@ def shadow_reports(
 
 
 def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
-    """Return the moments of the units' means of the requests' measures, by measure and arm.
+    """Return the moments of each measure over the units, by measure and arm.
 
     VALUE is a unit's mean and DENOMINATOR the number of its requests. The requests of one unit are alike, so
     they are one observation. A request without a unit stands for a unit of its own.

@@ -132,7 +132,7 @@ class Parts:
         return None
 
     def clear(self) -> None:
-        """Remove the plan, so that a next run clears what is left of the parts, then these, then the note."""
+        """Remove plan, parts and note, in this order: a run that finds no plan clears what is left."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
         self.storage.remove(self._note)

@@ -45,7 +45,7 @@ SHOW_S = 5.0
 """How long the replicas may take to show in their metrics that an edit was refused."""
 
 SLOW_START_S = 30.0
-"""How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
+"""Seconds of a start after which the operator is shown what Serve waits for. Serve knows it no earlier."""
 
 KILL_AFTER_DRAIN_S = 10.0
 """Seconds beyond `drain_timeout_s` before Serve kills a replica."""
@@ -182,12 +182,12 @@ class Cluster:
         deadline = time.monotonic() + drain_timeout_s
         with contextlib.suppress(Exception):  # HAProxy then waits for the answers
             self.ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
-        fronts = descendants_named(("haproxy",))
-        for front in fronts:
+        haproxies = descendants_named(("haproxy",))
+        for haproxy in haproxies:
             with contextlib.suppress(psutil.Error):
-                front.send_signal(signal.SIGUSR1)
-        psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
-        if not fronts:  # Serve's Python proxies
+                haproxy.send_signal(signal.SIGUSR1)
+        psutil.wait_procs(haproxies, timeout=max(CLOSE_S, deadline - time.monotonic()))
+        if not haproxies:  # Serve's Python proxies
             wait([run_in_thread(serve.shutdown)], CLOSE_S)
 
     def end(self) -> None:

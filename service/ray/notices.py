@@ -51,7 +51,7 @@ def notify_operator(line: str, *, once: bool = False) -> None:
 
     Never blocks or raises: a line that the pipe has no room for is dropped.
 
-    once: not if a process of the run wrote the same line with `once` before.
+    once: the line is shown only the first time that a process of the run writes it with `once`.
     """
     if NOTICES not in os.environ:
         return

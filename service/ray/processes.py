@@ -29,7 +29,7 @@ VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeE
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.5
 END_S = 2.0
-"""How long `kill_process_tree` waits for the end of those that it has killed."""
+"""How long `kill_process_tree` waits for the processes that it has killed to end."""
 
 
 def run_in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
