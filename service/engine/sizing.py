@@ -40,9 +40,9 @@ class BatchSize(NamedTuple):
 
 
 class TokenBudget:
-    """The largest number of tokens in a batch. first: the number to begin with, if it is below the limit."""
+    """The largest number of tokens in a batch. first: the number to begin with, if lower; None: the limit."""
 
-    def __init__(self, limit: int, first: int | None = None) -> None:
+    def __init__(self, limit: int, first: int | None) -> None:
         self.tokens = limit if first is None else min(first, limit)
         self._limit = limit
         self._clean_batches = 0

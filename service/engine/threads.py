@@ -97,8 +97,8 @@ logger = logging.getLogger("headroom.engine")
 class Engine:
     """Owns the networks and the threads that run them.
 
-    classifiers: those of the live config, by checkpoint key; may be replaced while it runs. One that is no
-        longer among them serves the requests whose lanes refer to it.
+    classifiers: those of the live config, at least one, by checkpoint key; may be replaced while it runs. One
+        that is no longer among them serves the requests whose lanes refer to it.
     threads: torch threads of the forward pass on a CPU.
     on_failure: called with the kind when the device fails; from then on nothing runs any more.
     failed_kind: that kind; None while the device works.
@@ -117,7 +117,7 @@ class Engine:
         self.failed_kind: str | None = None
         self.tokens_per_second: float | None = None
         self.batch_tokens: int | None = None
-        device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
+        device = next(iter(classifiers.values())).network.device  # all are on one
         self.device_type = device.type
         self.split_tokens: int | None = None
         if device.type == "cuda":

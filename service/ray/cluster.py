@@ -78,7 +78,7 @@ class Cluster:
         is_stopping: whether the service was asked to stop; then nothing is waited for.
     """
 
-    def __init__(self, run: Path, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, run: Path, is_stopping: Callable[[], bool]) -> None:
         self._run = run
         self.is_stopping = is_stopping
         self._client: Any = None

@@ -148,12 +148,7 @@ class Watchdog:
         stop_s: how long a stop may take.
     """
 
-    def __init__(
-        self,
-        end: Callable[[str], object],
-        is_stopping: Callable[[], bool] = lambda: False,
-        stop_s: float = math.inf,
-    ) -> None:
+    def __init__(self, end: Callable[[str], object], is_stopping: Callable[[], bool], stop_s: float) -> None:
         self._end = end
         self._is_stopping = is_stopping
         self._stop_s = stop_s
