@@ -282,7 +282,8 @@ def _entry(entry: dict[str, Any]) -> str:
     if entry.get("traffic") is not None:
         what.append(f"{entry['traffic']:.3g}")
     why = ", ".join(str(entry[key]) for key in ("reason", "detail") if entry.get(key))
-    return f"{moment}  {' '.join(what)} by {entry['actor']}" + (f": {why}" if why else "")
+    line = f"{moment}  {' '.join(what)} by {entry['actor']}"
+    return f"{line}: {why}" if why else line
 
 
 def _number(value: float | None) -> str:

@@ -98,13 +98,13 @@ def _uses(config: LiveConfig) -> Iterator[tuple[str, str]]:
     yield "default", config.default_variant
     if config.degrade is not None:
         yield "degrade.variant", config.degrade.variant
-    for number, experiment in enumerate(config.experiments):
-        for index, arm in enumerate(experiment.arms):
-            yield f"experiments[{number}].arms[{index}].variant", arm.variant
-    for number, entry in enumerate(config.variants):
+    for experiment_index, experiment in enumerate(config.experiments):
+        for arm_index, arm in enumerate(experiment.arms):
+            yield f"experiments[{experiment_index}].arms[{arm_index}].variant", arm.variant
+    for variant_index, entry in enumerate(config.variants):
         if not entry.optional:
-            for index, stage in enumerate(entry.cascade or ()):
-                yield f"variants[{number}].cascade[{index}].variant", stage.variant
+            for stage_index, stage in enumerate(entry.cascade or ()):
+                yield f"variants[{variant_index}].cascade[{stage_index}].variant", stage.variant
 
 
 def _parse(

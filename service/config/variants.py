@@ -95,12 +95,12 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
     """Check what one cascade says by itself. Raises ValueError, which names the stage."""
     seen: set[str] = set()
     kept: int | None = None
-    for number, stage in enumerate(stages):
-        place = f"cascade[{number}]"
+    for stage_index, stage in enumerate(stages):
+        place = f"cascade[{stage_index}]"
         if stage.variant in seen:
             raise ValueError(f"{place}.variant: {stage.variant!r} is already an earlier stage")
         seen.add(stage.variant)
-        if number == len(stages) - 1:
+        if stage_index == len(stages) - 1:
             if stage.keep is not None:
                 raise ValueError(f"{place}.keep: the last stage keeps all of its titles; leave keep out")
         elif not _is_keep(stage.keep):
@@ -122,9 +122,9 @@ def _is_keep(keep: float | None) -> bool:
 
 def check_cascades(variants: Mapping[str, VariantConfig]) -> None:
     """Check that the stages of all cascades are variants, and no cascades. Raises ValueError."""
-    for number, variant in enumerate(variants.values()):
-        for index, stage in enumerate(variant.cascade or ()):
-            place = f"variants[{number}].cascade[{index}].variant"
+    for variant_index, variant in enumerate(variants.values()):
+        for stage_index, stage in enumerate(variant.cascade or ()):
+            place = f"variants[{variant_index}].cascade[{stage_index}].variant"
             if stage.variant not in variants:
                 known = ", ".join(name for name, each in variants.items() if each.cascade is None)
                 raise ValueError(f"{place}: there is no variant {stage.variant!r}; there are {known}")

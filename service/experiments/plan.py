@@ -47,7 +47,7 @@ class Question:
     arm_sd: float | None = None
 
     def __post_init__(self) -> None:
-        if len(self.weights) < 2 or not all(math.isfinite(w) and w > 0 for w in self.weights):
+        if len(self.weights) < 2 or not all(0 < weight < math.inf for weight in self.weights):
             raise ValueError("weights: give two or more numbers above 0, the control's first: 50,50")
         if self.shift < MIN_SHIFT * self.tau:
             raise ValueError("no number of units shows this: margin and effect leave nothing to rule out")

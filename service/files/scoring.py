@@ -58,7 +58,9 @@ class WindowScorer:
             return Classifier.load(path, options.device, options.dtype)
 
         self.catalog = build_catalog(options.live, {BASE: load(options.model)}, load)
-        self._variants = [self.catalog.choose(c.variant, c.mask, with_units=True) for c in options.columns]
+        self._variants = [
+            self.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
+        ]
         self.device = self.catalog.base.network.device
         on_gpu = self.device.type == "cuda"
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).

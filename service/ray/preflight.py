@@ -121,7 +121,8 @@ def unknown_variables(config: ConfigFile) -> list[str]:
         )
         if name.startswith(ENVIRONMENT_PREFIX) and not is_known:
             close = difflib.get_close_matches(name, settings, 1)
-            warnings.append(f"{name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
+            hint = f"; did you mean {close[0]}?" if close else ""
+            warnings.append(f"{name} is no setting{hint}")
     return warnings
 
 
