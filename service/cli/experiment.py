@@ -346,15 +346,17 @@ def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: 
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
 
     if question.margin is None:
-        asked = f"Is there a difference as large as {size(abs(question.effect))}?"
+        question_text = f"Is there a difference as large as {size(abs(question.effect))}?"
     else:
-        asked = f"Is an arm worse by less than {size(question.margin)}"
-        asked += f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
+        question_text = f"Is an arm worse by less than {size(question.margin)}"
+        question_text += (
+            f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
+        )
     ratio = " : ".join(f"{weight:g}" for weight in question.weights)
     heads = ["", "units", "" if plan.any_time.days is None else "days"]
     rows = [heads, row("one look at the end", plan.one_look), row("looking at any time", plan.any_time)]
     lines = [
-        asked,
+        question_text,
         f"power {percent(power)}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
         table(rows, numbers_from=1),

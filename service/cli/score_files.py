@@ -90,8 +90,8 @@ def prepared(
 
     device = resolve_device(options.device)
     dtype = str(resolve_dtype(options.dtype, device, deterministic=False)).removeprefix("torch.")
-    here = replace(job.options, device=str(device), dtype=dtype)
-    return replace(job, options=here), lambda: closing(WindowScorer(here))
+    resolved = replace(job.options, device=str(device), dtype=dtype)
+    return replace(job, options=resolved), lambda: closing(WindowScorer(resolved))
 
 
 def options_of(

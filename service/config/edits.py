@@ -94,18 +94,18 @@ class LiveEdits:
             return (
                 f"{self.path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
-        wanted = self.running.with_live(edited.deployment["user_config"], edited.live)
-        if wanted.document != edited.document:
+        new_config = self.running.with_live(edited.deployment["user_config"], edited.live)
+        if new_config.document != edited.document:
             self.say("config: what was changed outside user_config applies at the next start")
-        if wanted.live != self.running.live or not self.is_settled:
-            reason = self.apply(wanted)
+        if new_config.live != self.running.live or not self.is_settled:
+            reason = self.apply(new_config)
             if reason is not None:
                 return f"{self.path}: {reason}"
-            self.running = wanted
+            self.running = new_config
             self.is_settled = True
         elif not self.is_refused:
             return None
-        self.say(f"config applied: version {wanted.live.version}")
+        self.say(f"config applied: version {new_config.live.version}")
         return None
 
 

@@ -100,8 +100,8 @@ class ConfigFile:
 
         None if neither does, or if the file leaves it to Serve's autoscaling (`auto`).
         """
-        asked = self.deployment.get("num_replicas")
-        return asked if isinstance(asked, int) else None
+        number = self.deployment.get("num_replicas")
+        return number if isinstance(number, int) else None
 
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:

@@ -86,12 +86,12 @@ def _parse_entry(entry: object) -> ApiKey:
         raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
-    given = dict(option.partition("=")[::2] for option in options)
-    role = given.get("role", "user")
-    has_known_options = len(given) == len(options) and given.keys() <= {"role", "rate"}
+    value_of = dict(option.partition("=")[::2] for option in options)
+    role = value_of.get("role", "user")
+    has_known_options = len(value_of) == len(options) and value_of.keys() <= {"role", "rate"}
     rate = None
-    if "rate" in given:
-        rate = _number(given["rate"])
+    if "rate" in value_of:
+        rate = _number(value_of["rate"])
     has_rate = rate is None or 0 < rate < math.inf
     if not (has_known_options and has_rate and role in ("user", "admin")):
         raise ValueError(

@@ -213,14 +213,14 @@ class FairQueue:
             if part.tokens:
                 break
             has_finished_part = True
-        taken = budget - room
+        batch_tokens = budget - room
         owed = 0.0
         if is_aged:
-            owed = self._owed_by_age + taken / AGED_PART - tokens_by_age
+            owed = self._owed_by_age + batch_tokens / AGED_PART - tokens_by_age
         self._owed_by_age = max(-budget, min(budget, owed))
         self._batches += 1
         # Once nothing waits, forget what the imagined sharing owes.
-        self.sharing.advance(taken if self.rows else inf)
+        self.sharing.advance(batch_tokens if self.rows else inf)
         return batch
 
     def _take_aged(self, lane: WaitingLane, room: int, now: float, batch: list[Row]) -> int:

@@ -137,8 +137,8 @@ def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float
     start = standing.started
     if start is None or standing.status == "changed":
         return []
-    ends = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
-    seconds = min([now, *ends]) - start
+    end_times = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
+    seconds = min([now, *end_times]) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25

@@ -138,14 +138,14 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
     units = during.units(experiment)
     exposed_at = units.c.time - WHOLE_SECOND
-    after = _after_exposure(metric, during, units, until)
-    before = outcomes.c.time <= exposed_at
-    value = _total(metric.name, after)
+    is_after = _after_exposure(metric, during, units, until)
+    is_before = outcomes.c.time <= exposed_at
+    value = _total(metric.name, is_after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
     is_early = and_(
         outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
-        before,
+        is_before,
         outcomes.c.time > exposed_at - SKEW_SECONDS,
     )
     of_unit = and_(
@@ -157,8 +157,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
         select(
             units.c.arm,
             value.label("value"),
-            _total(metric.denominator, after).label("denominator"),
-            _total(metric.covariate, before).label("covariate"),
+            _total(metric.denominator, is_after).label("denominator"),
+            _total(metric.covariate, is_before).label("covariate"),
             func.sum(case((is_early, 1), else_=0)).label("early"),
         )
         .select_from(units.outerjoin(outcomes, of_unit))

@@ -56,8 +56,8 @@ class ScoreOptions:
     @property
     def names(self) -> list[str]:
         """Return the names of all new columns, in order."""
-        ends = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
-        return [f"{self.prefix}{kind}{end}" for end in ends for kind in self.kinds]
+        suffixes = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
+        return [f"{self.prefix}{kind}{suffix}" for suffix in suffixes for kind in self.kinds]
 
     def check_names(self, file: str, names: Iterable[str]) -> None:
         """Raise ModelError if the input has a column with one of the new names."""

@@ -91,10 +91,10 @@ class WindowScorer:
             results.append(values)
             finite &= finite_here
         if not finite.all():
-            broken = np.flatnonzero(~finite).tolist()
-            window.set_aside(dict.fromkeys(broken, "the model gives no finite score"))
-            kept = np.flatnonzero(finite).tolist()
-            results = [_select(values, kept) for values in results]
+            other_rows = np.flatnonzero(~finite).tolist()
+            window.set_aside(dict.fromkeys(other_rows, "the model gives no finite score"))
+            finite_rows = np.flatnonzero(finite).tolist()
+            results = [_select(values, finite_rows) for values in results]
         data = encode(window, results, self.options)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 

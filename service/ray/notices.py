@@ -82,14 +82,14 @@ class Notices:
             while True:
                 content += os.read(self._pipe, 65_536)
         *lines, self._unfinished = content.split(b"\n")
-        shown = []
+        notices = []
         for line in lines:
             if line.startswith(_ONCE):
                 if line in self._shown_once:
                     continue
                 self._shown_once.add(line)
-            shown.append(line.removeprefix(_ONCE).decode(errors="replace"))
-        return shown
+            notices.append(line.removeprefix(_ONCE).decode(errors="replace"))
+        return notices
 
 
 class OperatorHandler(logging.Handler):

@@ -158,5 +158,5 @@ def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     }
     reasons = left_out(config.live, of_variants.keys() | elsewhere)
     if reasons:
-        said = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        say(f"variants left out: {said}")
+        variants = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        say(f"variants left out: {variants}")

@@ -60,12 +60,12 @@ def descendants() -> list[psutil.Process]:
 
 def descendants_named(names: Container[str]) -> dict[psutil.Process, str]:
     """Return the descendants of this process that have one of these names."""
-    found = {}
+    names_found = {}
     for process in descendants():
         with contextlib.suppress(psutil.Error):  # it has ended
             if process.name() in names:
-                found[process] = process.name()
-    return found
+                names_found[process] = process.name()
+    return names_found
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -130,13 +130,13 @@ def ignoring_signals_in_children() -> Iterator[None]:
     delivered at the end of the block, to the handler from before it, although Ray installs its own meanwhile.
     """
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 class Watchdog:
