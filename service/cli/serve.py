@@ -143,8 +143,8 @@ def _serve(
                     path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
                 )
                 # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
-                show = partial(_show_notices, cluster.read_notices, stop.is_set)
-                threading.Thread(target=show, name="notices", daemon=True).start()
+                notices = (cluster.read_notices, stop.is_set)
+                threading.Thread(target=_show_notices, args=notices, name="notices", daemon=True).start()
                 while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")

@@ -89,23 +89,18 @@ def _parse_entry(entry: object) -> ApiKey:
     value_of = dict(option.partition("=")[::2] for option in options)
     role = value_of.get("role", "user")
     has_known_options = len(value_of) == len(options) and value_of.keys() <= {"role", "rate"}
-    rate = None
+    rate: float | None = None
     if "rate" in value_of:
-        rate = _number(value_of["rate"])
-    has_rate = rate is None or 0 < rate < math.inf
-    if not (has_known_options and has_rate and role in ("user", "admin")):
+        rate = math.nan
+        with contextlib.suppress(ValueError):
+            rate = float(value_of["rate"])
+    is_rate_possible = rate is None or 0 < rate < math.inf
+    if not (has_known_options and is_rate_possible and role in ("user", "admin")):
         raise ValueError(
             "write each option once: role=user or role=admin, and rate=PAIRS_PER_SECOND, above 0"
         )
     digest_bytes = bytes.fromhex(digest[1]) if digest else _digest(token.encode())
     return ApiKey(digest_bytes, cast(Role, role), rate)
-
-
-def _number(text: str) -> float:
-    """Return a number; NaN if the text is none."""
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return math.nan
 
 
 def _digest(token: bytes) -> bytes:
