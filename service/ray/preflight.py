@@ -150,13 +150,13 @@ def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
 
     directory = locate(config.settings.model)
     model = read_config(directory)
-    _, of_variants = resolve_masks(config.live, model, read_stored_masks(directory, model))
+    _, variant_masks = resolve_masks(config.live, model, read_stored_masks(directory, model))
     elsewhere = {
         entry.name
         for entry in config.live.variants
         if entry.checkpoint is not None and not lacks_network(entry, directory)
     }
-    reasons = left_out(config.live, of_variants.keys() | elsewhere)
+    reasons = left_out(config.live, variant_masks.keys() | elsewhere)
     if reasons:
         variants = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         say(f"variants left out: {variants}")
