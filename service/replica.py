@@ -54,7 +54,7 @@ logger = logging.getLogger("headroom.replica")
 RESTART_SECONDS = 1.0  # before a background task that failed is restarted
 ERROR_SECONDS = 600.0  # the errors of one background task are logged once in this time
 EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
-MAX_AGE_S = 0.5  # from which on a request is old; old ones get at least a sixteenth of each batch
+MAX_AGE_S = 0.5  # requests that have waited longer get at least a sixteenth of each batch
 GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
 
@@ -91,9 +91,16 @@ class Replica:
             release_memory_periodically,
         )
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]
-        base = catalog.base
-        runs = (torch.__version__, base.name, describe(base.network.device), base.network.number_format)
-        metrics.set_gauge("build_info", 1, version("headroom"), *runs)
+        network = catalog.base.network
+        metrics.set_gauge(
+            "build_info",
+            1,
+            version("headroom"),
+            torch.__version__,
+            catalog.base.name,
+            describe(network.device),
+            network.number_format,
+        )
         self._publish()
 
     @classmethod
@@ -139,7 +146,7 @@ class Replica:
             self._checked = None
             _apply_experiments(self.live, config, may_start)
             return
-        before = self.engine.classifiers
+        previous_classifiers = self.engine.classifiers
         try:
             self.check(config)
             catalog = self._build(config)
@@ -148,7 +155,7 @@ class Replica:
             warm_up(self.engine, self._settings, catalog, warm=self._catalog)
             _apply_experiments(self.live, config, may_start)
         except BaseException:
-            self.engine.classifiers = before
+            self.engine.classifiers = previous_classifiers
             make_room(self.engine.classifiers.values(), self._catalog)
             raise
         finally:
@@ -258,8 +265,8 @@ class Replica:
         return self._checked
 
     def _publish(self) -> None:
-        variants = self._catalog.variants.items()
-        self._metrics.config(self.config_version, {name: variant.heads_on for name, variant in variants})
+        heads_on = {name: variant.heads_on for name, variant in self._catalog.variants.items()}
+        self._metrics.config(self.config_version, heads_on)
 
     async def _report(self) -> None:
         while True:

@@ -51,7 +51,9 @@ class Setup:
         wanted = {*variants}
         wanted |= {stage.variant for name in variants for stage in declared[name].cascade or ()}
         named = tuple(
-            v.model_copy(update={"optional": False}) for v in self.live.variants if v.name in wanted
+            variant.model_copy(update={"optional": False})
+            for variant in self.live.variants
+            if variant.name in wanted
         )
         return LiveConfig(masks=self.live.masks, variants=named, default=variants[0])
 

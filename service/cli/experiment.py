@@ -282,7 +282,8 @@ def _entry(entry: dict[str, Any]) -> str:
     if entry.get("traffic") is not None:
         what.append(f"{entry['traffic']:.3g}")
     why = ", ".join(str(entry[key]) for key in ("reason", "detail") if entry.get(key))
-    return f"{moment}  {' '.join(what)} by {entry['actor']}" + (f": {why}" if why else "")
+    line = f"{moment}  {' '.join(what)} by {entry['actor']}"
+    return f"{line}: {why}" if why else line
 
 
 def _number(value: float | None) -> str:
@@ -297,12 +298,9 @@ def question_of(
 
     changed = baseline * (1 + effect)
     is_share = sd is None
-    for is_right, option, reason in (
-        (
-            0 < baseline < (1 if is_share else math.inf),
-            "--baseline",
-            "must be above 0; without --sd, below 1",
-        ),
+    limit = 1 if is_share else math.inf
+    checks = (
+        (0 < baseline < limit, "--baseline", "must be above 0; without --sd, below 1"),
         (sd is None or 0 < sd < math.inf, "--sd", "must be above 0"),
         (
             margin is None or 0 < margin < 1,
@@ -319,7 +317,8 @@ def question_of(
             "--effect",
             f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
         ),
-    ):
+    )
+    for is_right, option, reason in checks:
         if not is_right:
             raise typer.BadParameter(reason, param_hint=option)
     try:
@@ -347,15 +346,17 @@ def plan_text(plan: ExperimentPlan, question: Question, *, alpha: float, power: 
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
 
     if question.margin is None:
-        asked = f"Is there a difference as large as {size(abs(question.effect))}?"
+        question_text = f"Is there a difference as large as {size(abs(question.effect))}?"
     else:
-        asked = f"Is an arm worse by less than {size(question.margin)}"
-        asked += f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
+        question_text = f"Is an arm worse by less than {size(question.margin)}"
+        question_text += (
+            f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
+        )
     ratio = " : ".join(f"{weight:g}" for weight in question.weights)
     heads = ["", "units", "" if plan.any_time.days is None else "days"]
     rows = [heads, row("one look at the end", plan.one_look), row("looking at any time", plan.any_time)]
     lines = [
-        asked,
+        question_text,
         f"power {percent(power)}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
         table(rows, numbers_from=1),

@@ -196,19 +196,20 @@ def lines(
 
     grades = chosen.classifier.grades
     scores = scored.scores
-    for i, (query, title) in enumerate(pairs):
-        label = grades[scores.grade[i]] if grades else ""
+    for index, (query, title) in enumerate(pairs):
+        label = grades[scores.grade[index]] if grades else ""
         if not as_json:
             texts = (query, title) if with_query else (title,)
-            yield "\t".join((f"{scores.score[i]:.4f}", label, *texts))
+            yield "\t".join((f"{scores.score[index]:.4f}", label, *texts))
             continue
         row: dict[str, Any] = {"query": query, "title": title}
-        row |= {"variant": chosen.name, "head_mask": chosen.mask.spec, "score": scores.score[i]}
+        row |= {"variant": chosen.name, "head_mask": chosen.mask.spec, "score": scores.score[index]}
         if grades:
-            row |= {"grade": int(scores.grade[i]), "label": label}
-            row |= {"expected_grade": scores.expected_grade[i], "probabilities": scores.probabilities[i]}
+            row |= {"grade": int(scores.grade[index]), "label": label}
+            row["expected_grade"] = scores.expected_grade[index]
+            row["probabilities"] = scores.probabilities[index]
         if scores.chunks is not None:
-            row["chunk"] = scores.chunks[i]
+            row["chunk"] = scores.chunks[index]
         if scored.stages is not None:
-            row["stage"] = scored.stages[i]
+            row["stage"] = scored.stages[index]
         yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()

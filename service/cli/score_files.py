@@ -90,8 +90,8 @@ def prepared(
 
     device = resolve_device(options.device)
     dtype = str(resolve_dtype(options.dtype, device, deterministic=False)).removeprefix("torch.")
-    here = replace(job.options, device=str(device), dtype=dtype)
-    return replace(job, options=here), lambda: closing(WindowScorer(here))
+    resolved = replace(job.options, device=str(device), dtype=dtype)
+    return replace(job, options=resolved), lambda: closing(WindowScorer(resolved))
 
 
 def options_of(
@@ -127,7 +127,15 @@ def options_of(
         for each in columns[: max(1, len(masks))]:  # those of one variant: each mask once
             choice.check_masks(only, directory, each.mask)
     return ScoreOptions(
-        setup.model, live, columns, fields, graded, overflow, setup.device, setup.dtype, prefix
+        model=setup.model,
+        live=live,
+        columns=columns,
+        fields=fields,
+        graded=graded,
+        overflow=overflow,
+        device=setup.device,
+        dtype=setup.dtype,
+        prefix=prefix,
     )
 
 

@@ -143,8 +143,8 @@ def _serve(
                     path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
                 )
                 # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
-                show = partial(_show_notices, cluster.notices, stop.is_set)
-                threading.Thread(target=show, name="notices", daemon=True).start()
+                notices = (cluster.read_notices, stop.is_set)
+                threading.Thread(target=_show_notices, args=notices, name="notices", daemon=True).start()
                 while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
@@ -181,11 +181,11 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     return rollout.apply(cluster, config)
 
 
-def _show_notices(notices: Callable[[], list[str]], is_stopping: Callable[[], bool]) -> None:
+def _show_notices(read_notices: Callable[[], list[str]], is_stopping: Callable[[], bool]) -> None:
     """Show what the run's processes tell the operator, until the service stops."""
     with contextlib.suppress(FileNotFoundError):  # the run has ended
         while not is_stopping():
-            for line in notices():
+            for line in read_notices():
                 _say(line)
             time.sleep(WATCH_S)
 

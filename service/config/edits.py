@@ -33,7 +33,7 @@ class LiveEdits:
     """Watches the file of the served config. Call `look` regularly.
 
     Args:
-        seen: the state of the file that was judged last: first that of the file that was loaded.
+        seen: the state of the file that was judged last; at first, of the file that was loaded.
         running: the config that is served now.
         apply: applies a config; returns why it was refused, or None; raises Unsettled.
         say: shows one line to the operator.
@@ -94,18 +94,18 @@ class LiveEdits:
             return (
                 f"{self.path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
-        wanted = self.running.with_live(edited.deployment["user_config"], edited.live)
-        if wanted.document != edited.document:
+        new_config = self.running.with_live(edited.deployment["user_config"], edited.live)
+        if new_config.document != edited.document:
             self.say("config: what was changed outside user_config applies at the next start")
-        if wanted.live != self.running.live or not self.is_settled:
-            reason = self.apply(wanted)
+        if new_config.live != self.running.live or not self.is_settled:
+            reason = self.apply(new_config)
             if reason is not None:
                 return f"{self.path}: {reason}"
-            self.running = wanted
+            self.running = new_config
             self.is_settled = True
         elif not self.is_refused:
             return None
-        self.say(f"config applied: version {wanted.live.version}")
+        self.say(f"config applied: version {new_config.live.version}")
         return None
 
 
@@ -115,12 +115,11 @@ def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
     A replica that is restarted reads the files again. If somebody has replaced them meanwhile, two models
     would answer under one version. The hub's checkpoints are pinned by their commits.
 
-    running: the config in force, whose digests stay: its checkpoints are loaded, and other edits must go on
-    to apply.
+    running: the config in force. Its digests stay, because its checkpoints are loaded and later edits must
+    still apply.
     """
     served = config if running is None else running
     model = served.settings.model
-    known_digests = {} if running is None else running.live.digests
     checkpoints = {"": model}  # by their names in `digests`
     for variant in config.live.variants:
         if variant.checkpoint is not None:
@@ -133,7 +132,7 @@ def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
             directory = locate(checkpoint, model)
             check_files(directory)
             if bytes_of_weights(directory):
-                digests[name] = known_digests.get(name) or digest_of(directory, masks=True)
+                digests[name] = served.live.digests.get(name) or digest_of(directory, masks=True)
     user_config = config.deployment["user_config"] | {"digests": digests}
     return config.with_live(user_config, LiveConfig.model_validate(user_config))
 

@@ -75,7 +75,8 @@ class ConfigFile:
     @property
     def url(self) -> str:
         """The URL by which a client on this machine reaches the service."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host  # IPv6
+        return f"http://{host}:{self.port}"
 
     @property
     def deployment(self) -> dict[str, Any]:
@@ -94,8 +95,8 @@ class ConfigFile:
 
         None if neither does, or if the file leaves it to Serve's autoscaling (`auto`).
         """
-        asked = self.deployment.get("num_replicas")
-        return asked if isinstance(asked, int) else None
+        number = self.deployment.get("num_replicas")
+        return number if isinstance(number, int) else None
 
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:
@@ -117,10 +118,10 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not UTF-8 text") from None
     parsed = _parse(text, path)
-    has_live = parsed["applications"][0]["deployments"][0].get("user_config") is not None
+    has_live = _deployment(parsed).get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
-    settings = _settings(document["applications"][0]["args"], overrides, path)
     arguments = document["applications"][0]["args"]
+    settings = _settings(arguments, overrides, path)
     if "api_keys" in arguments:
         arguments["api_keys"] = [key.entry for key in settings.api_keys]
     if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
@@ -193,7 +194,8 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         keys = set()
         for key, _ in node.value:
-            if (name := (key.tag, str(key.value))) in keys:
+            name = (key.tag, str(key.value))
+            if name in keys:
                 problem = f"the key {key.value!r} stands twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             keys.add(name)

@@ -86,14 +86,16 @@ def _parse_entry(entry: object) -> ApiKey:
         raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
-    given = dict(option.partition("=")[::2] for option in options)
-    role, rate = given.get("role", "user"), None
-    is_right = len(given) == len(options) and given.keys() <= {"role", "rate"} and role in ("user", "admin")
-    if "rate" in given:
+    value_of = dict(option.partition("=")[::2] for option in options)
+    role = value_of.get("role", "user")
+    has_known_options = len(value_of) == len(options) and value_of.keys() <= {"role", "rate"}
+    rate: float | None = None
+    if "rate" in value_of:
+        rate = math.nan
         with contextlib.suppress(ValueError):
-            rate = float(given["rate"])
-        is_right = is_right and rate is not None and 0 < rate < math.inf
-    if not is_right:
+            rate = float(value_of["rate"])
+    is_rate_possible = rate is None or 0 < rate < math.inf
+    if not (has_known_options and is_rate_possible and role in ("user", "admin")):
         raise ValueError(
             "write each option once: role=user or role=admin, and rate=PAIRS_PER_SECOND, above 0"
         )
@@ -119,8 +121,8 @@ class KeyRing:
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
         self._clock = clock
-        # Of each key's digest, how much was left, and when.
-        self._left: dict[bytes, tuple[float, float]] = {}
+        # By the key's digest: how much was left, and when.
+        self._balances: dict[bytes, tuple[float, float]] = {}
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
         """Return the key in an `Authorization` header, compared in constant time.
@@ -143,25 +145,28 @@ class KeyRing:
         self.charge(key, 1.0)
 
     def check(self, key: ApiKey, needed: float) -> None:
-        """Raise RateLimited, which says in how many seconds it will be, unless so much is left."""
-        if key.rate is not None and (missing := needed - self._refilled(key, key.rate)) > ROUNDING:
+        """Raise RateLimited, with the seconds until then, if less than `needed` is left."""
+        if key.rate is None:
+            return
+        missing = needed - self._refilled(key, key.rate)
+        if missing > ROUNDING:
             raise RateLimited(missing / key.rate)
 
     def charge(self, key: ApiKey, cost: float) -> None:
         """Charge a cost to the key's rate, also more than is left."""
         if key.rate is not None:
-            self._left[key.digest] = (self._refilled(key, key.rate) - cost, self._clock())
+            self._balances[key.digest] = (self._refilled(key, key.rate) - cost, self._clock())
 
     def _refilled(self, key: ApiKey, rate: float) -> float:
         """Return what is left now."""
         limit = max(1.0, rate)
-        left, then = self._left.get(key.digest, (limit, 0.0))
-        return min(limit, left + (self._clock() - then) * rate)
+        balance, then = self._balances.get(key.digest, (limit, 0.0))
+        return min(limit, balance + (self._clock() - then) * rate)
 
 
 @dataclass
 class Allowance:
-    """One request's account with its key. paid: what is charged so far: 1, since it came."""
+    """One request's account with its key. paid: what its key has been charged so far; 1 on arrival."""
 
     ring: KeyRing
     key: ApiKey
@@ -182,4 +187,4 @@ class Allowance:
 
 
 allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
-"""That of the request which this task answers; None if the service has no keys."""
+"""The allowance of the request that this task answers; None if the service has no keys."""

@@ -29,7 +29,7 @@ def resolve_masks(
     variant without a mask has everything on.
 
     checkpoint: the model's name in variants; None: the service's own, which each mask of the config must fit.
-        Of another model's masks, those must that its variants need; the others are left out.
+        Another model only needs to fit the masks that its variants use; the others are left out.
     Raises InvalidConfig if a mask that must fit does not parse for this model.
     """
     masks = dict(stored)
@@ -51,12 +51,12 @@ def resolve_masks(
                 raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
             misfits[name] = reason
             masks.pop(name, None)
-    of_variants = {}
+    variant_masks = {}
     for index, entry in entries.items():
         form = "none" if entry.head_mask is None else entry.head_mask
         if not entry.optional or entry.head_mask is None or stored_name(form) in masks:
-            of_variants[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
-    return masks, of_variants
+            variant_masks[entry.name] = _parse(form, f"variants[{index}].head_mask", model, masks)
+    return masks, variant_masks
 
 
 def lacks_network(entry: VariantConfig, model: Path | None) -> bool:
@@ -69,9 +69,10 @@ def lacks_network(entry: VariantConfig, model: Path | None) -> bool:
 
 
 def left_out(config: LiveConfig, present: Container[str]) -> dict[str, str]:
-    """Return why variants are left out, by their names; a cascade is if one of its stages is.
+    """Return why variants are left out, by name. A cascade is left out if one of its stages is.
 
-    present: the variants that are there, cascades aside. Raises InvalidConfig if one is needed that is not.
+    present: the variants that are there, cascades aside. Raises InvalidConfig if the config needs a variant
+    that is left out.
     """
     reasons = {}
     for entry in config.variants:
@@ -97,12 +98,13 @@ def _uses(config: LiveConfig) -> Iterator[tuple[str, str]]:
     yield "default", config.default_variant
     if config.degrade is not None:
         yield "degrade.variant", config.degrade.variant
-    for number, experiment in enumerate(config.experiments):
-        for index, arm in enumerate(experiment.arms):
-            yield f"experiments[{number}].arms[{index}].variant", arm.variant
-    for number, entry in enumerate(config.variants):
-        for index, stage in enumerate(() if entry.optional else entry.cascade or ()):
-            yield f"variants[{number}].cascade[{index}].variant", stage.variant
+    for experiment_index, experiment in enumerate(config.experiments):
+        for arm_index, arm in enumerate(experiment.arms):
+            yield f"experiments[{experiment_index}].arms[{arm_index}].variant", arm.variant
+    for variant_index, entry in enumerate(config.variants):
+        if not entry.optional:
+            for stage_index, stage in enumerate(entry.cascade or ()):
+                yield f"variants[{variant_index}].cascade[{stage_index}].variant", stage.variant
 
 
 def _parse(

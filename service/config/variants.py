@@ -1,4 +1,4 @@
-"""Variants in the live config: a checkpoint with a mask, a cascade of variants, the one of a brownout."""
+"""Variants in the live config: a checkpoint with a mask, or a cascade of variants; and the brownout."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -95,17 +95,15 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
     """Check what one cascade says by itself. Raises ValueError, which names the stage."""
     seen: set[str] = set()
     kept: int | None = None
-    for number, stage in enumerate(stages):
-        place = f"cascade[{number}]"
+    for stage_index, stage in enumerate(stages):
+        place = f"cascade[{stage_index}]"
         if stage.variant in seen:
             raise ValueError(f"{place}.variant: {stage.variant!r} is already an earlier stage")
         seen.add(stage.variant)
-        if number == len(stages) - 1:
+        if stage_index == len(stages) - 1:
             if stage.keep is not None:
                 raise ValueError(f"{place}.keep: the last stage keeps all of its titles; leave keep out")
-        elif stage.keep is None or not (
-            stage.keep >= 1 if isinstance(stage.keep, int) else 0 < stage.keep < 1
-        ):
+        elif not _is_keep(stage.keep):
             raise ValueError(f"{place}.keep: should be {KEEP_RANGE}")
         elif isinstance(stage.keep, int):
             if kept is not None and stage.keep >= kept:
@@ -115,11 +113,18 @@ def _check_stages(stages: Sequence[StageConfig]) -> None:
             kept = stage.keep
 
 
+def _is_keep(keep: float | None) -> bool:
+    """Return whether this is KEEP_RANGE."""
+    if isinstance(keep, int):
+        return keep >= 1
+    return keep is not None and 0 < keep < 1
+
+
 def check_cascades(variants: Mapping[str, VariantConfig]) -> None:
     """Check that the stages of all cascades are variants, and no cascades. Raises ValueError."""
-    for number, variant in enumerate(variants.values()):
-        for index, stage in enumerate(variant.cascade or ()):
-            place = f"variants[{number}].cascade[{index}].variant"
+    for variant_index, variant in enumerate(variants.values()):
+        for stage_index, stage in enumerate(variant.cascade or ()):
+            place = f"variants[{variant_index}].cascade[{stage_index}].variant"
             if stage.variant not in variants:
                 known = ", ".join(name for name, each in variants.items() if each.cascade is None)
                 raise ValueError(f"{place}: there is no variant {stage.variant!r}; there are {known}")

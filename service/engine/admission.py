@@ -37,14 +37,17 @@ class Admission:
         if not waiting:
             return
         queued_ahead = self.queue.ahead_of(tokens)
+        max_waiting = 2 * self.max_queue_tokens + self.max_request_tokens
         excesses: list[tuple[float, str | None]] = [  # tokens over each limit, and the message
             (queued_ahead - self.max_queue_tokens, None),
-            (waiting + tokens - 2 * self.max_queue_tokens - self.max_request_tokens, None),
+            (waiting + tokens - max_waiting, None),
         ]
-        if (rate := self.rate.per_second) is not None:
-            excesses.append((in_flight_tokens + queued_ahead - self.max_wait_s * rate, None))
+        rate = self.rate.per_second
+        if rate is not None:
+            ahead = in_flight_tokens + queued_ahead
+            excesses.append((ahead - self.max_wait_s * rate, None))
             if seconds_left > 0:  # a late request gets 504 from the scheduler, not 429
-                excesses.append((in_flight_tokens + queued_ahead + tokens - seconds_left * rate, TOO_LATE))
+                excesses.append((ahead + tokens - seconds_left * rate, TOO_LATE))
         for excess, message in excesses:
             if excess > 0:
                 raise QueueFull(self.rate.retry_after(min(excess, waiting)), message=message)

@@ -11,7 +11,7 @@ import ctypes
 EVERY_S = 60.0
 
 _PURGE = b"arena.4096.purge"
-"""What `mallctl` is asked to do; 4096 stands for all arenas (MALLCTL_ARENAS_ALL)."""
+"""The name of the action for `mallctl`; 4096 stands for all arenas (MALLCTL_ARENAS_ALL)."""
 
 
 async def release_memory_periodically() -> None:

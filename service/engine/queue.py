@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, groupby
 from math import inf
 from operator import attrgetter
 
@@ -125,32 +125,31 @@ class FairQueue:
     def push(self, submission: Submission, rows: Sequence[Row]) -> None:
         """Add a new request of at least one row. Its `since` is not before that of an earlier one."""
         submission.finish = self.sharing.enter(submission.tokens)
-        by_lane: dict[Hashable, list[Row]] = {}
-        name: Hashable = None
-        rows_of_lane: list[Row] = []
         for row in rows:
             row.submission = submission
-            if row.lane is not name:  # most requests have one lane, which is then hashed once
-                name = row.lane
-                rows_of_lane = by_lane.setdefault(name, [])
-            rows_of_lane.append(row)
+        by_lane: dict[Hashable, list[Row]] = {}
+        for name, neighbours in groupby(rows, key=attrgetter("lane")):  # so that a lane is hashed only once
+            by_lane.setdefault(name, []).extend(neighbours)
         for name, rows_of_lane in by_lane.items():
-            self._arrivals += 1
-            rows_of_lane.sort(key=attrgetter("tokens"))
-            groups: dict[Prefix | None, list[Row]] = {}
-            for row in rows_of_lane:
-                groups.setdefault(row.prefix, []).append(row)
-            in_order = [row for group in groups.values() for row in group]
-            totals = list(accumulate(added_tokens(in_order), initial=0))
-            if (lane := self._lanes.get(name)) is None:
-                lane = self._lanes[name] = WaitingLane(name)
-            rank = (submission.finish, self._arrivals)
-            part = LanePart(submission, lane, rank, in_order, totals, totals[-1])
-            insort(lane.parts, part, key=_RANK)
-            self._parts_of.setdefault(submission, []).append(part)
-            self._parts[part] = None
+            self._push_part(submission, name, rows_of_lane)
         self.rows += len(rows)
         self.tokens += submission.tokens
+
+    def _push_part(self, submission: Submission, name: Hashable, rows: list[Row]) -> None:
+        """Add the rows of a request that are for the lane of this name."""
+        self._arrivals += 1
+        rows.sort(key=attrgetter("tokens"))
+        by_prefix: dict[Prefix | None, list[Row]] = {}
+        for row in rows:
+            by_prefix.setdefault(row.prefix, []).append(row)
+        in_order = list(chain.from_iterable(by_prefix.values()))
+        totals = list(accumulate(added_tokens(in_order), initial=0))
+        lane = self._lanes.setdefault(name, WaitingLane(name))
+        rank = (submission.finish, self._arrivals)
+        part = LanePart(submission, lane, rank, in_order, totals, totals[-1])
+        insort(lane.parts, part, key=_RANK)
+        self._parts_of.setdefault(submission, []).append(part)
+        self._parts[part] = None
 
     def remove(self, submission: Submission) -> None:
         """Remove the part of a request that still waits."""
@@ -176,7 +175,8 @@ class FairQueue:
 
     def oldest_age_s(self, now: float) -> float:
         """Return how long the oldest request with work not begun has waited; 0 if nothing waits."""
-        return max((now - part.submission.since for part in islice(self._parts, 1)), default=0.0)
+        oldest = next(iter(self._parts), None)
+        return 0.0 if oldest is None else now - oldest.submission.since
 
     def take(self, budget: int, now: float, *, fill: bool = True) -> list[Row]:
         """Take the next batch, all of one lane; empty if nothing waits.
@@ -194,7 +194,7 @@ class FairQueue:
         if is_aged and self._batches % AGED_PART == 0:
             lane = first.lane
         else:
-            lane = min(self._lanes.values(), key=lambda lane: lane.parts[0].rank)
+            lane = min(self._lanes.values(), key=lambda waiting: waiting.parts[0].rank)
         batch: list[Row] = []
         tokens_by_age = 0
         if is_aged and (fill or self._owed_by_age > 0):
@@ -208,15 +208,19 @@ class FairQueue:
                 break
             tokens = self._take_from(part, room, batch)
             room -= tokens
-            tokens_by_age += tokens if part is oldest else 0
+            if part is oldest:
+                tokens_by_age += tokens
             if part.tokens:
                 break
             has_finished_part = True
-        owed = self._owed_by_age + (budget - room) / AGED_PART - tokens_by_age if is_aged else 0.0
-        self._owed_by_age = max(-float(budget), min(float(budget), owed))
+        batch_tokens = budget - room
+        owed = 0.0
+        if is_aged:
+            owed = self._owed_by_age + batch_tokens / AGED_PART - tokens_by_age
+        self._owed_by_age = max(-budget, min(budget, owed))
         self._batches += 1
         # Once nothing waits, forget what the imagined sharing owes.
-        self.sharing.advance(budget - room if self.rows else inf)
+        self.sharing.advance(batch_tokens if self.rows else inf)
         return batch
 
     def _take_aged(self, lane: WaitingLane, room: int, now: float, batch: list[Row]) -> int:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any, NamedTuple, Protocol
 
 
@@ -101,10 +100,10 @@ class Submission:
     def __init__(
         self,
         rows: Sequence[Row],
-        since: float = 0.0,
-        deadline: float = inf,
+        since: float,
+        deadline: float,
         *,
-        is_background: bool = False,
+        is_background: bool,
     ) -> None:
         self.since = since
         self.deadline = deadline

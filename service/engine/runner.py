@@ -52,7 +52,7 @@ class BatchRunner:
     deliver: Callable[[Sequence[Row]], None]
     budget: TokenBudget
     rate: TokenRate
-    observer: Observer | None
+    observer: Observer
     clock: Callable[[], float]
     busy_slots: int = 0
     in_flight_rows: int = 0
@@ -73,7 +73,7 @@ class BatchRunner:
                 part = [row for row in parts.pop() if row.submission.is_open]
                 if part and not await self._attempt(part, alone=alone):
                     middle = len(part) // 2
-                    parts += part[middle:], part[:middle]
+                    parts += [part[middle:], part[:middle]]
         finally:
             self.busy_slots -= 1
             self.in_flight_rows -= len(rows)
@@ -88,7 +88,7 @@ class BatchRunner:
             return False
         # Background work comes in small batches, which say nothing about how fast users are served.
         is_measured = not rows[0].submission.is_background
-        if self.observer is not None and is_measured:
+        if is_measured:
             self.observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
         started = self.rate.device_clock(self.clock(), passes=1)
@@ -131,7 +131,6 @@ class BatchRunner:
 
     def _note_out_of_memory(self, rows: Sequence[Row], budget: int) -> None:
         """Halve the budget under which these rows did not fit, unless it was one row alone."""
-        if self.observer is not None:
-            self.observer.out_of_memory()
+        self.observer.out_of_memory()
         if len(rows) > 1:
             self.budget.halve(budget, at_least=max(row.tokens for row in rows))

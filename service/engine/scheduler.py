@@ -4,7 +4,12 @@ Everything here runs on one event loop. A free slot takes a batch from the fair 
 waits; it never waits for a batch to fill up. What arrives while every slot is busy goes into the next batch.
 
     scheduler = Scheduler(
-        engine.run, max_batch_tokens=16384, max_queue_tokens=262144, max_request_tokens=512000, max_age_s=0.2
+        engine.run,
+        max_batch_tokens=16384,
+        max_queue_tokens=262144,
+        max_request_tokens=512000,
+        max_age_s=0.2,
+        observer=metrics,
     )
     running = asyncio.create_task(scheduler.run())
     await scheduler.result(scheduler.submit(rows, deadline=time.monotonic() + 0.2))
@@ -57,13 +62,13 @@ class Scheduler:
         max_queue_tokens: int,
         max_request_tokens: int,
         max_age_s: float,
+        observer: Observer,
         max_wait_s: float = inf,
         first_batch_tokens: int | None = None,
         tokens_per_second: float | None = None,
         slots: int = 1,
         split_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        observer: Observer | None = None,
     ) -> None:
         self._slots = slots
         self._clock = clock
@@ -134,7 +139,7 @@ class Scheduler:
                     seconds_left=deadline - now,
                 )
             self._sizing.admit(submission, now)
-        (self._background if background else self._queue).push(submission, rows)
+        self._queue_of(submission).push(submission, rows)
         self._requests.add(submission)
         self._work.set()
         return submission
@@ -213,8 +218,12 @@ class Scheduler:
                 elif submission.started is None:
                     submission.started = now
                     submission.queue_s = now - submission.since
-            if batch := [row for row in batch if row.submission.is_open]:
-                return batch
+            open_rows = [row for row in batch if row.submission.is_open]
+            if open_rows:
+                return open_rows
+
+    def _queue_of(self, submission: Submission) -> FairQueue:
+        return self._background if submission.is_background else self._queue
 
     def _deliver(self, rows: Sequence[Row]) -> None:
         """Close the requests that have all of their results."""
@@ -232,7 +241,7 @@ class Scheduler:
         self._requests.discard(submission)
         self._sizing.long_requests.discard(submission)
         if submission.waiting_rows:
-            (self._background if submission.is_background else self._queue).remove(submission)
+            self._queue_of(submission).remove(submission)
         if submission.started is not None:
             submission.inference_s = self._clock() - submission.started
         submission.error = error

@@ -10,7 +10,7 @@ Three rules decide, each within the one before it:
 """
 
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 from headroom.service.engine.request import Submission
@@ -40,9 +40,9 @@ class BatchSize(NamedTuple):
 
 
 class TokenBudget:
-    """The largest number of tokens in a batch. first: the number to begin with, if it is below the limit."""
+    """The largest number of tokens in a batch. first: the number to begin with, if lower; None: the limit."""
 
-    def __init__(self, limit: int, first: int | None = None) -> None:
+    def __init__(self, limit: int, first: int | None) -> None:
         self.tokens = limit if first is None else min(first, limit)
         self._limit = limit
         self._clean_batches = 0
@@ -127,7 +127,9 @@ class TokenRate:
 
     def retry_after(self, tokens: float) -> float:
         """Return the seconds that this number of tokens takes, kept between 1 and 60 for a Retry-After."""
-        return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0
+        if not self.per_second:
+            return 1.0
+        return min(60.0, max(1.0, tokens / self.per_second))
 
 
 @dataclass
@@ -165,9 +167,11 @@ class Sizing:
         if self.split_tokens is not None:
             parts = max(1, min(self.slots - busy_slots, waiting_tokens // self.split_tokens))
             if busy_slots or 2 * parts > self.slots:
-                tokens = min(tokens, max(self.split_tokens, -(-waiting_tokens // parts)))
+                share = ceil(waiting_tokens / parts)
+                tokens = min(tokens, max(self.split_tokens, share))
         is_mixed = self.long_requests and now - self.last_short < MIXED_S
-        if is_mixed and (slice_tokens := self.slice_tokens()) < tokens:
+        slice_tokens = self.slice_tokens()
+        if is_mixed and slice_tokens < tokens:
             return BatchSize(slice_tokens, fill=False)
         return BatchSize(tokens, fill=True)
 
@@ -176,5 +180,6 @@ class Sizing:
         budget = self.budget.tokens
         if self.rate.per_second is None:
             return budget
-        slot_rate = self.rate.per_second / (1 if self.split_tokens is None else self.slots)
+        slots_sharing = 1 if self.split_tokens is None else self.slots
+        slot_rate = self.rate.per_second / slots_sharing
         return min(budget, max(budget // MIN_SLICE_PART, int(SLICE_S * slot_rate)))

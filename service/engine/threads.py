@@ -87,9 +87,9 @@ HANGS_AFTER_S = 60.0
 WARM_UP_HANGS_AFTER_S = 300.0
 """Time after which a pass of a warm-up counts as hung: its rate is not known yet."""
 HANGS_AFTER_TIMES = 50.0
-"""It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
-text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
-other work."""
+"""A pass counts as hung only after this many times the duration that follows from the warm-up's rate.
+Attention over a text of 8,192 tokens takes several times as long for each token as the warm-up's short texts,
+and more beside other work."""
 
 logger = logging.getLogger("headroom.engine")
 
@@ -97,8 +97,8 @@ logger = logging.getLogger("headroom.engine")
 class Engine:
     """Owns the networks and the threads that run them.
 
-    classifiers: those of the live config, by checkpoint key; may be replaced while it runs. One that is no
-        longer among them serves the requests whose lanes refer to it.
+    classifiers: those of the live config, at least one, by checkpoint key; may be replaced while it runs. One
+        that is no longer among them serves the requests whose lanes refer to it.
     threads: torch threads of the forward pass on a CPU.
     on_failure: called with the kind when the device fails; from then on nothing runs any more.
     failed_kind: that kind; None while the device works.
@@ -117,7 +117,7 @@ class Engine:
         self.failed_kind: str | None = None
         self.tokens_per_second: float | None = None
         self.batch_tokens: int | None = None
-        device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
+        device = next(iter(classifiers.values())).network.device  # all are on one
         self.device_type = device.type
         self.split_tokens: int | None = None
         if device.type == "cuda":
@@ -147,10 +147,10 @@ class Engine:
         self, pool: ThreadPoolExecutor, lane: Lane, rows: Sequence[PairRow], limit_s: float
     ) -> Future[Sequence[Any]]:
         """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
-        ended = pool.submit(self._forward, lane, rows)
-        self._hangs_at[ended] = time.monotonic() + limit_s
-        ended.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
-        return ended
+        forward_pass = pool.submit(self._forward, lane, rows)
+        self._hangs_at[forward_pass] = time.monotonic() + limit_s
+        forward_pass.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
+        return forward_pass
 
     @property
     def hangs(self) -> bool:
@@ -197,13 +197,13 @@ class Engine:
         """Run one batch on each thread of a pool at once, and return the rate in tokens per second."""
         began = time.monotonic()
         passes = [self._submit(pool, batch[0].lane, batch, WARM_UP_HANGS_AFTER_S) for _ in range(slots)]
-        for unfinished in wait(passes, WARM_UP_HANGS_AFTER_S).not_done:
-            unfinished.cancel()
+        for hanging in wait(passes, WARM_UP_HANGS_AFTER_S).not_done:
+            hanging.cancel()
             raise TimeoutError(
                 f"a warm-up pass of {len(batch)} pairs did not end within {WARM_UP_HANGS_AFTER_S:.0f} s"
             )
-        for done in passes:
-            done.result()
+        for forward_pass in passes:
+            forward_pass.result()
         return slots * sum(added_tokens(batch)) / (time.monotonic() - began)
 
     def close(self) -> None:

@@ -196,22 +196,22 @@ class ExperimentAdmin:
 
     async def _report(self, config: ExperimentConfig) -> Report:
         ledger = self._ledger
-        kept = self._analyses[config.name]
-        async with kept.lock:
+        analysis = self._analyses[config.name]
+        async with analysis.lock:
             history = ledger.history(config.name)
             basis = (ledger.config_version, len(history))
-            if kept.basis != basis:
-                kept.basis = basis
-                kept.report = None
-                kept.looks = {}
-            if kept.report is None or ledger.monotonic() - kept.made >= REPORT_SECONDS:
+            if analysis.basis != basis:
+                analysis.basis = basis
+                analysis.report = None
+                analysis.looks = {}
+            if analysis.report is None or ledger.monotonic() - analysis.made >= REPORT_SECONDS:
                 begun = ledger.monotonic()
                 now = ledger.clock()
-                kept.report = await _in_thread(
-                    self._analysts, lambda: analyse(ledger.store, config, history, now, kept.looks)
+                analysis.report = await _in_thread(
+                    self._analysts, lambda: analyse(ledger.store, config, history, now, analysis.looks)
                 )
-                kept.made = begun
-            return kept.report
+                analysis.made = begun
+            return analysis.report
 
     def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
         return ExperimentView(

@@ -48,7 +48,7 @@ def analyse(
     config: ExperimentConfig,
     actions: Log,
     now: float,
-    looks: dict[float, Look] | None = None,
+    looks: dict[float, Look],
 ) -> Report:
     """Read the store and return a report. This takes seconds at millions of units.
 
@@ -85,7 +85,7 @@ def analyse(
         arms=arms,
         recommendation=recommendation,
         text=text,
-        looks=past_looks(store, config, actions, now, {} if looks is None else looks),
+        looks=past_looks(store, config, actions, now, looks),
     )
 
 
@@ -137,8 +137,8 @@ def look_times(config: ExperimentConfig, actions: Log, now: float) -> list[float
     start = standing.started
     if start is None or standing.status == "changed":
         return []
-    ends = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
-    seconds = min([now, *ends]) - start
+    end_times = [withdrawal.time for withdrawal in withdrawals(config, actions) if not withdrawal.limits]
+    seconds = min([now, *end_times]) - start
     step = 60.0
     while seconds / step > MAX_LOOKS:
         step *= 1.25
@@ -172,9 +172,10 @@ def compare_arm(config: ExperimentConfig, metric: Metric, measured: Measured, ar
     decision, text = verdict(metric, arm, effect, to_margin)
     explained = None
     if adjusted:
-        plain = _estimates(config, metric, measured, adjusted=False)[0][config.control]
-        if plain.variance > 0:
-            explained = finite(1 - control.variance / plain.variance)
+        plain_estimates, _ = _estimates(config, metric, measured, adjusted=False)
+        plain_variance = plain_estimates[config.control].variance
+        if plain_variance > 0:
+            explained = finite(1 - control.variance / plain_variance)
     numbers: dict[str, Any] = {name: finite(value) for name, value in values_of(effect).items()}
     numbers["p_value"] = min(1.0, len(config.treatments) * float(effect.p_value))
     return MetricReport(
@@ -199,13 +200,13 @@ def _estimates(
     config: ExperimentConfig, metric: Metric, measured: Measured, *, adjusted: bool
 ) -> tuple[dict[str, Estimate], Estimate]:
     """Return the metric's estimates by arm, and that of all arms together."""
-    moments = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
-    pooled = sum(moments.values(), NOBODY)
+    by_arm = {arm.name: measured.moments.get(arm.name, NOBODY) for arm in config.arms}
+    pooled = sum(by_arm.values(), NOBODY)
 
-    def of(part: Moments) -> Estimate:
-        return estimate(part, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
+    def estimate_of(moments: Moments) -> Estimate:
+        return estimate(moments, pooled, ratio=metric.kind == "ratio", adjusted=adjusted)
 
-    return {arm: of(part) for arm, part in moments.items()}, of(pooled)
+    return {arm: estimate_of(moments) for arm, moments in by_arm.items()}, estimate_of(pooled)
 
 
 def _early_outcomes(config: ExperimentConfig, early: ByArm, arm: str) -> str:
@@ -238,9 +239,9 @@ def recommend(
     good = [arm for arm in running if arm.metrics[0].decision in GOOD and not harm[arm.arm]]
     if good:
         best = max(good, key=lambda arm: primary.sign * (arm.metrics[0].difference or 0.0))
-        losses = [metric.text for metric in best.metrics[1:] if metric.decision in BAD]
-        but = ["But:", *losses] if losses else []
-        return "ship", " ".join([best.metrics[0].text, *but])
+        text = best.metrics[0].text
+        losses = " ".join(metric.text for metric in best.metrics[1:] if metric.decision in BAD)
+        return "ship", f"{text} But: {losses}" if losses else text
     reasons = " ".join(harm[arm.arm] or arm.metrics[0].text for arm in running)
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
     final = BAD if primary.margin is None else {"too_bad"}

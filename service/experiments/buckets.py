@@ -7,6 +7,7 @@ raising it moves nobody from one arm to another. tests/cases/assignment*.json ar
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
 
 BUCKETS = 10_000
 
@@ -31,11 +32,11 @@ def ranges(weights: Sequence[int]) -> list[Span]:
     """
     total = sum(weights)
     sizes = [weight * BUCKETS // total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda arm: (-(weights[arm] * BUCKETS % total), arm))
+    # Sorting is stable, also in reverse.
+    by_remainder = sorted(range(len(weights)), key=lambda arm: weights[arm] * BUCKETS % total, reverse=True)
     for arm in by_remainder[: BUCKETS - sum(sizes)]:
         sizes[arm] += 1
-    ends = [sum(sizes[: arm + 1]) for arm in range(len(sizes))]
-    return [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return [(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def exposed_buckets(width: int, traffic: float) -> int:

@@ -30,7 +30,8 @@ _PREPARATION_LOCK = 0x68656164726F6F6D
 
 def state_directory() -> Path:
     """Return `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` if that is unset; it may not exist."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state").absolute() / "headroom"
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base).absolute() / "headroom"
 
 
 def default_url() -> str:
@@ -92,7 +93,7 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
+def transaction(engine: Engine, *, write: bool, seconds: int) -> Iterator[Connection]:
     """Open one transaction.
 
     write: takes SQLite's write lock at the start, because a reading transaction cannot always get it later.

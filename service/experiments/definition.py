@@ -181,21 +181,21 @@ def check_together(experiments: Sequence[ExperimentConfig], variants: Sequence[s
     """Check experiments against each other and the variants. Raises ValueError."""
     salts = {LAYER_SALT: "the slots"}
     check_unique("experiments", [experiment.name for experiment in experiments])
-    for number, experiment in enumerate(experiments):
-        field = f"experiments[{number}]"
+    for experiment_index, experiment in enumerate(experiments):
+        field = f"experiments[{experiment_index}]"
         if experiment.salt in salts:  # two purposes that share a salt would make dependent draws
             raise ValueError(
                 f"{field}.salt: {experiment.salt!r} is the salt of {salts[experiment.salt]} already"
             )
         salts[experiment.salt] = f"the experiment {experiment.name!r}"
-        for index, arm in enumerate(experiment.arms):
+        for arm_index, arm in enumerate(experiment.arms):
             if arm.variant not in variants:
                 raise ValueError(
-                    f"{field}.arms[{index}].variant: there is no variant {arm.variant!r}; "
+                    f"{field}.arms[{arm_index}].variant: there is no variant {arm.variant!r}; "
                     f"there are {', '.join(variants)}"
                 )
         start, end = experiment.slots
-        for other in experiments[:number]:
+        for other in experiments[:experiment_index]:
             other_start, other_end = other.slots
             if start < other_end and other_start < end:
                 raise ValueError(

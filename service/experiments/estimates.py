@@ -42,9 +42,7 @@ class Moments:
     scatter: Floats
 
     @classmethod
-    def from_sums(
-        cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike = 0.0
-    ) -> Moments:
+    def from_sums(cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, centre: ArrayLike) -> Moments:
         """Return the moments from sums over units of v − centre and of its products.
 
         units: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.
@@ -60,9 +58,11 @@ class Moments:
         """Return the moments of both sets of units (Chan, Golub & LeVeque 1983)."""
         units = self.units + other.units
         share = other.units / np.maximum(units, 1)
-        apart = other.mean - self.mean
-        between = (self.units * share)[..., None, None] * apart[..., :, None] * apart[..., None, :]
-        return Moments(units, self.mean + apart * share[..., None], self.scatter + other.scatter + between)
+        difference = other.mean - self.mean
+        between = (self.units * share)[..., None, None] * difference[..., :, None] * difference[..., None, :]
+        return Moments(
+            units, self.mean + difference * share[..., None], self.scatter + other.scatter + between
+        )
 
     @property
     def covariance(self) -> Floats:

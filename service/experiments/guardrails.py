@@ -140,14 +140,14 @@ def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
     limit = limits.error_rate
     if limit is None:
         return None
-    of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
+    control_errors, control_requests = _without_one(control.errors, control.requests, control.errors_by_unit)
 
     def breaks(errors: int, requests: int) -> bool:
-        return exceeds_other(errors, requests, *of_control, limit)
+        return exceeds_other(errors, requests, control_errors, control_requests, limit)
 
     if not _also_without_one(breaks, counts.errors, counts.requests, counts.errors_by_unit):
         return None
-    usual = of_control[0] / of_control[1]
+    usual = control_errors / control_requests
     return (
         f"{counts.errors} of {counts.requests} requests failed{_few_units(counts.errors_by_unit)}; "
         f"the limit is {limit:g} over the control's {usual:.3g}"
@@ -156,10 +156,10 @@ def _errors(counts: Counts, control: Counts, limits: Guardrails) -> str | None:
 
 def _slow(counts: Counts, _: Counts, limits: Guardrails) -> str | None:
     """Say how the times break their limit."""
+    if limits.p99_ms is None:
+        return None
     breaks = partial(exceeds, limit=0.01)
-    if limits.p99_ms is None or not _also_without_one(
-        breaks, counts.slow, counts.requests, counts.slow_by_unit
-    ):
+    if not _also_without_one(breaks, counts.slow, counts.requests, counts.slow_by_unit):
         return None
     return (
         f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
@@ -234,7 +234,8 @@ def _also_without_one(
     breaks: Callable[[int, int], bool], count: int, total: int, by_unit: Counter[str]
 ) -> bool:
     """Return whether a count of a total breaks a limit, with and without the unit that has most of it."""
-    return breaks(count, total) and breaks(*_without_one(count, total, by_unit))
+    count_of_others, total_of_others = _without_one(count, total, by_unit)
+    return breaks(count, total) and breaks(count_of_others, total_of_others)
 
 
 def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:

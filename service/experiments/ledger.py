@@ -166,8 +166,7 @@ class Ledger:
         self._refreshes += 1
         for config in starting:
             if not any(action.kind == "start" for action in self._log[config.name]):
-                detail = identity(config)
-                start = Action(config.name, "start", self.clock(), "config", detail=detail)
+                start = Action(config.name, "start", self.clock(), "config", detail=identity(config))
                 self.store.record_action(start)
                 self._read(names)
 

@@ -96,14 +96,14 @@ class LiveExperiments:
     def check(self, assigner: Assigner) -> None:
         """Raise ValueError if a config would move the units of an experiment that has begun."""
         current = {config.name: config for config in self.ledger.configs}
-        for number, config in enumerate(assigner.experiments):
+        for experiment_index, config in enumerate(assigner.experiments):
             running = current.get(config.name)
             if running is None or self.ledger.standing(config.name).started is None:
                 continue
             if identity(running) != identity(config):
                 raise ValueError(
-                    f"experiments[{number}]: {config.name!r} has begun, so its salt and arms must stay as "
-                    "they are; give the changed experiment another name and salt"
+                    f"experiments[{experiment_index}]: {config.name!r} has begun, so its salt and arms must "
+                    "stay as they are; give the changed experiment another name and salt"
                 )
 
     def apply(self, assigner: Assigner, config_version: str, *, may_start: bool = True) -> None:

@@ -49,7 +49,7 @@ Condition = ColumnElement[bool]
 class Comparison:
     """Control and the arms with the same end time.
 
-    end: when the arms ended; inf while they run. withdrawals: those of units until then.
+    end: when the arms ended; inf while they run. withdrawals: when units lost their arm, until then.
     """
 
     arms: tuple[str, ...]
@@ -58,15 +58,11 @@ class Comparison:
 
     def had_arm(self, units: FromClause, time: Expression) -> Condition:
         """Return the condition that a unit still has its arm at a time after its exposure."""
-        still = (
-            not_(
-                and_(
-                    units.c.time < withdrawal.time, time >= withdrawal.time, _is_withdrawn(units, withdrawal)
-                )
-            )
-            for withdrawal in self.withdrawals
-        )
-        return and_(true(), *still)
+        condition: Condition = true()
+        for withdrawal in self.withdrawals:
+            is_between = and_(units.c.time < withdrawal.time, time >= withdrawal.time)
+            condition = and_(condition, not_(and_(is_between, _is_withdrawn(units, withdrawal))))
+        return condition
 
     def units(self, experiment: str) -> Subquery:
         """Return the exposures of the arms while all of them ran."""
@@ -77,16 +73,16 @@ class Comparison:
 
 def comparisons(config: ExperimentConfig, withdrawals: Sequence[Withdrawal]) -> dict[str, Comparison]:
     """Return each arm's comparison with control. Arms with the same end time share one."""
-    arms_by_end: dict[float, list[str]] = {}
+    ends: dict[str, float] = {}
     for arm in config.treatments:
-        end = next((withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits), math.inf)
-        arms_by_end.setdefault(end, []).append(arm)
-    by_arm: dict[str, Comparison] = {}
-    for end, arms in arms_by_end.items():
+        losses = (withdrawal.time for withdrawal in withdrawals if arm not in withdrawal.limits)
+        ends[arm] = next(losses, math.inf)
+    by_end: dict[float, Comparison] = {}
+    for end in set(ends.values()):
+        arms = [arm for arm in config.treatments if ends[arm] == end]
         until_end = tuple(withdrawal for withdrawal in withdrawals if withdrawal.time <= end)
-        comparison = Comparison((config.control, *arms), until_end, end)
-        by_arm |= dict.fromkeys(arms, comparison)
-    return {arm: by_arm[arm] for arm in config.treatments}
+        by_end[end] = Comparison((config.control, *arms), until_end, end)
+    return {arm: by_end[end] for arm, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +138,14 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
     """Return a query with one row per unit: arm, value, denominator, covariate, and its early outcomes."""
     units = during.units(experiment)
     exposed_at = units.c.time - WHOLE_SECOND
-    after = _after_exposure(metric, during, units, until)
-    before = outcomes.c.time <= exposed_at
-    value = _total(metric.name, after)
+    is_after = _after_exposure(metric, during, units, until)
+    is_before = outcomes.c.time <= exposed_at
+    value = _total(metric.name, is_after)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
     is_early = and_(
         outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]),
-        before,
+        is_before,
         outcomes.c.time > exposed_at - SKEW_SECONDS,
     )
     of_unit = and_(
@@ -161,8 +157,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison, unti
         select(
             units.c.arm,
             value.label("value"),
-            _total(metric.denominator, after).label("denominator"),
-            _total(metric.covariate, before).label("covariate"),
+            _total(metric.denominator, is_after).label("denominator"),
+            _total(metric.covariate, is_before).label("covariate"),
             func.sum(case((is_early, 1), else_=0)).label("early"),
         )
         .select_from(units.outerjoin(outcomes, of_unit))

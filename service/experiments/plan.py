@@ -28,7 +28,7 @@ PATHS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question of an experiment about one metric, for each arm against control.
+    """What an experiment asks about one metric of each arm against control.
 
     baseline, sd: mean and standard deviation of control's units. arm_sd: that of the arm's if the effect is
     as given; None: as control's. margin: how much worse is good enough; None asks whether there is a
@@ -47,7 +47,7 @@ class Question:
     arm_sd: float | None = None
 
     def __post_init__(self) -> None:
-        if len(self.weights) < 2 or not all(math.isfinite(w) and w > 0 for w in self.weights):
+        if len(self.weights) < 2 or not all(0 < weight < math.inf for weight in self.weights):
             raise ValueError("weights: give two or more numbers above 0, the control's first: 50,50")
         if self.shift < MIN_SHIFT * self.tau:
             raise ValueError("no number of units shows this: margin and effect leave nothing to rule out")
@@ -110,7 +110,7 @@ class SampleSize:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPlan:
-    """The needs of an experiment.
+    """How many units and days an experiment needs.
 
     one_look: with one look at the end. any_time: with the confidence sequence, tuned to these units.
     """
@@ -132,10 +132,6 @@ def make_plan(
     level = alpha / (len(question.weights) - 1)  # Bonferroni, as in the report
     once = float(norm.isf(level / 2)) * question.caution + float(norm.ppf(power))
 
-    def any_time(pair: int) -> float:
-        looks = min(max(pair // LOOK_EVERY, 1), MAX_LOOKS)
-        return float(np.quantile(needed(level, question.caution, looks), power))
-
     def pair_units(of_shift: float) -> int:
         return math.ceil((of_shift * question.tau / question.shift) ** 2)
 
@@ -145,7 +141,9 @@ def make_plan(
 
     sequential = 100 * LOOK_EVERY
     for _ in range(3):  # the number of looks matters little, so this settles at once
-        sequential = pair_units(any_time(sequential))
+        looks = min(max(sequential // LOOK_EVERY, 1), MAX_LOOKS)
+        any_time = float(np.quantile(needed(level, question.caution, looks), power))
+        sequential = pair_units(any_time)
     return ExperimentPlan(need(pair_units(once)), need(sequential))
 
 

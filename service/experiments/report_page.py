@@ -16,6 +16,7 @@ Json = dict[str, Any]
 """An answer of the service, or a part of it."""
 
 VERDICTS = {"ship": "Ship", "stop": "Stop", "wait": "Wait", "invalid": "Not valid"}
+UNKNOWN = "–"
 METHOD = (
     "The intervals are confidence sequences: all of them hold together at every time, so one may look as "
     "often as one likes and stop at any look.",
@@ -60,7 +61,9 @@ def html(experiment: Json) -> str:
 def _sections(experiment: Json, metrics: Sequence[Json]) -> tuple[Section, ...]:
     report = experiment["report"]
     units = [(arm, f"{count:,}") for arm, count in report["exposures"].items()]
-    effects = [(one["arm"], one["metric"], _with_interval(one), one["text"]) for one in metrics]
+    effects = [
+        (metric["arm"], metric["metric"], _with_interval(metric), metric["text"]) for metric in metrics
+    ]
     shadows = [(arm["arm"], arm["shadow"]["text"]) for arm in report["arms"] if arm["shadow"]]
     log = [
         (
@@ -91,14 +94,16 @@ def _keys(metric: Json) -> tuple[str, str, str]:
 def change_text(metric: Json) -> tuple[str, str]:
     """Return a change and its interval, in percent of control's value if that has one."""
     keys = _keys(metric)
-    text = percent if keys[0] == "relative" else number
-    value, *ends = (None if metric[key] is None else text(metric[key], digits=3, sign=True) for key in keys)
-    return value or "–", "–" if None in ends else " to ".join(map(str, ends))
+    write = percent if keys[0] == "relative" else number
+    value, low, high = [
+        UNKNOWN if metric[key] is None else write(metric[key], digits=3, sign=True) for key in keys
+    ]
+    return value, UNKNOWN if UNKNOWN in (low, high) else f"{low} to {high}"
 
 
 def _with_interval(metric: Json) -> str:
     value, interval = change_text(metric)
-    return value if interval == "–" else f"{value} ({interval})"
+    return value if interval == UNKNOWN else f"{value} ({interval})"
 
 
 def _panel(metric: Json, looks: Sequence[Json]) -> Json:
@@ -117,20 +122,20 @@ def _panel(metric: Json, looks: Sequence[Json]) -> Json:
     limit = None
     if metric["margin"] is not None and metric["margin_relative"] == (keys[0] == "relative"):
         limit = -metric["margin"] if metric["better"] == "higher" else metric["margin"]
-    scaled = [0.0, limit, *(effect[key] for _, effect in effects[len(effects) // 3 :] for key in keys)]
+    later = effects[len(effects) // 3 :]
+    scaled = [0.0, limit, *(effect[key] for _, effect in later for key in keys)]
     known = [value for value in scaled if value is not None]
-    line, low, high = (
-        [(time, effect[key]) for time, effect in effects if effect[key] is not None] for key in keys
-    )
+    lines = {
+        line: [(time, effect[key]) for time, effect in effects if effect[key] is not None]
+        for line, key in zip(("line", "low", "high"), keys, strict=True)
+    }
     return {
         "name": f"{metric['arm']} on {metric['metric']}",
         "change": _with_interval(metric),
         "limit": limit,
-        "line": line,
-        "low": low,
-        "high": high,
         "largest": max(known),
         "smallest": min(known),
+        **lines,
     }
 
 

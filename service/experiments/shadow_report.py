@@ -41,18 +41,19 @@ RANGES = {
 def paired_differences(
     control: NDArray[np.floating],
     arm: NDArray[np.floating],
-    grades: Sequence[int] | None = None,
-    raw_scores: Sequence[NDArray[np.floating]] | None = None,
+    grades: Sequence[int] | None,
+    raw_scores: Sequence[NDArray[np.floating]],
 ) -> dict[str, Any]:
     """Return the fields of a ShadowResult that come from the scores of the same titles under two arms.
 
     control, arm: (n,), n ≥ 1, in the request's order. grades: (n,) judgments from 0, if they are known.
-    raw_scores: (n,) of control and of the arm, which rank the titles; default: the scores.
+    raw_scores: (n,) of control and of the arm, which rank the titles.
     The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
     if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
     """
     deltas = np.asarray(arm, np.float64) - np.asarray(control, np.float64)
-    of_control, of_arm = (np.asarray(values, np.float64) for values in raw_scores or (control, arm))
+    of_control = np.asarray(raw_scores[0], np.float64)
+    of_arm = np.asarray(raw_scores[1], np.float64)
     return {
         "mean_delta": float(deltas.mean()),
         "mean_abs_delta": float(np.abs(deltas).mean()),
@@ -78,7 +79,7 @@ def shadow_reports(
 
 
 def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
-    """Return the moments of the units' means of the requests' measures, by measure and arm.
+    """Return the moments of each measure over the units, by measure and arm.
 
     VALUE is a unit's mean and DENOMINATOR the number of its requests. The requests of one unit are alike, so
     they are one observation. A request without a unit stands for a unit of its own.
@@ -101,7 +102,7 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
 
 def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowReport:
     boundary = Boundary(alpha, PLANNED_UNITS)
-    measures = {name: _measure(of_units, boundary, *RANGES[name]) for name, of_units in moments.items()}
+    measures = {name: _measure(of_units, boundary, RANGES[name]) for name, of_units in moments.items()}
     delta = measures["mean_delta"]
     text = (
         f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both; scores move by "
@@ -118,10 +119,11 @@ def _report(arm: str, moments: Mapping[str, Moments], alpha: float) -> ShadowRep
     return ShadowReport(measures, text + ".")
 
 
-def _measure(of_units: Moments, boundary: Boundary, smallest: float, largest: float) -> ShadowMeasure:
+def _measure(of_units: Moments, boundary: Boundary, bounds: tuple[float, float]) -> ShadowMeasure:
     """Return a measure whose values are between two bounds."""
+    smallest, largest = bounds
     mean = estimate(of_units, of_units)
-    low, high = (np.clip(end, smallest, largest) for end in one_sample(mean, boundary, largest))
+    low, high = np.clip(one_sample(mean, boundary, largest), smallest, largest)
     return ShadowMeasure(
         requests=round(float(of_units.units * of_units.mean[DENOMINATOR])),
         units=int(of_units.units),
@@ -132,22 +134,28 @@ def _measure(of_units: Moments, boundary: Boundary, smallest: float, largest: fl
 
 
 def _spearman(control: Floats, arm: Floats) -> float | None:
-    left, right = (ranks - ranks.mean() for ranks in (_ranks(control), _ranks(arm)))
+    left = _centred_ranks(control)
+    right = _centred_ranks(arm)
     scale = float(np.sqrt((left @ left) * (right @ right)))
     return None if scale == 0 else float(left @ right) / scale
 
 
-def _ranks(values: Floats) -> Floats:
+def _centred_ranks(values: Floats) -> Floats:
+    """Return the rank of each value minus the mean rank. Equal values share the mean of their ranks."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])
+    ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]
+    return np.asarray(ranks - ranks.mean())
 
 
 def _overlap(control: Floats, arm: Floats) -> float | None:
     if len(control) <= CUTOFF:
         return None
-    # Ties are in the request's order.
-    best, best_of_arm = (np.argsort(-scores, kind="stable")[:CUTOFF] for scores in (control, arm))
-    return len(np.intersect1d(best, best_of_arm)) / CUTOFF
+    return len(np.intersect1d(_best(control), _best(arm))) / CUTOFF
+
+
+def _best(scores: Floats) -> NDArray[np.intp]:
+    """Return the indices of the CUTOFF best titles. Ties are in the request's order."""
+    return np.argsort(-scores, kind="stable")[:CUTOFF]
 
 
 def _ndcg_delta(control: Floats, arm: Floats, grades: Sequence[int]) -> float | None:

@@ -112,22 +112,18 @@ class Withdrawal:
 
 def withdrawals(config: ExperimentConfig, actions: Log) -> list[Withdrawal]:
     """Return the withdrawals in order: rollbacks, less traffic, and the end."""
-
-    def limits(log: Log) -> dict[str, int]:
-        standing = fold(config, log)
-        if not standing.is_running:
-            return {}
-        exposed = config.exposed(standing.traffic, standing.rolled_back)
-        return {arm: config.spans[arm][0] + buckets for arm, buckets in exposed.items()}
-
-    found = []
-    previous: dict[str, int] = {}
-    for number, time in enumerate(logged_at(actions), start=1):
-        current = limits(actions[:number])
-        if any(current.get(arm, 0) < limit for arm, limit in previous.items()):
-            found.append(Withdrawal(time, current))
-        previous = current
-    return found
+    in_order = []
+    previous_limits: dict[str, int] = {}
+    for actions_so_far, time in enumerate(logged_at(actions), start=1):
+        standing = fold(config, actions[:actions_so_far])
+        limits = {}
+        if standing.is_running:
+            exposed = config.exposed(standing.traffic, standing.rolled_back)
+            limits = {arm: config.spans[arm][0] + buckets for arm, buckets in exposed.items()}
+        if any(limits.get(arm, 0) < limit for arm, limit in previous_limits.items()):
+            in_order.append(Withdrawal(time, limits))
+        previous_limits = limits
+    return in_order
 
 
 def logged_at(actions: Log) -> list[float]:

@@ -97,7 +97,10 @@ class Store:
             for chunk in _chunks(known):  # after all inserts, for the same reason
                 db.execute(earlier, chunk)
             if new:
-                counts = [{"experiment": e, "arm": arm, "units": n} for (e, arm), n in sorted(new.items())]
+                counts = [
+                    {"experiment": experiment, "arm": arm, "units": units}
+                    for (experiment, arm), units in sorted(new.items())
+                ]
                 db.execute(tables.add_units(db), counts)
         return new.total()
 
@@ -108,7 +111,7 @@ class Store:
                 db.execute(insert(shadow_results), chunk)
 
     def record_outcomes(
-        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig] = ()
+        self, rows: Sequence[Outcome], configs: Collection[ExperimentConfig]
     ) -> OutcomeReceipt:
         """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 
@@ -226,7 +229,9 @@ def _sort_out(
             message = f"there is no experiment {row.experiment!r}"
             unknown.append(UnknownOutcome(index, row.id, "experiment", message))
         elif declared and row.metric not in declared:
-            names = ", ".join(sorted(declared)[:MAX_LISTED]) + (", …" if len(declared) > MAX_LISTED else "")
+            names = ", ".join(sorted(declared)[:MAX_LISTED])
+            if len(declared) > MAX_LISTED:
+                names += ", …"
             message = f"{row.experiment!r} has no metric {row.metric!r}; it has {names}"
             unknown.append(UnknownOutcome(index, row.id, "metric", message))
         else:

@@ -24,13 +24,14 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
     margin = metric.margin
     low = float(effect.low)
     high = float(effect.high)
+    change = (low, high)
     if not math.isfinite(low):
         return "undecided", f"{subject}: too little data for an interval."
     if margin is None:
-        return judge(subject, (low, high), metric.sign)
+        return judge(subject, change, metric.sign)
     if to_margin is None:
         within = (low + metric.sign * margin, high + metric.sign * margin)
-        return judge(subject, (low, high), metric.sign, within, f"; the margin is {number(margin)}")
+        return judge(subject, change, metric.sign, within, f"; the margin is {number(margin)}")
     within = (float(to_margin.low), float(to_margin.high))
     allowed = f"; the margin is {percent(margin)}"
     if math.isfinite(float(effect.relative_low)):
@@ -43,7 +44,7 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
             f"metric {metric.name!r} a margin in its own unit with `relative: false`.",
         )
     allowed += " of control's value, which is not clearly above 0"
-    return judge(subject, (low, high), metric.sign, within, allowed)
+    return judge(subject, change, metric.sign, within, allowed)
 
 
 def judge(

@@ -46,9 +46,8 @@ class Job:
     def plan(self) -> dict[str, Any]:
         """Return all that the output depends on: a run goes on with the parts of a run of an equal plan."""
         options = self.options
-        models = dict.fromkeys(
-            [options.model, *(v.checkpoint or options.model for v in options.live.variants)]
-        )
+        variant_models = [variant.checkpoint or options.model for variant in options.live.variants]
+        models = dict.fromkeys([options.model, *variant_models])
         live = options.live.model_dump(mode="json", include={"masks", "variants", "default"})
         return {
             f"input, {self.name}": list(self.stat),
@@ -67,9 +66,9 @@ def make_job(name: str, output: str, options: ScoreOptions) -> Job:
     """Look the input up. Raises ModelError if it is missing, would be overwritten or has no known format."""
     if "://" not in output and Path(output).is_symlink():
         output = str(Path(output).resolve())  # a link's target is replaced, and not the link
-    given, *written = map(_comparable, (name, output, output + REJECTS, output + ".parts"))
-    if any(given.is_relative_to(place) for place in written):
-        raise ModelError(f"{output}: writing there would replace --input, {name}")
+    for written in (output, output + REJECTS, output + ".parts"):
+        if _comparable(name).is_relative_to(_comparable(written)):
+            raise ModelError(f"{output}: writing there would replace --input, {name}")
     delimiter = options.fields.delimiter
     source = known_format(name, delimiter)
     target = known_format(output, delimiter)

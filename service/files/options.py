@@ -50,13 +50,14 @@ class ScoreOptions:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Return the names of one set of new columns, without prefix and suffix."""
-        return (GRADED if self.graded else UNGRADED) + (("chunk",) if self.overflow == "chunks" else ())
+        kinds = GRADED if self.graded else UNGRADED
+        return (*kinds, "chunk") if self.overflow == "chunks" else kinds
 
     @property
     def names(self) -> list[str]:
         """Return the names of all new columns, in order."""
-        ends = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
-        return [f"{self.prefix}{kind}{end}" for end in ends for kind in self.kinds]
+        suffixes = [f"[{column.suffix}]" if column.suffix else "" for column in self.columns]
+        return [f"{self.prefix}{kind}{suffix}" for suffix in suffixes for kind in self.kinds]
 
     def check_names(self, file: str, names: Iterable[str]) -> None:
         """Raise ModelError if the input has a column with one of the new names."""

@@ -66,8 +66,7 @@ class Parts:
             self._check_plan(previous)
         if previous != self.plan:
             self.clear()
-            with self.storage.create(self.path(PLAN)) as stream:
-                stream.write(json.dumps(self.plan, indent=1).encode())
+            self._write(self.path(PLAN), json.dumps(self.plan, indent=1).encode())
 
     def holds_plan(self) -> bool:
         """Return whether the parts are there, and of this plan."""
@@ -96,30 +95,33 @@ class Parts:
                     "move it away, or choose another --output"
                 )
 
+    def _write(self, path: str, content: bytes) -> None:
+        with self.storage.create(path) as stream:
+            stream.write(content)
+
     def done(self) -> dict[int, Part]:
         """Return the parts by window."""
         parts: dict[int, Part] = {}
         prefix = self.path(f"{self._key}-")
         for path in self.storage.files(self.directory):
             if match := _PART.fullmatch(path.removeprefix(prefix)):
-                part = Part(*map(int, match.groups()))
+                part = Part._make(map(int, match.groups()))
                 parts[part.window] = part
         return parts
 
     def keep(self, part: Part, data: bytes, rejects: bytes) -> None:
-        """Write a part and its rejects."""
-        for path, content in ((self.rejects_path(part), rejects), (self.part_path(part), data)):
-            if content or path.endswith(".part"):
-                with self.storage.create(path) as stream:
-                    stream.write(content)
+        """Write a part, after its rejects if there are any."""
+        if rejects:
+            self._write(self.rejects_path(part), rejects)
+        self._write(self.part_path(part), data)
 
     def note_published(self, rows: int, rejects: int) -> None:
         """Note that the output has its name, before the parts go: the same command then finds the job done.
 
         rows: of the output. rejects: the rows that were set aside.
         """
-        with self.storage.create(self._note) as stream:
-            stream.write(json.dumps([self._key, self.storage.stat(self.output), rows, rejects]).encode())
+        note = [self._key, self.storage.stat(self.output), rows, rejects]
+        self._write(self._note, json.dumps(note).encode())
 
     def published(self) -> tuple[int, int] | None:
         """Return the rows and rejects of an output that is published, while its parts are being removed."""
@@ -130,7 +132,7 @@ class Parts:
         return None
 
     def clear(self) -> None:
-        """Remove the plan, so that a next run clears what is left of the parts, then these, then the note."""
+        """Remove plan, parts and note, in this order: a run that finds no plan clears what is left."""
         self.storage.remove(self.path(PLAN))
         self.storage.remove(self.directory)
         self.storage.remove(self._note)

@@ -56,11 +56,11 @@ class Window:
             return
         for index, reason in sorted(reasons.items()):
             self.rejects.append(Reject(self.lines[index], reason, quoted(self.rows[index])))
-        kept = [index for index in range(len(self.rows)) if index not in reasons]
-        self.rows = [self.rows[index] for index in kept]
-        self.lines = [self.lines[index] for index in kept]
+        kept_indices = [index for index in range(len(self.rows)) if index not in reasons]
+        self.rows = [self.rows[index] for index in kept_indices]
+        self.lines = [self.lines[index] for index in kept_indices]
         if self.table is not None:
-            self.table = self.table.take(pyarrow.array(kept, pyarrow.int64()))
+            self.table = self.table.take(pyarrow.array(kept_indices, pyarrow.int64()))
 
 
 def windows(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Progress = Callable[[float, int, int], None]
 """Takes (share done, rows done, rows done by an earlier run)."""
 
-
 WINDOWS_IN_FLIGHT = 2
 """One window is scored, and another one is tokenized meanwhile."""
 
@@ -98,8 +97,8 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
 
     One thread reads windows and tokenizes them; this one writes their parts.
     """
-    kept = parts.done()
-    rows_before = sum(part.rows + part.rejects for part in kept.values())
+    parts_before = parts.done()
+    rows_before = sum(part.rows + part.rejects for part in parts_before.values())
     rows = rows_before
     windows = job.windows()
     count = 0
@@ -108,7 +107,7 @@ def _score(job: Job, parts: Parts, scorer: WindowScorer, report: Progress) -> in
         nonlocal count
         for window in windows:
             count += 1
-            if window.number not in kept:
+            if window.number not in parts_before:
                 return window, scorer.submit(window)
         return None
 

@@ -4,7 +4,7 @@ A window's batches depend on the window alone, and each pass on its batch alone,
 are the same bits whenever it is scored, unless the device's memory is full: then its batches are halved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -58,7 +58,9 @@ class WindowScorer:
             return Classifier.load(path, options.device, options.dtype)
 
         self.catalog = build_catalog(options.live, {BASE: load(options.model)}, load)
-        self._variants = [self.catalog.choose(c.variant, c.mask, with_units=True) for c in options.columns]
+        self._variants = [
+            self.catalog.choose(column.variant, column.mask, with_units=True) for column in options.columns
+        ]
         self.device = self.catalog.base.network.device
         on_gpu = self.device.type == "cuda"
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
@@ -89,10 +91,10 @@ class WindowScorer:
             results.append(values)
             finite &= finite_here
         if not finite.all():
-            broken = np.flatnonzero(~finite).tolist()
-            window.set_aside(dict.fromkeys(broken, "the model gives no finite score"))
-            kept = np.flatnonzero(finite).tolist()
-            results = [{kind: [v[row] for row in kept] for kind, v in values.items()} for values in results]
+            other_rows = np.flatnonzero(~finite).tolist()
+            window.set_aside(dict.fromkeys(other_rows, "the model gives no finite score"))
+            finite_rows = np.flatnonzero(finite).tolist()
+            results = [_select(values, finite_rows) for values in results]
         data = encode(window, results, self.options)
         return Encoded(data, encode_rejects(window), len(window.rows), len(window.rejects))
 
@@ -148,6 +150,11 @@ class WindowScorer:
             values["probabilities"] = list(scores.probabilities)
         nothing = [None] * len(pairs)
         return {kind: values.get(kind, nothing) for kind in self.options.kinds}, finite
+
+
+def _select(values: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, Sequence[Any]]:
+    """Return the values of some rows, by kind."""
+    return {kind: [of_kind[row] for row in rows] for kind, of_kind in values.items()}
 
 
 def forward(variant: Variant, batch: Sequence[EncodedPair]) -> np.ndarray:

@@ -138,7 +138,8 @@ def _assemble_parquet(storage: Storage, parts: Sequence[str], stream: IO[bytes])
         with storage.open(name) as part:
             tables.append(parquet.read_table(part, use_threads=False))
         if sum(map(len, tables)) >= ROW_GROUP or index == len(parts) - 1:
-            writer = writer or parquet.ParquetWriter(stream, tables[0].schema, compression="zstd")
+            if writer is None:
+                writer = parquet.ParquetWriter(stream, tables[0].schema, compression="zstd")
             writer.write_table(pyarrow.concat_tables(tables))
             tables = []
     writer.close()

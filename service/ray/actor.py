@@ -88,7 +88,7 @@ class Relevance:
         be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and then
         `edit_state`.)
 
-        user_config: with EXPERIMENTS_WAIT, its new experiments start when it comes again without that.
+        user_config: if it holds EXPERIMENTS_WAIT, its new experiments start once it comes again without it.
         """
         async with self._config_lock:
             fields = dict(user_config)
@@ -131,7 +131,8 @@ class Relevance:
         if self._refused is not None and self._refused[0] in (version, ""):
             return "refused", self._refused[1]
         is_in_force = self._replica is not None and self._replica.config_version == version
-        return ("applied" if is_in_force and (self._may_start or not may_start) else "pending"), ""
+        is_applied = is_in_force and (self._may_start or not may_start)
+        return "applied" if is_applied else "pending", ""
 
     async def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether `headroom serve` has refused the last edit of the config."""

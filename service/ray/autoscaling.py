@@ -62,11 +62,11 @@ def bounds(deployment: Mapping[str, Any]) -> tuple[int, int]:
     """
     from ray.serve.config import AutoscalingConfig
 
-    given = dict(deployment.get("autoscaling_config") or {})
-    given.pop("policy", None)  # AutoscalingConfig would import it
+    fields = dict(deployment.get("autoscaling_config") or {})
+    fields.pop("policy", None)  # AutoscalingConfig would import it
     if deployment.get("num_replicas") == "auto":
-        given = AutoscalingConfig.default().model_dump(exclude_unset=True) | given
-    config = AutoscalingConfig.model_validate(given)
+        fields = AutoscalingConfig.default().model_dump(exclude_unset=True) | fields
+    config = AutoscalingConfig.model_validate(fields)
     return config.initial_replicas or config.min_replicas or 1, config.max_replicas
 
 

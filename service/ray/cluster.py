@@ -45,7 +45,7 @@ SHOW_S = 5.0
 """How long the replicas may take to show in their metrics that an edit was refused."""
 
 SLOW_START_S = 30.0
-"""How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
+"""Seconds of a start after which the operator is shown what Serve waits for. Serve knows it no earlier."""
 
 KILL_AFTER_DRAIN_S = 10.0
 """Seconds beyond `drain_timeout_s` before Serve kills a replica."""
@@ -78,14 +78,14 @@ class Cluster:
         is_stopping: whether the service was asked to stop; then nothing is waited for.
     """
 
-    def __init__(self, run: Path, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, run: Path, is_stopping: Callable[[], bool]) -> None:
         self._run = run
         self.is_stopping = is_stopping
         self._client: Any = None
         self._application = ""
         self._handle: Any = None
         self.deployed: ConfigFile | None = None
-        self.notices = Notices(run).read
+        self.read_notices = Notices(run).read
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
@@ -128,7 +128,7 @@ class Cluster:
         say: shows one line to the operator: what Serve waits for, if that takes long.
         Returns False if the service stops first. Raises DeployError if the application cannot run.
         """
-        said = ""
+        last_shown = ""
         slow_from = time.monotonic() + SLOW_START_S
         while not self.is_stopping():
             application = self.status()
@@ -139,8 +139,8 @@ class Cluster:
                 self._handle = _call(serve.get_app_handle, self._application)
                 return True
             waits_for = _waits_for(application)
-            if waits_for not in ("", said) and time.monotonic() > slow_from:
-                said = waits_for
+            if waits_for not in ("", last_shown) and time.monotonic() > slow_from:
+                last_shown = waits_for
                 say(f"still waiting for the replicas: {waits_for}")
             time.sleep(POLL_S)
         return False
@@ -156,10 +156,10 @@ class Cluster:
         default within CHECK_TIMEOUT_S and before the service stops.
         """
         deadline = time.monotonic() + (CHECK_TIMEOUT_S if limit_s is None else limit_s)
-        asked = _call(self._handle.broadcast, method, *arguments)
+        responses = _call(self._handle.broadcast, method, *arguments)
         while True:
             try:
-                answers: list[Any] = _call(asked.results, timeout_s=CHECK_POLL_S)
+                answers: list[Any] = _call(responses.results, timeout_s=CHECK_POLL_S)
             except TimeoutError:
                 if (limit_s is None and self.is_stopping()) or time.monotonic() > deadline:
                     raise
@@ -182,12 +182,12 @@ class Cluster:
         deadline = time.monotonic() + drain_timeout_s
         with contextlib.suppress(Exception):  # HAProxy then waits for the answers
             self.ask_all("drain", limit_s=drain_timeout_s + WRITE_S)
-        fronts = descendants_named(("haproxy",))
-        for front in fronts:
+        haproxies = descendants_named(("haproxy",))
+        for haproxy in haproxies:
             with contextlib.suppress(psutil.Error):
-                front.send_signal(signal.SIGUSR1)
-        psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
-        if not fronts:  # Serve's Python proxies
+                haproxy.send_signal(signal.SIGUSR1)
+        psutil.wait_procs(haproxies, timeout=max(CLOSE_S, deadline - time.monotonic()))
+        if not haproxies:  # Serve's Python proxies
             wait([run_in_thread(serve.shutdown)], CLOSE_S)
 
     def end(self) -> None:
@@ -218,8 +218,8 @@ class Cluster:
         if gpus:
             options.setdefault("num_gpus", autoscaling.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
-        asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = autoscaling.cpu_share(asked, max(replicas, max_replicas), cores())
+        cpus_requested = 1 if cpus is None else float(cpus)
+        options["num_cpus"] = autoscaling.cpu_share(cpus_requested, max(replicas, max_replicas), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),

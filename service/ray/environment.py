@@ -168,13 +168,13 @@ def uses_haproxy() -> bool:
 def raise_open_files() -> int:
     """Raise the soft limit of open files to the hard one for this process and its children; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1_048_576 if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = 1_048_576 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < limit:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         except (OSError, ValueError):  # macOS reports infinity, but refuses more than a constant
             return max(soft, MIN_OPEN_FILES)
-    return wanted
+    return limit
 
 
 def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:

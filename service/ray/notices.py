@@ -51,7 +51,7 @@ def notify_operator(line: str, *, once: bool = False) -> None:
 
     Never blocks or raises: a line that the pipe has no room for is dropped.
 
-    once: not if a process of the run wrote the same line with `once` before.
+    once: the line is shown only the first time that a process of the run writes it with `once`.
     """
     if NOTICES not in os.environ:
         return
@@ -82,14 +82,14 @@ class Notices:
             while True:
                 content += os.read(self._pipe, 65_536)
         *lines, self._unfinished = content.split(b"\n")
-        shown = []
+        notices = []
         for line in lines:
             if line.startswith(_ONCE):
                 if line in self._shown_once:
                     continue
                 self._shown_once.add(line)
-            shown.append(line.removeprefix(_ONCE).decode(errors="replace"))
-        return shown
+            notices.append(line.removeprefix(_ONCE).decode(errors="replace"))
+        return notices
 
 
 class OperatorHandler(logging.Handler):

@@ -121,7 +121,8 @@ def unknown_variables(config: ConfigFile) -> list[str]:
         )
         if name.startswith(ENVIRONMENT_PREFIX) and not is_known:
             close = difflib.get_close_matches(name, settings, 1)
-            warnings.append(f"{name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
+            hint = f"; did you mean {close[0]}?" if close else ""
+            warnings.append(f"{name} is no setting{hint}")
     return warnings
 
 
@@ -149,13 +150,13 @@ def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
 
     directory = locate(config.settings.model)
     model = read_config(directory)
-    _, of_variants = resolve_masks(config.live, model, read_stored_masks(directory, model))
+    _, variant_masks = resolve_masks(config.live, model, read_stored_masks(directory, model))
     elsewhere = {
         entry.name
         for entry in config.live.variants
         if entry.checkpoint is not None and not lacks_network(entry, directory)
     }
-    reasons = left_out(config.live, of_variants.keys() | elsewhere)
+    reasons = left_out(config.live, variant_masks.keys() | elsewhere)
     if reasons:
-        said = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        say(f"variants left out: {said}")
+        variants = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        say(f"variants left out: {variants}")

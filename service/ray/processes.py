@@ -29,7 +29,7 @@ VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeE
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOOK_S = 0.5
 END_S = 2.0
-"""How long `kill_process_tree` waits for the end of those that it has killed."""
+"""How long `kill_process_tree` waits for the processes that it has killed to end."""
 
 
 def run_in_thread(call: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
@@ -60,12 +60,12 @@ def descendants() -> list[psutil.Process]:
 
 def descendants_named(names: Container[str]) -> dict[psutil.Process, str]:
     """Return the descendants of this process that have one of these names."""
-    found = {}
+    names_found = {}
     for process in descendants():
         with contextlib.suppress(psutil.Error):  # it has ended
             if process.name() in names:
-                found[process] = process.name()
-    return found
+                names_found[process] = process.name()
+    return names_found
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -130,13 +130,13 @@ def ignoring_signals_in_children() -> Iterator[None]:
     delivered at the end of the block, to the handler from before it, although Ray installs its own meanwhile.
     """
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 class Watchdog:
@@ -148,12 +148,7 @@ class Watchdog:
         stop_s: how long a stop may take.
     """
 
-    def __init__(
-        self,
-        end: Callable[[str], object],
-        is_stopping: Callable[[], bool] = lambda: False,
-        stop_s: float = math.inf,
-    ) -> None:
+    def __init__(self, end: Callable[[str], object], is_stopping: Callable[[], bool], stop_s: float) -> None:
         self._end = end
         self._is_stopping = is_stopping
         self._stop_s = stop_s

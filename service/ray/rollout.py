@@ -74,7 +74,8 @@ def _refusal(cluster: Cluster, config: ConfigFile) -> str | None:
         raise
     except Exception as error:  # no replica answers, or one died meanwhile
         return f"not every replica could check it ({type(error).__name__}); save it again"
-    return _refused_by([answer for answer in answers if answer is not None], len(answers))
+    reasons = [answer for answer in answers if answer is not None]
+    return _refused_by(reasons, len(answers))
 
 
 def _deploy(
@@ -90,7 +91,7 @@ def _deploy(
         cluster.deploy(config, may_start=may_start)
     except NoAnswer as error:
         return str(error)
-    applied_most = -1
+    maximum_applied = -1
     replicas = 0
     deadline = 0.0
     while not cluster.is_stopping():
@@ -106,16 +107,16 @@ def _deploy(
         applied = [state for state, _ in states].count("applied")
         if applied and (starts_experiments or (is_settled and applied == len(states))):
             return None
-        is_late = applied <= applied_most and time.monotonic() > deadline
+        is_late = applied <= maximum_applied and time.monotonic() > deadline
         if reasons and (is_late or not starts_experiments or len(reasons) == len(states)):
             return _refused_by(reasons, replicas)
-        if is_late and applied_most < replicas:
+        if is_late and maximum_applied < replicas:
             others = f"and no other has in the last {APPLY_TIMEOUT_S:g} s"
-            return f"{applied_most} of {replicas} replicas have applied it, {others}"
+            return f"{maximum_applied} of {replicas} replicas have applied it, {others}"
         if is_late:
             return f"Ray Serve has not finished the update in {APPLY_TIMEOUT_S:g} s"
-        if applied > applied_most:
-            applied_most = applied
+        if applied > maximum_applied:
+            maximum_applied = applied
             deadline = time.monotonic() + APPLY_TIMEOUT_S
         time.sleep(POLL_S)
     return "the service stops before every replica has it"

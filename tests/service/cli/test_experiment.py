@@ -92,7 +92,7 @@ def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
     )
     store.record_action(start(CONFIG, 90.0))
     store.record_action(Action("prune20", "rollback", 300.0, "guardrail", arm="pruned", reason="p99"))
-    report = analyse(store, CONFIG, store.actions(["prune20"]), 1000.0)
+    report = analyse(store, CONFIG, store.actions(["prune20"]), 1000.0, {})
     handler = type("Handler", (Service,), {"asked": []})
     handler.detail = {
         "name": "prune20",

@@ -4,6 +4,7 @@ So every order of events can be played.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -87,7 +88,7 @@ class Owned(Submission):
     """A request that a test of the queue knows by its owner."""
 
     def __init__(self, owner: Any, rows: Sequence[Row], since: float) -> None:
-        super().__init__(rows, since)
+        super().__init__(rows, since, math.inf, is_background=False)
         self.owner = owner
 
 

@@ -66,7 +66,7 @@ def report_of(
     store: Store, *metrics: Metric, arms: tuple[str, ...] = ARMS, log: tuple[Action, ...] = ()
 ) -> Report:
     config = experiment(*arms, metrics=metrics, planned_units=1200)
-    return analyse(store, config, [start(config), *log], NOW)
+    return analyse(store, config, [start(config), *log], NOW, {})
 
 
 CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
@@ -205,8 +205,8 @@ def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Pa
         for weight in (50, 90)
     )
     log = [start(began, 90.0)]
-    assert analyse(store, began, log, NOW).arms
-    report = analyse(store, now, log, NOW)
+    assert analyse(store, began, log, NOW, {}).arms
+    report = analyse(store, now, log, NOW, {})
     assert (report.recommendation, report.arms) == ("invalid", [])
     assert report.exposures == {"control": 600, "pruned": 600}
     assert not report.sample_ratio.alarm
@@ -314,7 +314,7 @@ def test_a_past_look_is_what_the_report_said_then(
     then = Store(f"sqlite:///{tmp_path_factory.mktemp('then')}/then.db")
     try:
         fill_hours(then, until=moment)
-        said = analyse(then, COURSE, [BEGIN], moment).arms[0].metrics
+        said = analyse(then, COURSE, [BEGIN], moment, {}).arms[0].metrics
     finally:
         then.close()
     for look, report in zip(past.effects, said, strict=True):

@@ -30,7 +30,7 @@ def act(store: Store, config: ExperimentConfig, time: float, kind: Any, **more: 
 
 
 def report_of(store: Store, config: ExperimentConfig, now: float) -> Report:
-    return analyse(store, config, store.actions(["e"]), now)
+    return analyse(store, config, store.actions(["e"]), now, {})
 
 
 def record(store: Store, outcomes: list[Outcome]) -> None:
@@ -80,7 +80,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
                 behave(period, is_treated=False)
         log = store.actions(["e"])
         log.append(Action("e", kind, PERIOD, "test", **more))  # type: ignore[arg-type]
-        after = analyse(store, half, log, 5 * PERIOD)
+        after = analyse(store, half, log, 5 * PERIOD, {})
         assert after.arms[0].metrics[0] == found
         assert after.recommendation == "stop"
 

@@ -52,7 +52,9 @@ class World:
         self.store.add_exposures(rows)
 
     def report(self) -> Any:
-        return analyse(self.store, self.config, self.live.ledger.history("prune20"), self.now).sample_ratio
+        return analyse(
+            self.store, self.config, self.live.ledger.history("prune20"), self.now, {}
+        ).sample_ratio
 
 
 @pytest.fixture

@@ -1,16 +1,22 @@
 """One request under two arms, and what many of them say together."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import ndcg_score
 
-from headroom.service.experiments.estimates import Boundary
+from headroom.service.experiments.estimates import Boundary, Floats
 from headroom.service.experiments.shadow_report import paired_differences, shadow_reports
 from headroom.service.experiments.store import Store
 from tests.service.experiments.making import shadowed
+
+
+def differences(control: Floats, arm: Floats, grades: list[int] | None = None) -> dict[str, Any]:
+    """The differences of scores that also rank the titles."""
+    return paired_differences(control, arm, grades, (control, arm))
 
 
 def test_differences_are_those_of_scipy_and_scikit_learn() -> None:
@@ -18,12 +24,12 @@ def test_differences_are_those_of_scipy_and_scikit_learn() -> None:
     control = rng.random(25).round(1)  # with ties
     arm = control + rng.normal(0, 0.2, 25)
     grades = rng.integers(0, 5, 25)
-    found = paired_differences(control, arm, grades.tolist())
+    found = differences(control, arm, grades.tolist())
     assert found["mean_delta"] == pytest.approx((arm - control).mean())
     assert found["mean_abs_delta"] == pytest.approx(np.abs(arm - control).mean())
     assert found["rank_correlation"] == pytest.approx(stats.spearmanr(control, arm).statistic)
     gains = (2.0**grades - 1)[None]
-    without_ties = paired_differences(np.arange(25.0), arm, grades.tolist())
+    without_ties = differences(np.arange(25.0), arm, grades.tolist())
     before, after = (ndcg_score(gains, scores[None], k=10) for scores in (np.arange(25.0), arm))
     assert without_ties["ndcg_delta"] == pytest.approx(after - before)
 
@@ -31,15 +37,15 @@ def test_differences_are_those_of_scipy_and_scikit_learn() -> None:
 def test_the_overlap_is_of_the_ten_best() -> None:
     control = np.arange(20.0)
     for arm, overlap in ((control, 1.0), (-control, 0.0), (np.roll(control, 3), 0.7)):
-        assert paired_differences(control, arm)["top10_overlap"] == pytest.approx(overlap)
-    assert paired_differences(control[:10], control[:10])["top10_overlap"] is None
+        assert differences(control, arm)["top10_overlap"] == pytest.approx(overlap)
+    assert differences(control[:10], control[:10])["top10_overlap"] is None
 
 
 def test_what_cannot_be_said_is_none() -> None:
-    one = paired_differences(np.array([0.3]), np.array([0.5]), [2])
+    one = differences(np.array([0.3]), np.array([0.5]), [2])
     assert one["mean_delta"] == pytest.approx(0.2)
     assert (one["rank_correlation"], one["ndcg_delta"]) == (None, None)
-    assert paired_differences(np.array([0.3, 0.3]), np.array([0.2, 0.5]))["rank_correlation"] is None
+    assert differences(np.array([0.3, 0.3]), np.array([0.2, 0.5]))["rank_correlation"] is None
 
 
 def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:

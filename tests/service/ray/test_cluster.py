@@ -120,7 +120,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         monkeypatch.setattr(cluster, "serve", serve)
         monkeypatch.setattr(cluster, "POLL_S", 0.0)
         monkeypatch.setattr(rollout, "POLL_S", 0.0)
-        found = cluster.Cluster(tmp_path)
+        found = cluster.Cluster(tmp_path, lambda: False)
         found._client = found._handle = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:

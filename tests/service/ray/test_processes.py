@@ -55,10 +55,10 @@ from headroom.service.ray.run_directory import RunDirectory
 directory = RunDirectory()
 environment.prepare(directory.path, request_timeout_s=10)
 adopt_orphans()
-guard = Watchdog(lambda reason: end_run(directory, reason))
+guard = Watchdog(lambda reason: end_run(directory, reason), lambda: False, 60.0)
 from headroom.service.ray.cluster import Cluster
 
-Cluster(directory.path).start()
+Cluster(directory.path, lambda: False).start()
 import ray
 
 @ray.remote
@@ -124,7 +124,7 @@ def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
     monkeypatch.setattr(processes, "LOOK_S", 0.01)
     monkeypatch.setattr(processes, "descendants_named", lambda _: {psutil.Process(): "raylet"})
     monkeypatch.setattr(processes, "has_ended", killed_meanwhile)
-    watching = Watchdog(reasons.append)
+    watching = Watchdog(reasons.append, lambda: False, PATIENCE_S)
     made.set()
     watching._thread.join(PATIENCE_S)
     assert reasons == []
