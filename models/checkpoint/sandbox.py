@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headroom.models.checkpoint.fields import check
+from headroom.models.checkpoint.sandboxed import OUT_OF_MEMORY
 
 CPU_SECONDS = 5
 """Limit on a trial; usual ones take some milliseconds."""
@@ -45,7 +46,7 @@ def run(directory: Path, **job: Any) -> Any:
             check=False,
         )
         reason = process.stderr.strip().rpartition("\n")[2][:300]
-        if process.returncode < 0:  # by a signal
+        if process.returncode < 0 or process.returncode == OUT_OF_MEMORY:  # below 0: ended by a signal
             reason = f"a few short texts take more than {CPU_SECONDS} s, or {MEMORY_GIB} GiB of memory"
         what = "tokenizer or chat template" if job else "tokenizer"
         check(process.returncode == 0, f"{directory}: the {what} cannot be used: {reason}")

@@ -7,6 +7,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+OUT_OF_MEMORY = 3
+"""The exit status of a job that needs more memory than it may have."""
+
 _TEXTS = [*map(chr, range(32, 127)), "é中😀", "a word of 12 letters, " * 40]
 """A usual tokenizer reads them in some milliseconds."""
 
@@ -37,6 +40,8 @@ def main(directory: str, seconds: int, memory_bytes: int) -> None:
             try:
                 rendered["text"] = theirs.apply_chat_template(messages, tokenize=False, **options)
                 rendered["ids"] = theirs.apply_chat_template(messages, return_dict=False, **options)
+            except MemoryError:
+                sys.exit(OUT_OF_MEMORY)
             except Exception as error:  # whatever a template raises
                 rendered["error"] = f"{type(error).__name__}: {error}"[:300]
     print(json.dumps(result), end="")
