@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
@@ -129,6 +128,7 @@ def _serve(
 
         preflight.check_schema(path, config)
         cluster = Cluster(run, stop.is_set)
+        notices: threading.Thread | None = None
         status = 1
         try:
             cluster.start()
@@ -143,14 +143,17 @@ def _serve(
                     path, seen, overrides, config, apply=apply, say=_say, show_refused=cluster.show_refused
                 )
                 # An edit can take a minute, and what replicas tell the operator must be shown meanwhile.
-                notices = (cluster.read_notices, stop.is_set)
-                threading.Thread(target=_show_notices, args=notices, name="notices", daemon=True).start()
+                notices = threading.Thread(target=_watch_notices, args=(cluster, stop), daemon=True)
+                notices.start()
                 while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
             status = 0
         finally:
             cluster.drain(drain_timeout_s)
+            if notices is not None:
+                notices.join(2 * WATCH_S)
+                _show_notices(cluster)  # what was written until the replicas ended
             watchdog.close()
             cluster.end()
             if lines is not None:
@@ -181,13 +184,16 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     return rollout.apply(cluster, config)
 
 
-def _show_notices(read_notices: Callable[[], list[str]], is_stopping: Callable[[], bool]) -> None:
+def _watch_notices(cluster: Cluster, stop: StopSignal) -> None:
     """Show what the run's processes tell the operator, until the service stops."""
-    with contextlib.suppress(FileNotFoundError):  # the run has ended
-        while not is_stopping():
-            for line in read_notices():
-                _say(line)
-            time.sleep(WATCH_S)
+    while not stop.is_set():
+        _show_notices(cluster)
+        time.sleep(WATCH_S)
+
+
+def _show_notices(cluster: Cluster) -> None:
+    for line in cluster.read_notices():
+        _say(line)
 
 
 def _say(line: str) -> None:
