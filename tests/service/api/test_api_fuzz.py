@@ -78,11 +78,12 @@ def test_requests_that_break_the_document_are_refused_by_the_real_service(server
         @given(case=schema[path]["POST"].as_strategy(generation_mode=GenerationMode.NEGATIVE))
         def run(case: Case) -> None:
             response = case.call(timeout=SECONDS_PER_REQUEST)
-            is_late = response.status_code == 504 and "deadline_ms" in case.body  # a slow machine's answer
-            assert 400 <= response.status_code < 500 or is_late, (response.status_code, response.text[:500])
-            assert list(response.json()) == ["error"]
-            case.validate_response(response)
             statuses[response.status_code] += 1
+            assert list(response.json()) == ["error"]
+            if response.status_code == 504 and "deadline_ms" in case.body:
+                return  # on a slow machine, a deadline can pass before what is wrong is found
+            assert 400 <= response.status_code < 500, (response.status_code, response.text[:500])
+            case.validate_response(response)
 
         run()
         memory.append(replica.memory_info().rss)
