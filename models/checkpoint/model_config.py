@@ -1,4 +1,4 @@
-"""What our networks are made from: the shape and the labels that a checkpoint's config.json describes."""
+"""The shape and the labels of a network, as a checkpoint's config.json describes them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class QuantizedMap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What goes into a product of 8-bit integers, and what comes out of it.
+    """The number formats of a product of 8-bit integers: of its input and of its result.
 
     input, output: how they are quantized, in as many bits as the products take; output: None for floats.
     largest: the largest quantized value. dtype: of an output that is not quantized.

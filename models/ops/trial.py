@@ -37,7 +37,7 @@ def disagreement(ops: TorchOps, head_size: int) -> str | None:
 
 
 class _Trial:
-    """What some operators compute of the same random numbers, which are rounded to `dtype`.
+    """The results of some operators on the same random numbers, which are rounded to `dtype`.
 
     compiled: our compiled kernels are tried, which compute maps of 8-bit integers too.
     """

@@ -100,7 +100,7 @@ def _over(config: ExperimentConfig, standing: Standing) -> Conflict:
 
 @dataclass(slots=True)
 class _Analysis:
-    """What is kept of one experiment's analyses.
+    """The analyses of one experiment that are remembered.
 
     report: the last one, made at `made` on the ledger's monotonic clock. basis: the config's version and the
     length of the log that it and the looks were computed from. lock: held while they are computed.

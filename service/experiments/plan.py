@@ -28,7 +28,7 @@ PATHS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an experiment asks about one metric of each arm against control.
+    """The question that an experiment asks about one metric of each arm against control.
 
     baseline, sd: mean and standard deviation of control's units. arm_sd: that of the arm's if the effect is
     as given; None: as control's. margin: how much worse is good enough; None asks whether there is a

@@ -130,7 +130,7 @@ def haproxy_manager() -> Any:
 
 
 class HAProxyAccess:
-    """What our manager reads and does of Serve's, from which it inherits too.
+    """The parts of Serve's manager that ours, which inherits from it too, reads and calls.
 
     Without it: as `replace_haproxy_manager` says. Shown by: the same tests.
     Next release: whether HAProxyManager still starts HAProxy in a task and reloads it under one lock.
