@@ -60,9 +60,9 @@ class ChunkedPair:
         return self.rows[0].query_tokens
 
     @property
-    def title_tokens(self) -> int:
-        """Return the number of the title's tokens in the first row."""
-        return self.rows[0].title_tokens
+    def has_empty_title(self) -> bool:
+        """Return whether nothing of the title is in the tokens."""
+        return self.rows[0].has_empty_title
 
     @property
     def unknown_tokens(self) -> int:

@@ -45,6 +45,7 @@ class PairTemplate:
     between: tuple[int, ...]
     after: tuple[int, ...]
     two_segments: bool  # the title and what follows have token type 1; otherwise all tokens have type 0
+    empty_title: tuple[int, ...] = ()  # what is encoded where there is no title: a prompt's blank before it
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -106,9 +107,13 @@ class EncodedPair:
         return self.ids[: self.shared_tokens].tobytes()
 
     @property
-    def title_tokens(self) -> int:
-        """Return the number of the title's tokens; below 0 if the query was read without a title."""
-        return len(self.ids) - self.title_start - len(self.template.after)
+    def has_empty_title(self) -> bool:
+        """Return whether nothing of the title is in the tokens; False if the query was read without a title."""
+        empty = self.template.empty_title
+        title_end = len(self.ids) - len(self.template.after)
+        if title_end - self.title_start != len(empty):
+            return False
+        return not empty or tuple(self.ids[self.title_start : title_end].tolist()) == empty
 
     @property
     def first_segment(self) -> int:
@@ -241,18 +246,26 @@ class PairTokenizer(TextReader):
         """Return the template of prompts of a form. Raises ModelError for a lone surrogate."""
         check_surrogates(instruction or "")
 
+        def encoded(text: str) -> list[int]:
+            return np.frombuffer(self.encode_batch([text])[0], np.int32).tolist()
+
         def ids(parts: Iterable[Part]) -> Iterator[int]:
             for part in parts:
                 if isinstance(part, str):
                     yield from self._fixed[part]
                 else:
-                    text = self.encode_batch([part.padded_text(instruction or "")])[0]
-                    yield from np.frombuffer(text, np.int32).tolist()
+                    yield from encoded(part.padded_text(instruction or ""))
 
         after = [*ids(form.after)]
         while after and after[-1] == self._unread:
             after.pop()
-        return PairTemplate((*ids(form.before),), (*ids(form.between),), (*after,), two_segments=False)
+        return PairTemplate(
+            before=(*ids(form.before),),
+            between=(*ids(form.between),),
+            after=(*after,),
+            two_segments=False,
+            empty_title=(*encoded(form.title.padded_text("")),),
+        )
 
     def padded_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""

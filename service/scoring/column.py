@@ -56,8 +56,7 @@ class Column:
         labels = self.variant.classifier.grades
         results = []
         for index, (pair, score) in enumerate(zip(self._pairs, scores, strict=True)):
-            is_empty = pair.title_tokens == 0
-            if is_empty:
+            if pair.has_empty_title:
                 score = _lowest(self.variant.classifier, score)
             results.append(
                 ScoreResult(
@@ -71,7 +70,7 @@ class Column:
                     unknown_tokens=pair.unknown_tokens,
                     truncated=pair.truncated,
                     raw_score=score.raw_score,
-                    empty=is_empty,
+                    empty=pair.has_empty_title,
                     _logits=score.logits,
                 )
             )

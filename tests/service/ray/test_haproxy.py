@@ -217,6 +217,7 @@ async def test_replicas_that_all_stall_keep_their_requests_and_a_dead_one_gets_n
             assert [answer.status for answer in await asyncio.gather(*asked)] == [200] * 20
 
             running["a"][0].kill()
+            running["a"][0].wait()  # until then a request of an open connection is its own, and lost with it
             began = time.monotonic()
             answers = []
             while time.monotonic() < began + 2:
