@@ -20,6 +20,7 @@ from default_model.multilingual import (
     read_lists,
     words_of,
 )
+from default_model.written_lists import BrandLists, ShopLists
 from default_model.yardstick import read_short_lists
 from headroom.models.quality.lexical import TOKEN
 
@@ -62,8 +63,11 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
     judged = [rows for name in SHOPS if name in shares for rows in sources.judged[name]]
     drawers |= title_drawers(sources.catalogue, judged, lists, partial(words_of, tokenizer=tokenizer))
     asked = [one.query for one in read_short_lists()]
+    titles = [title for one in read_short_lists() for title in one.titles]
     for language in LANGUAGES:
         drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
+        drawers[f"shops_{language}"] = ShopLists(language).group
+        drawers[f"brands_{language}"] = BrandLists(language, without=titles).group
     return replace(sources, drawers=drawers)
 
 

@@ -4,8 +4,8 @@ default_model.mixture.
     python -m default_model.fetch --out runs/data
 
 Files that are there with the right SHA-256 are not fetched again, so an interrupted run goes on where it
-stopped. The raw files (46 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat)
-and the movies (CC BY-SA) are for training only: do not commit them.
+stopped. The raw files (63 MB) and their licences are listed in public.yaml. Chorus's product text (Icecat),
+the movies and what is CC BY-SA among the lists are for training only: do not commit them.
 
 ESCI (Reddy et al. 2022, arXiv:2206.06588): what people searched for on Amazon, and products judged for it. An
 irrelevant product was at least retrieved for the query, so it gets grade 1; grade 0 is a product of another
@@ -27,7 +27,7 @@ import statistics
 import sys
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from urllib.parse import unquote
 import yaml
 from torch.hub import download_url_to_file
 
+from default_model.fetch_lists import make_lists
 from default_model.groups import fold_of, json_lines
 from default_model.mixture import Judged
 from headroom.models.errors import ModelError
@@ -58,29 +59,40 @@ AGREED = 0.4
 
 
 def fetch(public: dict[str, Any], out: Path, *, server: str = GITHUB) -> None:
-    """Put into `out` exactly the data that the shipped model was trained on.
+    """Put into `out` the judged pairs that the shipped model was trained on, and the lists of the recipes.
 
     public: the content of public.yaml. Raises ModelError at the first file that cannot be fetched or that
     differs. Finished files stay.
     """
     for repository in public["repositories"]:
-        for file in repository["files"]:
-            path = out / repository["source"] / Path(file["path"]).name
-            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]:
-                continue
-            url = f"{server}/{repository['repository']}/{repository['commit']}/{file['path']}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                download_url_to_file(url, str(path), file["sha256"], progress=False)
-            except (OSError, RuntimeError) as error:
-                raise ModelError(f"{url}: {error}; the same command goes on with this file") from error
-            log.info("%s (%s)", url, repository["licence"])
+        _download(repository, out / repository["source"], server)
     lines = "".join(
         f"{json.dumps(asdict(pair), ensure_ascii=False)}\n" for pair in judged_pairs(out)
     ).encode()
     if hashlib.sha256(lines).hexdigest() != public["graded"]:
         raise ModelError(f"{out}: the pairs are not those that the shipped model was trained on")
     write_whole(out / "graded.jsonl.gz", gzip.compress(lines, mtime=0))
+    for repository in public["lists"]:
+        folder = out / "multilingual" / repository["set"]
+        _download(repository, folder / "raw", server)
+        write_whole(
+            folder / "pairs.jsonl.gz", gzip.compress(make_lists(repository["set"], folder / "raw"), mtime=0)
+        )
+
+
+def _download(repository: Mapping[str, Any], folder: Path, server: str) -> None:
+    """Put the files of a repository into a folder, each under its `name` if it has one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in repository["files"]:
+        path = folder / file.get("name", Path(file["path"]).name)
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]:
+            continue
+        url = f"{server}/{repository['repository']}/{repository['commit']}/{file['path']}"
+        try:
+            download_url_to_file(url, str(path), file["sha256"], progress=False)
+        except (OSError, RuntimeError) as error:
+            raise ModelError(f"{url}: {error}; the same command goes on with this file") from error
+        log.info("%s (%s)", url, repository["licence"])
 
 
 def judged_pairs(raw: Path) -> list[Judged]:

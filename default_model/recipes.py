@@ -114,12 +114,50 @@ MEANING = {
     name: 3 * share if name in ATTRIBUTES else share for name, share in ALL.items() if name not in LITERAL
 }
 
+WRITTEN = {
+    "ranked": 0.14,
+    "others": 0.05,
+    "numbers": 0.015,
+    "titled": 0.03,
+    "movies": 0.01,
+    "strangers": 0.02,
+    "english": 0.03,
+    "unrelated": 0.04,
+    "questions": 0.03,
+    "korean": 0.05,
+    "chinese": 0.05,
+    "shops_en": 0.03,
+    "shops_ko": 0.08,
+    "shops_zh": 0.06,
+    "brands_en": 0.03,
+    "brands_ko": 0.03,
+    "brands_zh": 0.03,
+    "attributes_en": 0.04,
+    "attributes_ko": 0.04,
+    "attributes_zh": 0.04,
+    "short_en": 0.015,
+    "short_zh": 0.01,
+    "changed_en": 0.01,
+    "changed_zh": 0.01,
+    "titled_ko": 0.02,
+    "titled_zh": 0.01,
+    "sae4k": 0.025,
+    "stylekqc": 0.015,
+    "klue": 0.02,
+    "openbg": 0.06,
+    "dureader": 0.03,
+    "osm": 0.025,
+    "cldr": 0.035,
+}
+"""Each language weighs about the same, and most lists say the same thing in other words."""
+
 RECIPES = {
     "gentle": Recipe(300, 3e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES}),
     "attributes": Recipe(300, 6e-5, ALL, frozen_layers=6),
     "shopper": Recipe(400, 8e-5, ALL, attributes=0.2, frozen_layers=6),
     "meaning": Recipe(130, 8e-5, MEANING, frozen_layers=4, kept=0.7),
     "kept": Recipe(130, 8e-5, ALL, frozen_layers=4, kept=0.7),
+    "written": Recipe(900, 1e-4, WRITTEN, frozen_layers=4, kept=0.7),
 }
 """What was tried, in this order. No shipped model is made with one yet."""
 

@@ -18,6 +18,7 @@ import yaml
 from default_model.fetch import PUBLIC, fetch, judged_pairs
 from default_model.groups import fold_of
 from default_model.mixture import MovieQuery, read_judged, read_movies
+from default_model.multilingual import read_lists
 from headroom.models.errors import ModelError
 
 COMMIT = "0123456789" * 4
@@ -172,7 +173,18 @@ def public(host: Host, raw: Path) -> dict[str, Any]:
         row = {"source": folder.name, "repository": f"someone/{folder.name}", "commit": COMMIT}
         repositories.append(row | {"licence": "MIT", "files": files})
     lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in judged_pairs(raw))
-    return {"repositories": repositories, "graded": hashlib.sha256(lines.encode()).hexdigest()}
+    phrases = "책상 조명 켜 줄래\t책상 조명 켜기\t4\n오늘 몇 도니\t오늘 기온\t2\n".encode()
+    host.files[f"/someone/phrases/{COMMIT}/deep/v1.txt"] = phrases
+    file = {"path": "deep/v1.txt", "name": "sae4k_v1.txt", "sha256": hashlib.sha256(phrases).hexdigest()}
+    listed = {
+        "set": "sae4k",
+        "repository": "someone/phrases",
+        "commit": COMMIT,
+        "licence": "",
+        "files": [file],
+    }
+    graded = hashlib.sha256(lines.encode()).hexdigest()
+    return {"repositories": repositories, "graded": graded, "lists": [listed]}
 
 
 AGREEMENTS = f"/someone/dbpedia_entity_v2/{COMMIT}/data/annotator_agreements.tsv"
@@ -197,6 +209,11 @@ def test_a_first_run_gets_the_data_and_a_later_one_only_what_is_damaged(
     heat = "Heat (1995) , A B"
     cold = "Cold (1995) , A B"
     assert read_movies(data) == [MovieQuery("heat", [heat], [cold])]
+    lists = [pairs for fold in range(10) for pairs in read_lists(data, "sae4k", [fold])]
+    assert sorted((pairs[0].query, pairs[0].title, pairs[0].grade) for pairs in lists) == [
+        ("오늘 몇 도니", "오늘 기온", 4),
+        ("책상 조명 켜 줄래", "책상 조명 켜기", 4),
+    ]
 
     host.requests.clear()
     fetch(public, data, server=host.url)

@@ -1,0 +1,162 @@
+"""Lists made from public files: what people said stays, and no bad title is one of their good ones."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from default_model.drawers import LISTS, SENTENCES
+from default_model.fetch import PUBLIC
+from default_model.fetch_lists import MAKERS, Row, make_lists
+from default_model.recipes import RECIPES
+
+TOPICS = 2
+MEANINGS = 3
+
+
+def write_raw(root: Path) -> Path:
+    """A few rows of every set, in the sets' own formats."""
+    for name in MAKERS:
+        (root / name).mkdir(parents=True)
+    phrases = [
+        "책상 조명 켜 줄래\t책상 조명 켜기\t4",
+        "거실 조명 켜 줄래\t거실 조명 켜기\t4",
+        "몇 도니\t기온\t2",
+    ]
+    (root / "sae4k" / "sae4k_v1.txt").write_text("\ufeff" + "\n".join(phrases) + "\n", encoding="utf-8")
+    wordings = [
+        f"{topic}\t주제 {topic} 뜻 {meaning} 말 {wording}"
+        for topic in range(TOPICS)
+        for meaning in range(MEANINGS)
+        for wording in range(10)
+    ]
+    for name in ("train", "dev", "test"):
+        rows = wordings if name == "train" else []
+        (root / "stylekqc" / f"{name}.tsv").write_text("\n".join(["topic\tsentence", *rows]) + "\n")
+    rows = 'sentence1,sentence2,label\n비가 온다,"비, 온다",4.7\n비가 온다,해가 뜬다,0.3\n'
+    (root / "klue_sts_train" / "klue_sts_train.csv").write_text(rows)
+    _write_shop(root / "openbg_slice")
+    pages = [{"title": f"网页{n}", "is_selected": n == 1} for n in range(3)]
+    other = {"question": "天气", "documents": [{"title": f"天气{n}", "is_selected": False} for n in range(2)]}
+    _write_lines(root / "dureader_demo" / "search.train.json", [{"question": "网页", "documents": pages}])
+    _write_lines(root / "dureader_demo" / "search.dev.json", [other])
+    _write_words(root)
+    return root
+
+
+def _write_shop(folder: Path) -> None:
+    names = [
+        ("家电", "电视", "4K电视"),
+        ("家电", "冰箱", "双门冰箱"),
+        ("家电", "风扇", "静音扇"),
+        ("服饰", "袜子", "棉袜"),
+    ]
+    rows = [
+        {"sentences": f"{title}\t颜色#:#白", "labels": {"coarse": [coarse], "fine": [fine]}}
+        for coarse, fine, title in names
+    ]
+    _write_lines(folder / "item_fine_classify.json", rows[:2])
+    _write_lines(folder / "item_coarse_classify.json", rows[2:])
+
+
+def _write_words(root: Path) -> None:
+    shops = {
+        "shop/bakery": ("Bakery", ["bread"]),
+        "shop/florist": ("Florist", ["flowers"]),
+        "bench": ("Bench", []),
+    }
+    signs = {"🍞": ("bread", ["loaf", "toast"]), "🥖": ("baguette", ["loaf"]), "🔑": ("key", ["lock"])}
+    for language, file in (("en", "en"), ("ko", "ko"), ("zh", "zh-CN")):
+        presets = {
+            key: {"name": f"{name} {language}", "terms": terms} for key, (name, terms) in shops.items()
+        }
+        content: dict[str, Any] = {language: {"presets": {"presets": presets}}}
+        (root / "osm_presets" / f"{file}.json").write_text(json.dumps(content))
+        rows = {
+            sign: {"default": words, "tts": [f"{name} {language}"]} for sign, (name, words) in signs.items()
+        }
+        content = {"annotations": {"annotations": rows}}
+        (root / "cldr_annotations" / f"{language}.json").write_text(json.dumps(content))
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return write_raw(tmp_path)
+
+
+def rows_of(name: str, raw: Path) -> list[Row]:
+    return [Row(**json.loads(line)) for line in make_lists(name, raw / name).decode().splitlines()]
+
+
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_a_pair_has_one_grade_and_the_same_files_make_the_same_lists(raw: Path, name: str) -> None:
+    rows = rows_of(name, raw)
+    assert rows == rows_of(name, raw)
+    assert {row.grade for row in rows} <= {0, 1, 2, 3, 4}
+    by_pair = sorted((row.query, row.title, row.lang) for row in rows if row.grade >= 3)
+    assert len(by_pair) == len(set(by_pair))
+    bad = {(row.query, row.title, row.lang) for row in rows if row.grade < 3}
+    assert name in ("osm_presets", "cldr_annotations") or not bad & set(by_pair)
+
+
+def test_a_question_comes_with_the_phrase_that_a_person_made_of_it_and_others_phrases(raw: Path) -> None:
+    rows = [row for row in rows_of("sae4k", raw) if row.query == "책상 조명 켜 줄래"]
+    assert [row.title for row in rows if row.grade == 4] == ["책상 조명 켜기"]
+    assert {row.title for row in rows if row.source == "sae4k_near"} == {"거실 조명 켜기"}
+    assert [row.grade for row in rows if row.source == "sae4k_rand"] == [0]
+
+
+def test_ten_wordings_in_a_row_mean_the_same_and_another_topic_is_unrelated(raw: Path) -> None:
+    rows = rows_of("stylekqc", raw)
+    assert len({row.query for row in rows}) == 2 * TOPICS * MEANINGS
+    for row in rows:
+        same_topic = row.query.split()[1] == row.title.split()[1]
+        same_meaning = same_topic and row.query.split()[3] == row.title.split()[3]
+        assert row.grade == (4 if same_meaning else 1 if same_topic else 0)
+
+
+def test_raters_means_become_the_nearest_grade(raw: Path) -> None:
+    assert [(row.title, row.grade) for row in rows_of("klue_sts_train", raw)] == [
+        ("비, 온다", 4),
+        ("해가 뜬다", 0),
+    ]
+
+
+def test_a_title_belongs_to_its_category_more_than_to_the_coarse_one(raw: Path) -> None:
+    of_title = {row.query: row.grade for row in rows_of("openbg_slice", raw) if row.title == "4K电视"}
+    assert of_title == {"电视": 4, "家电": 3, "冰箱": 1, "风扇": 1, "袜子": 0}
+
+
+def test_the_page_that_was_chosen_for_the_answer_is_best(raw: Path) -> None:
+    of_query = {row.title: row.grade for row in rows_of("dureader_demo", raw) if row.query == "网页"}
+    strangers = {title: of_query.pop(title) for title in ("天气0", "天气1") if title in of_query}
+    assert of_query == {"网页0": 2, "网页1": 4, "网页2": 2}
+    assert set(strangers.values()) == {0}
+
+
+def test_a_shop_is_found_by_its_name_its_terms_and_in_other_languages(raw: Path) -> None:
+    best = {(row.query, row.title): row.grade for row in rows_of("osm_presets", raw) if row.grade >= 3}
+    assert best["Bakery en", "Bakery en"] == 4
+    assert best["bread", "Bakery en"] == 3
+    assert best["Bakery ko", "Bakery zh"] == 4
+
+
+def test_a_keyword_finds_each_sign_that_has_it_and_ranks_its_relatives_below(raw: Path) -> None:
+    rows = [row for row in rows_of("cldr_annotations", raw) if row.lang == "en"]
+    assert {row.title for row in rows if (row.query, row.grade) == ("loaf", 3)} == {"bread en", "baguette en"}
+    assert {row.title for row in rows if (row.query, row.grade) == ("toast", 1)} == {"baguette en"}
+
+
+def test_every_set_that_is_fetched_can_be_made_and_every_recipes_source_is_known() -> None:
+    listed = [row["set"] for row in yaml.safe_load(PUBLIC.read_text(encoding="utf-8"))["lists"]]
+    assert sorted(listed) == sorted(MAKERS)
+    directories = {**LISTS, **SENTENCES}
+    drawn = {directories[name] for name in RECIPES["written"].shares if name in directories}
+    assert drawn <= set(listed)
