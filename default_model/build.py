@@ -8,13 +8,12 @@ the recipe was chosen. It writes no checkpoint. A run that was killed goes on fr
 """
 
 import argparse
-import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from default_model.base import MAX_TOKENS, make_base
 from default_model.checks import Answer, Floats, ranking_answers
-from default_model.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS, Group
+from default_model.groups import FOLDS, TRAINING_FOLDS, VALIDATION_FOLDS
 from default_model.mixture import (
     Judged,
     Sources,
@@ -35,8 +34,9 @@ from default_model.mixture import (
     read_sources,
     source_groups,
 )
+from default_model.recipes import RECIPES, Recipe, follow
+from default_model.tuning import JUDGED_SHARES, PAIRS_PER_ROUND, averaged, batches_of, untuned, write
 from headroom.models.checkpoint.config import read_config
-from headroom.models.checkpoint.shapes import POSITIONS
 from headroom.models.checkpoint.tokenizer import PairTokenizer, load_tokenizer
 from headroom.models.learner import Learner
 from headroom.models.quality.evaluation import Evaluation
@@ -50,7 +50,6 @@ from headroom.models.training.loop import (
     ranking_loss,
     train,
 )
-from headroom.models.training.tuning import start, write_learner
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,6 @@ TRAININGS = (
 """The model is the mean of two trainings' weights ("Model soups", Wortsman et al. 2022): it ranks better than
 either. docs/model-card.md says how the shares were chosen."""
 
-JUDGED_SHARES = {"esci": 0.40, "chorus": 0.27, "dbpedia": 0.15, "socrata": 0.18}
-"""How often each judged source is drawn."""
-
-PAIRS_PER_ROUND = 2560
 RANKING_WEIGHT = 0.5
 
 CROSSED_SHARE = 10
@@ -113,9 +108,17 @@ CROSSED_SHARE = 10
 
 
 def build(
-    data: Path, base: Path, out: Path, work: Path, trainings: Sequence[Training], without: Collection[str]
+    data: Path,
+    base: Path,
+    out: Path,
+    work: Path,
+    trainings: Sequence[Training],
+    recipes: Sequence[Recipe],
+    without: Collection[str],
 ) -> list[Answer]:
     """Tune, average, calibrate and write the model; return how it ranks the validation folds.
+
+    recipes: what the average is trained by afterwards, one after another.
 
     If judged sources are left out, return how it ranks these, and write nothing.
     """
@@ -128,6 +131,10 @@ def build(
         models.append(untuned(base))
         progress += tuned(models[-1], tokenizer, sources, training, work / str(number))
     model = averaged(models, [training.share for training in trainings])
+    teacher = deepcopy(model).eval()
+    for number, recipe in enumerate(recipes, 1):
+        file = work / f"recipe-{number}.pt"
+        progress.append(follow(recipe, model, teacher, base, data, without, file))
 
     def probabilities(rows: Sequence[Judged]) -> Floats:
         return np.asarray(softmax(logits_of(model, tokenizer, rows), axis=1))
@@ -139,7 +146,11 @@ def build(
     metrics: dict[str, Any] = {"calibration": calibrate(model, tokenizer, validation)}
     for name, folds in FOLDS.items():
         metrics[name] = product_metrics(read_judged(data, folds), probabilities)
-    metrics["recipe"] = {"trainings": [asdict(each) for each in trainings], "judged_shares": shares}
+    metrics["recipe"] = {
+        "trainings": [asdict(each) for each in trainings],
+        "judged_shares": shares,
+        "recipes": [asdict(recipe) for recipe in recipes],
+    }
     metrics["progress"] = [asdict(phase) for phase in progress]
     metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
     answers = ranking_answers(probabilities(validation), validation)
@@ -154,18 +165,6 @@ def product_metrics(
     products = [rows[index] for index in source_groups(rows)["products"]]
     shares = probabilities(products)
     return Evaluation(products, shares, shares @ np.arange(shares.shape[1])).metrics()
-
-
-def untuned(base: Path) -> Learner:
-    """Return the base with a new classifier of the grades; its word embeddings take no part in training.
-
-    So words of languages that are not trained on keep their meaning. There is no dropout: made-up pairs never
-    repeat.
-    """
-    model = start(base, GRADES, seed=0)
-    model.rates = 0.0, 0.0
-    model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
-    return model
 
 
 def tuned(
@@ -188,31 +187,6 @@ def tuned(
         return train(model, loss_of, make_round, schedule, file, seed=number)
 
     return [progress_of(number, phase) for number, phase in enumerate(training.phases)]
-
-
-def averaged(models: Sequence[Learner], shares: Sequence[float]) -> Learner:
-    """Return the first model with the mean of all models' weights. shares: they sum to 1."""
-    with torch.no_grad():
-        for name, weight in models[0].named_parameters():
-            parts = [share * model.get_parameter(name) for model, share in zip(models, shares, strict=True)]
-            weight.copy_(torch.stack(parts).sum(0))
-    return models[0]
-
-
-def batches_of(
-    groups: Sequence[Group], tokenizer: PairTokenizer, *, batch_tokens: int, seed: int
-) -> list[Batch]:
-    """Return the groups, each in one batch, as batches of similar length in a random order."""
-    examples = [example for group in groups for example in group]
-    whole = Batch(
-        tokenizer.encode([(example.query, example.title) for example in examples]),
-        torch.tensor([example.target for example in examples]),
-        torch.tensor([example.weight for example in examples]),
-        torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-    )
-    rows = count()
-    spans = [[next(rows) for _ in group] for group in groups]
-    return whole.split(spans, batch_tokens=batch_tokens, rng=np.random.default_rng(seed))
 
 
 def calibrate(model: Learner, tokenizer: PairTokenizer, judged: Sequence[Judged]) -> dict[str, Any]:
@@ -252,19 +226,6 @@ def calibration(logits: Floats, grades: Sequence[int], families: Sequence[str]) 
     return float(np.exp(best[0])), best[1:] - best[1:].mean()
 
 
-def write(model: Learner, base: Path, out: Path, metrics: dict[str, Any]) -> None:
-    """Write config.json, model.safetensors (float16), the tokenizer's files and metrics.json.
-
-    Positions that no training text reached are left out: they would grade longer texts at random.
-    """
-    model = model.half()
-    positions = model.weight(POSITIONS)
-    positions.data = positions.data[:MAX_TOKENS].clone()
-    model.config = replace(model.config, max_positions=MAX_TOKENS)
-    write_learner(out, model, base, max_position_embeddings=MAX_TOKENS, dtype="float16")
-    (out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -273,6 +234,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/shipped"), help="default: %(default)s")
     parser.add_argument("--base", type=Path, default=Path("runs/base"), help="made if it is not there")
     parser.add_argument("--without", default="", help="judged sources to leave out, comma-separated")
+    parser.add_argument(
+        "--recipes", default="", help="recipes that the average is trained by, comma-separated; default: none"
+    )
     parser.add_argument("--steps", type=int, help="train only so many steps of the first phase")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
@@ -283,7 +247,9 @@ def main() -> None:
     base = options.base / "checkpoint"
     if not (base / "tokenizer_config.json").exists():
         make_base(options.base)
-    print(*build(options.data, base, options.out, options.work, trainings, without), sep="\n")
+    recipes = [RECIPES[name] for name in options.recipes.split(",") if name]
+    answers = build(options.data, base, options.out, options.work, trainings, recipes, without)
+    print(*answers, sep="\n")
 
 
 if __name__ == "__main__":

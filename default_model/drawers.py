@@ -8,7 +8,6 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from default_model.attributes import LANGUAGES, AttributeLists
-from default_model.build import JUDGED_SHARES
 from default_model.changed_titles import ChangedTitles, ShortTitles
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
@@ -20,6 +19,7 @@ from default_model.multilingual import (
     read_lists,
     words_of,
 )
+from default_model.tuning import JUDGED_SHARES
 from default_model.written_lists import BrandLists, ShopLists
 from default_model.yardstick import read_short_lists
 from headroom.models.quality.lexical import TOKEN

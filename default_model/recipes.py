@@ -26,9 +26,9 @@ from scipy.special import softmax
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from default_model.build import PAIRS_PER_ROUND, batches_of, untuned, write
 from default_model.drawers import all_sources
 from default_model.mixture import Sources, kinds, mixed_groups
+from default_model.tuning import PAIRS_PER_ROUND, batches_of, untuned, write
 from default_model.yardstick import (
     Measure,
     best_first,
@@ -242,36 +242,64 @@ class Watch:
         return Scores.from_logits(self._logits(pairs)).raw_score
 
 
-def run(recipe: Recipe, start: Path, data: Path, work: Path, without: Collection[str], every: int) -> None:
+def run(
+    recipe: Recipe,
+    start: Path,
+    teacher: Path,
+    data: Path,
+    work: Path,
+    without: Collection[str],
+    every: int,
+) -> None:
     """Train, look every so many steps, and write the checkpoint."""
-    torch.manual_seed(recipe.seed)
-    model = partly_frozen(untuned(start), recipe.frozen_layers)
-    tokenizer = load_tokenizer(start, read_config(start)).within(TRAINED_TOKENS)
-    words = Tokenizer.from_file(str(start / "tokenizer.json"))
-    sources = all_sources(data, without, words, recipe.attributes)
-    available = kinds(sources, random.Random(0))
-    shares = {name: share for name, share in recipe.shares.items() if name in available}
+    model = untuned(start)
     description = {
         "recipe": asdict(recipe),
         "start": str(start),
+        "teacher": str(teacher),
         "without": sorted(without),
-        "shares": shares,
     }
     write_whole(work / "recipe.json", json.dumps(description, indent=1).encode())
+    tokenizer = load_tokenizer(start, read_config(start)).within(TRAINED_TOKENS)
     watch = Watch(model, tokenizer, measures(data, without, scale=WATCHED), work / "figures.jsonl")
-
-    loss_of = loss_function(model, untuned(start).eval() if recipe.kept else None, recipe)
 
     def after_step(progress: Progress) -> None:
         if progress.step % every == 0 or progress.step == recipe.steps:
             watch.look(progress.step)
 
-    make_round = partial(round_of, sources, shares, tokenizer, recipe)
-    schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
-    file = work / "progress.pt"
-    progress = train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
+    progress = follow(
+        recipe, model, untuned(teacher).eval(), start, data, without, work / "progress.pt", after_step
+    )
     metrics = {"validation": watch.validation(), "recipe": description, "progress": asdict(progress)}
     write(model, start, work / "checkpoint", metrics)
+
+
+def follow(
+    recipe: Recipe,
+    model: Learner,
+    teacher: Learner,
+    directory: Path,
+    data: Path,
+    without: Collection[str],
+    file: Path,
+    after_step: Callable[[Progress], None] = lambda _: None,
+) -> Progress:
+    """Train the model in place by a recipe. A run that was killed goes on from `file`.
+
+    teacher: the model whose opinion of graded pairs is kept. directory: has the tokenizer's files.
+    without: sources that take no part.
+    """
+    torch.manual_seed(recipe.seed)
+    partly_frozen(model, recipe.frozen_layers)
+    tokenizer = load_tokenizer(directory, read_config(directory)).within(TRAINED_TOKENS)
+    words = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    sources = all_sources(data, without, words, recipe.attributes)
+    available = kinds(sources, random.Random(0))
+    shares = {name: share for name, share in recipe.shares.items() if name in available}
+    loss_of = loss_function(model, teacher if recipe.kept else None, recipe)
+    make_round = partial(round_of, sources, shares, tokenizer, recipe)
+    schedule = Schedule(recipe.steps, recipe.rate, warmup=20, decay=0.9)
+    return train(model, loss_of, make_round, schedule, file, seed=recipe.seed, after_step=after_step)
 
 
 def round_of(
@@ -320,6 +348,9 @@ def main() -> None:
     parser.add_argument(
         "--start", type=Path, default=DEFAULT, help="the checkpoint to go on from; default: %(default)s"
     )
+    parser.add_argument(
+        "--teacher", type=Path, help="the checkpoint whose opinion is kept; default: the one to go on from"
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--work", type=Path, required=True, help="directory of the run")
     parser.add_argument("--without", default="", help="sources to leave out, comma-separated")
@@ -334,7 +365,8 @@ def main() -> None:
     recipe = replace(RECIPES[options.recipe], seed=options.seed)
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
-    run(recipe, options.start, options.data, options.work, without, options.every)
+    teacher = options.teacher or options.start
+    run(recipe, options.start, teacher, options.data, options.work, without, options.every)
 
 
 if __name__ == "__main__":

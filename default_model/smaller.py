@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file, save_file
 
-from default_model.build import JUDGED_SHARES, PAIRS_PER_ROUND, SECOND
+from default_model.build import SECOND
 from default_model.mixture import mixed_groups, read_sources
+from default_model.tuning import JUDGED_SHARES, PAIRS_PER_ROUND
 from headroom.models.checkpoint.files import INDEX, OF_PARENT, readable_as_usual
 from headroom.models.classifier import Classifier
 from headroom.models.commands.options import read_form

@@ -126,6 +126,8 @@ def measures(data: Path, without: Collection[str], *, scale: float = 1.0) -> lis
     for name, source in LISTED.items():
         folds = VALIDATION_FOLDS + TRAINING_FOLDS if name in without else VALIDATION_FOLDS
         lists = read_lists(data, source.directory, folds)
+        if not lists:
+            continue
         if source.single:
             rows_of_list = [row for pairs in lists for row in pairs]
             found.append(Measure(name, source.language, sampled(rows_of_list, 4 * queries), single=True))

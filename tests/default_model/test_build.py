@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 
-from default_model.build import averaged, calibrate, calibration, untuned
+from default_model.build import calibrate, calibration
 from default_model.mixture import Judged
+from default_model.tuning import averaged, untuned
 from headroom.models.checkpoint.tokenizer import PairTokenizer
 from headroom.models.training.loop import logits_of
 from tests.checkpoints import write_checkpoint

@@ -10,11 +10,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from default_model.build import untuned
 from default_model.drawers import LISTS, SENTENCES, all_sources
 from default_model.mixture import mixed_groups
 from default_model.recipes import (
     RECIPES,
+    Recipe,
+    follow,
     graded_loss,
     layer_of,
     partly_frozen,
@@ -22,6 +23,7 @@ from default_model.recipes import (
     raw_scores,
     softened,
 )
+from default_model.tuning import untuned
 from default_model.yardstick import LISTED
 from headroom.models.checkpoint.hub import DEFAULT
 from headroom.models.checkpoint.tokenizer import PairTokenizer
@@ -96,7 +98,10 @@ def test_a_parameter_belongs_to_its_layer(name: str, layer: int) -> None:
     assert layer_of(name) == layer
 
 
-def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_path: Path) -> None:
+def write_data(data: Path) -> Path:
+    """Some judged pairs and lists of every source; each title names its source."""
+    data.mkdir(exist_ok=True)
+
     def rows(source: str) -> list[dict[str, object]]:
         return [
             {
@@ -109,15 +114,15 @@ def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_p
             for grade in (4, 0)
         ]
 
-    with gzip.open(tmp_path / "graded.jsonl.gz", "wt", encoding="utf-8") as file:
+    with gzip.open(data / "graded.jsonl.gz", "wt", encoding="utf-8") as file:
         for name in ("esci", "chorus", "dbpedia", "socrata"):
             file.writelines(json.dumps({**row, "fold": 5}) + "\n" for row in rows(name))
     for directory in {**LISTS, **SENTENCES}.values():
-        folder = tmp_path / "multilingual" / directory
+        folder = data / "multilingual" / directory
         folder.mkdir(parents=True)
         with gzip.open(folder / "pairs.jsonl.gz", "wt", encoding="utf-8") as file:
             file.writelines(json.dumps({**row, "lang": "zh"}) + "\n" for row in rows(directory))
-    movies = tmp_path / "msrd_movies"
+    movies = data / "msrd_movies"
     movies.mkdir()
     with gzip.open(movies / "movies-corpus.jsonl.gz", "wt", encoding="utf-8") as file:
         for number in (1, 2):
@@ -125,8 +130,12 @@ def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_p
             file.write(json.dumps(movie) + "\n")
     with gzip.open(movies / "movies-judgments.tsv.gz", "wt", encoding="utf-8") as file:
         file.write("head\n0\tfilm\t1\t1\n0\tfilm\t2\t0\n")
+    return data
+
+
+def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(DEFAULT / "tokenizer.json"))
-    sources = all_sources(tmp_path, ["openbg", "chorus", "klue"], tokenizer, attributes=0.0)
+    sources = all_sources(write_data(tmp_path), ["openbg", "chorus", "klue"], tokenizer, attributes=0.0)
     shares = {
         name: share
         for name, share in RECIPES["attributes"].shares.items()
@@ -138,6 +147,25 @@ def test_a_source_that_is_left_out_is_in_no_group_not_by_its_titles_either(tmp_p
         assert name not in text
     assert "dureader_demo" in text
     assert "esci" in text
+
+
+def test_a_recipe_trains_what_is_not_frozen_and_goes_on_where_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    base = write_checkpoint(tmp_path / "base", num_labels=5)
+    data = write_data(tmp_path / "data")
+    recipe = Recipe(3, 1e-3, {"ranked": 0.5, "brands_en": 0.5}, batch_tokens=256, frozen_layers=1, kept=0.5)
+    model = untuned(base)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    progress = follow(recipe, model, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
+    assert progress.step == 3
+    changed = {layer_of(name) for name, weight in model.named_parameters() if not weight.equal(before[name])}
+    assert changed == {1, 2, 1000}
+
+    again = untuned(base)
+    follow(recipe, again, untuned(base).eval(), base, data, [], tmp_path / "progress.pt")
+    for name, weight in again.named_parameters():
+        torch.testing.assert_close(weight, model.get_parameter(name))
 
 
 def test_every_kind_of_a_recipe_and_every_measured_source_can_be_left_out_by_one_name() -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from default_model.build import batches_of
 from default_model.mixture import Example
+from default_model.tuning import batches_of
 from headroom.models.checkpoint.config import read_config
 from headroom.models.checkpoint.tensors import read_tensors
 from headroom.models.checkpoint.tokenizer import PairTokenizer
