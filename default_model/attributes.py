@@ -36,6 +36,24 @@ NOTHING = 0.0
 OTHERS = 4
 """Titles in a list beside the best one."""
 
+NEGATIONS = (
+    *(
+        "water",
+        "sugar",
+        "lactose",
+        "fat",
+        "gluten",
+        "nuts",
+        "salt",
+        "scent",
+        "alcohol",
+        "paraben",
+        "fluoride",
+    ),
+    *("arms", "lid", "hood", "lace", "battery_in", "sound", "spice", "folding", "connection"),
+)
+"""Axes on which a value is mostly said by what is not there."""
+
 Forms = tuple[str, ...]
 """The ways to say one thing in one language. A form that begins with "-" follows the noun."""
 
@@ -109,14 +127,18 @@ class AttributeLists:
     """Draws lists in one language.
 
     weight: of the grades in the ordinal loss; 0 teaches the order alone. without: queries that are not drawn.
+    axes: the attributes that are asked for, with nothing else; default: all, and brands, models and parts.
     """
 
-    def __init__(self, language: str, *, weight: float = 0.0, without: Sequence[str] = ()) -> None:
+    def __init__(
+        self, language: str, *, weight: float = 0.0, without: Sequence[str] = (), axes: Sequence[str] = ()
+    ) -> None:
         self._language = language
         self._weight = weight
         self._without = {query.lower() for query in without}
         self._things = read_things(language)
-        self._axes = sorted({axis for thing in self._things for axis in thing.values})
+        self._axes = list(axes) or sorted({axis for thing in self._things for axis in thing.values})
+        self._attributes_alone = bool(axes)
 
     def group(self, rng: random.Random) -> Group:
         """Draw a query with the title that answers it and OTHERS others."""
@@ -125,7 +147,7 @@ class AttributeLists:
             axis = rng.choice(self._axes)  # first, so that rare ones such as "without" are asked for often
             thing = rng.choice([thing for thing in self._things if axis in thing.values])
             way = rng.random()
-            if thing.is_venue or way < 0.6:
+            if thing.is_venue or self._attributes_alone or way < 0.6:
                 asked, titles = self._by_attributes(thing, axis, rng)
             elif way < 0.8:
                 asked, titles = self._by_brand_and_model(thing, rng)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from default_model.attributes import LANGUAGES, AttributeLists
+from default_model.attributes import LANGUAGES, NEGATIONS, AttributeLists
 from default_model.changed_titles import ChangedTitles, ShortTitles
 from default_model.groups import TRAINING_FOLDS
 from default_model.mixture import BEGINNING, Drawer, Row, Sources, read_sources
@@ -66,6 +66,8 @@ def all_sources(data: Path, without: Collection[str], tokenizer: Tokenizer, attr
     titles = [title for one in read_short_lists() for title in one.titles]
     for language in LANGUAGES:
         drawers[f"attributes_{language}"] = AttributeLists(language, weight=attributes, without=asked).group
+        negations = AttributeLists(language, weight=attributes, without=asked, axes=NEGATIONS)
+        drawers[f"negations_{language}"] = negations.group
         drawers[f"shops_{language}"] = ShopLists(language).group
         drawers[f"brands_{language}"] = BrandLists(language, without=titles).group
     return replace(sources, drawers=drawers)

@@ -20,7 +20,7 @@ SHOP_LISTS = Path(__file__).resolve().parents[1] / "data" / "shop_lists.tsv"
 BRANDS = Path(__file__).resolve().parents[1] / "data" / "brands.yaml"
 
 EXACT = 4.0
-GRADES = {"variant": 2.9, "instead": 2.2, "with": 1.5, "words": 0.8}
+GRADES = {"variant": 2.4, "instead": 1.8, "with": 1.3, "words": 0.7}
 """Grades of a list's other titles, by column."""
 
 UNLIKE = 1.8
@@ -110,28 +110,46 @@ class BrandLists:
         self._without = {title.lower() for title in without}
 
     def group(self, rng: random.Random) -> Group:
-        """Ask for a kind of thing, for a brand's thing, or for a model; the best title may lack the noun."""
+        """Ask for a kind of thing, a brand's thing, a model or its part; the best title may lack the noun."""
         kind = rng.choice(self._kinds)
         other = rng.choice([one for one in self._kinds if one.family != kind.family])
         brand, model = self._model(kind, rng)
         noun = rng.choice(kind.nouns)
         way = rng.random()
-        if way < 0.5:
+        if way < 0.4:
             return self._list(
                 noun, (f"{brand} {model}",), self._worse(kind, other, brand, rng, asked=False), rng
             )
-        if way < 0.85:
+        if way < 0.7:
             best = [f"{brand} {model}"]
             if says_enough(model):
                 best.append(model)
             query = f"{brand} {noun}"
             return self._list(query, best, self._worse(kind, other, brand, rng, asked=True), rng)
+        if way < 0.85:
+            return self._part(kind, brand, model, rng)
         worse = self._worse(kind, other, brand, rng, asked=True)
         worse += [(f"{brand} {name}", OTHER_MODEL) for name in kind.models[brand] if name != model]
         worse.append((f"{model} {rng.choice(kind.parts)}", PART))
         return self._list(
             f"{brand} {model}", (f"{brand} {model} {noun}", f"{noun} {brand} {model}"), worse, rng
         )
+
+    def _part(self, kind: Kind, brand: str, model: str, rng: random.Random) -> Group:
+        """Ask for a part of a model; the model itself is not what was asked for."""
+        part = rng.choice(kind.parts)
+        noun = rng.choice(kind.nouns)
+        stranger = rng.choice([one for one in self._kinds if one.family != kind.family])
+        worse = [
+            (f"{brand} {model}", PART),
+            (f"{brand} {model} {noun}", PART),
+            (f"{brand} {noun}", PART),
+            (rng.choice(stranger.parts), NOTHING),
+        ]
+        worse += [(f"{name} {part}", OTHER_MODEL) for name in kind.models[brand] if name != model]
+        worse += [(f"{model} {other}", UNLIKE) for other in kind.parts if other != part]
+        best = (f"{brand} {model} {part}", f"{part} {model}", f"{part} ({brand} {model})")
+        return self._list(f"{model} {part}", best, worse, rng)
 
     def _model(self, kind: Kind, rng: random.Random) -> tuple[str, str]:
         brand = rng.choice(list(kind.models))
