@@ -90,8 +90,8 @@ def stylekqc(raw: Path, rng: random.Random) -> Iterator[Row]:
         with (raw / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
         for first in range(0, len(rows), WORDINGS):
-            group = rows[first : first + WORDINGS]
-            topics[group[0]["topic"]].append([row["sentence"] for row in group])
+            wordings = rows[first : first + WORDINGS]
+            topics[wordings[0]["topic"]].append([row["sentence"] for row in wordings])
     for topic, groups in topics.items():
         titles = Titles(sentence for group in groups for sentence in group)
         others = [name for name in topics if name != topic]
