@@ -29,6 +29,9 @@ class Row(NamedTuple):
 MUCH_SHARED = 0.5
 """Titles that share so much of their pairs of letters (Jaccard) are close: grade 2 in sets of phrases."""
 
+WORDINGS = 10
+"""Sentences of one meaning stand one after another in StyleKQC."""
+
 LANGUAGES = ("en", "ko", "zh")
 
 NEAR_TITLES = 2
@@ -102,12 +105,8 @@ def stylekqc(raw: Path, rng: random.Random) -> Iterator[Row]:
                     yield Row(query, title, 4, f"stylekqc:topic{topic}", "ko")
                 for title, _ in titles.near(query, own):
                     yield Row(query, title, 1, f"stylekqc:topic{topic}", "ko")
-                stranger = rng.choice(rng.choice(topics[rng.choice(others)])) if others else ""
+                stranger = rng.choice(rng.choice(topics[rng.choice(others)]))
                 yield Row(query, stranger, 0, f"stylekqc:topic{topic}", "ko")
-
-
-WORDINGS = 10
-"""Sentences of one meaning stand one after another in StyleKQC."""
 
 
 def klue(raw: Path, _: random.Random) -> Iterator[Row]:
