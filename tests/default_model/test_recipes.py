@@ -48,6 +48,17 @@ def test_two_good_titles_near_the_top_of_the_scale_are_still_pulled_apart() -> N
     assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(math.log(2), rel=1e-3)
 
 
+def test_near_titles_count_as_much_as_far_ones_if_the_widest_difference_is_small() -> None:
+    logits = torch.tensor([[0.0, 0, 0, 0, 1], [0.0, 0, 0, 0, 2], [2.0, 0, 0, 0, 0]])
+    targets = torch.eye(5)[[4, 3, 0]]
+    groups = torch.zeros(3)
+    wrong = raw_ranking_loss(logits[:2], targets[:2], groups[:2]).item()
+    right = [raw_ranking_loss(logits[[at, 2]], targets[[at, 2]], groups[:2]).item() for at in (0, 1)]
+    weighted = (1 * wrong + 4 * right[0] + 3 * right[1]) / 8
+    assert raw_ranking_loss(logits, targets, groups).item() == pytest.approx(weighted)
+    assert raw_ranking_loss(logits, targets, groups, 1.0).item() == pytest.approx((wrong + sum(right)) / 3)
+
+
 def test_titles_of_different_queries_are_not_ranked_against_each_other() -> None:
     logits = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
     targets = torch.eye(5)[[0, 4]]
