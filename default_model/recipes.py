@@ -78,11 +78,11 @@ class Recipe:
     """What a try consists of. shares: of the kinds, one of pairs.
 
     ranking: the weight of the ranking loss. widest: a pair of titles counts by the difference of its grades,
-    and by this much at most: with a low one, near titles count as much as far ones. attributes: the weight of the grades of lists that differ in an
-    attribute in the ordinal loss; 0 teaches their order alone. frozen_layers: so many first layers stay as
-    they are, which makes a step cheaper and forgets less. kept: the share of the starting model's own
-    probabilities in the targets of graded pairs: it has seen the judged pairs often, and more steps on them
-    make it sure without making it better.
+    and by this much at most: with a low one, near titles count as much as far ones. attributes: the weight of
+    the grades of lists that differ in an attribute in the ordinal loss; 0 teaches their order alone.
+    frozen_layers: so many first layers stay as they are, which makes a step cheaper and forgets less. kept:
+    the share of the teacher's probabilities in the targets of graded pairs: the starting model has seen the
+    judged pairs often, and more steps on them make it sure without making it better.
     """
 
     steps: int
