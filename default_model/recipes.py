@@ -82,7 +82,8 @@ class Recipe:
     the grades of lists that differ in an attribute in the ordinal loss; 0 teaches their order alone.
     frozen_layers: so many first layers stay as they are, which makes a step cheaper and forgets less. kept:
     the share of the teacher's probabilities in the targets of graded pairs: the starting model has seen the
-    judged pairs often, and more steps on them make it sure without making it better.
+    judged pairs often, and more steps on them make it sure without making it better. without: sources that
+    take no part, so that they measure what the others taught.
     """
 
     steps: int
@@ -95,6 +96,7 @@ class Recipe:
     frozen_layers: int = 0
     kept: float = 0.0
     seed: int = 0
+    without: Sequence[str] = ()
 
 
 ATTRIBUTES = {
@@ -202,17 +204,21 @@ HARD = {
 }
 """As EVERYTHING, with more of what distinguishes two short titles."""
 
+LEFT_OUT = ("openbg", "dureader", "sae4k", "stylekqc")
+"""Sources in Korean and Chinese that show what the lists written for headroom teach; EVERYTHING has them."""
+
 RECIPES = {
     "gentle": Recipe(300, 3e-5, {**ENGLISH, **KOREAN, **CHINESE, **NAMES}),
     "attributes": Recipe(300, 6e-5, ALL, frozen_layers=6),
     "shopper": Recipe(400, 8e-5, ALL, attributes=0.2, frozen_layers=6),
     "meaning": Recipe(130, 8e-5, MEANING, frozen_layers=4, kept=0.7),
     "kept": Recipe(130, 8e-5, ALL, frozen_layers=4, kept=0.7),
-    "written": Recipe(450, 1e-4, WRITTEN, frozen_layers=4, kept=0.7),
+    "written": Recipe(450, 1e-4, WRITTEN, frozen_layers=4, kept=0.7, without=LEFT_OUT),
     "everything": Recipe(300, 8e-5, EVERYTHING, frozen_layers=4, kept=0.7, seed=1),
     "hard": Recipe(400, 1e-4, HARD, ranking=1.0, widest=1.0, frozen_layers=4, kept=0.7, seed=2),
 }
-"""What was tried, in this order. No shipped model is made with one yet."""
+"""What was tried, in this order. "written" and then "everything" is the best so far. The shipped model is
+made with none of them."""
 
 
 def raw_scores(logits: Tensor) -> Tensor:
@@ -348,7 +354,7 @@ def follow(
     partly_frozen(model, recipe.frozen_layers)
     tokenizer = load_tokenizer(directory, read_config(directory)).within(TRAINED_TOKENS)
     words = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    sources = all_sources(data, without, words, recipe.attributes)
+    sources = all_sources(data, [*without, *recipe.without], words, recipe.attributes)
     available = kinds(sources, random.Random(0))
     shares = {name: share for name, share in recipe.shares.items() if name in available}
     loss_of = loss_function(model, teacher if recipe.kept else None, recipe)
@@ -423,6 +429,7 @@ def main() -> None:
     if options.steps is not None:
         recipe = replace(recipe, steps=options.steps)
     teacher = options.teacher or options.start
+    without += recipe.without
     run(recipe, options.start, teacher, options.data, options.work, without, options.every)
 
 
