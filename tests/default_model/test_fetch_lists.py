@@ -36,8 +36,8 @@ def write_raw(root: Path) -> Path:
     for name in ("train", "dev", "test"):
         rows = wordings if name == "train" else []
         (root / "stylekqc" / f"{name}.tsv").write_text("\n".join(["topic\tsentence", *rows]) + "\n")
-    rows = 'sentence1,sentence2,label\n비가 온다,"비, 온다",4.7\n비가 온다,해가 뜬다,0.3\n'
-    (root / "klue_sts_train" / "klue_sts_train.csv").write_text(rows)
+    raters = 'sentence1,sentence2,label\n비가 온다,"비, 온다",4.7\n비가 온다,해가 뜬다,0.3\n'
+    (root / "klue_sts_train" / "klue_sts_train.csv").write_text(raters)
     _write_shop(root / "openbg_slice")
     pages = [{"title": f"网页{n}", "is_selected": n == 1} for n in range(3)]
     other = {"question": "天气", "documents": [{"title": f"天气{n}", "is_selected": False} for n in range(2)]}
