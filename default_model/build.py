@@ -124,13 +124,7 @@ def build(
     """
     tokenizer = load_tokenizer(base, read_config(base)).within(MAX_TOKENS)
     shares = {name: share for name, share in JUDGED_SHARES.items() if name not in without}
-    sources = read_sources(data, shares)
-    models = list[Learner]()
-    progress = []
-    for number, training in enumerate(trainings, 1):
-        models.append(untuned(base))
-        progress += tuned(models[-1], tokenizer, sources, training, work / str(number))
-    model = averaged(models, [training.share for training in trainings])
+    model, progress = averaged_trainings(read_sources(data, shares), tokenizer, base, work, trainings)
     teacher = deepcopy(model).eval()
     for number, recipe in enumerate(recipes, 1):
         file = work / f"recipe-{number}.pt"
@@ -156,6 +150,18 @@ def build(
     answers = ranking_answers(probabilities(validation), validation)
     write(model, base, out, metrics)
     return answers
+
+
+def averaged_trainings(
+    sources: Sources, tokenizer: PairTokenizer, base: Path, work: Path, trainings: Sequence[Training]
+) -> tuple[Learner, list[Progress]]:
+    """Return the mean of the trainings' weights, and the progress of each phase."""
+    models = list[Learner]()
+    progress = list[Progress]()
+    for number, training in enumerate(trainings, 1):
+        models.append(untuned(base))
+        progress += tuned(models[-1], tokenizer, sources, training, work / str(number))
+    return averaged(models, [training.share for training in trainings]), progress
 
 
 def product_metrics(
