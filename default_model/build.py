@@ -141,11 +141,11 @@ def build(
     for name, folds in FOLDS.items():
         metrics[name] = product_metrics(read_judged(data, folds), probabilities)
     metrics["recipe"] = {
-        "trainings": [asdict(each) for each in trainings],
+        "trainings": list(map(asdict, trainings)),
         "judged_shares": shares,
-        "recipes": [asdict(recipe) for recipe in recipes],
+        "recipes": list(map(asdict, recipes)),
     }
-    metrics["progress"] = [asdict(phase) for phase in progress]
+    metrics["progress"] = list(map(asdict, progress))
     metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
     answers = ranking_answers(probabilities(validation), validation)
     write(model, base, out, metrics)
