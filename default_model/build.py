@@ -127,8 +127,7 @@ def build(
     model, progress = averaged_trainings(read_sources(data, shares), tokenizer, base, work, trainings)
     teacher = deepcopy(model).eval()
     for number, recipe in enumerate(recipes, 1):
-        file = work / f"recipe-{number}.pt"
-        progress.append(follow(recipe, model, teacher, base, data, without, file))
+        progress.append(follow(recipe, model, teacher, base, data, without, work / f"recipe-{number}.pt"))
 
     def probabilities(rows: Sequence[Judged]) -> Floats:
         return np.asarray(softmax(logits_of(model, tokenizer, rows), axis=1))
@@ -146,10 +145,15 @@ def build(
         "recipes": list(map(asdict, recipes)),
     }
     metrics["progress"] = list(map(asdict, progress))
-    metrics["made_with"] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    metrics["made_with"] = made_with()
     answers = ranking_answers(probabilities(validation), validation)
     write(model, base, out, metrics)
     return answers
+
+
+def made_with() -> dict[str, str]:
+    """Return the version of torch and today's date."""
+    return {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
 
 
 def averaged_trainings(
