@@ -25,8 +25,9 @@ MIN_TITLES = PAGE
 
 NO_TITLE = -1
 
-ATTRACTION = 0.4 * 2.0 ** np.arange(-4, 1)
-"""The chance that a user whose appetite is 1 clicks a title that he looks at, by grade."""
+ATTRACTION = (2.0 ** np.arange(5) - 1) / 16
+"""The chance that a user whose appetite is 1 clicks a title that he looks at, by grade: that of expected
+reciprocal rank (Chapelle, Metzler, Zhang & Grinspan 2009)."""
 
 LEAVES = np.linspace(0.1, 0.7, 5)
 """The chance that a user of the cascade model leaves after a click, by grade."""
@@ -150,7 +151,12 @@ ClickModel = Callable[[Floats, Ints, np.random.Generator], Bools]
 
 
 def position_based(attraction: Floats, grades: Ints, rng: np.random.Generator) -> Bools:
-    """The position at rank r is looked at with chance 1/r; what is looked at is clicked if it attracts."""
+    """The title at rank r is looked at with chance 1/√r; what is looked at is clicked if it attracts."""
+    return rng.random(grades.shape) < attraction / np.sqrt(np.arange(1, grades.shape[1] + 1))
+
+
+def impatient(attraction: Floats, grades: Ints, rng: np.random.Generator) -> Bools:
+    """As `position_based`, but the title at rank r is looked at with chance 1/r."""
     return rng.random(grades.shape) < attraction / np.arange(1, grades.shape[1] + 1)
 
 
@@ -185,23 +191,16 @@ class Clicks:
             return self.gained / np.where(self.given > 0, self.given, np.nan)
 
 
-def click(
-    model: ClickModel,
-    shown: Lists,
-    grades: Ints,
-    of: Visits,
-    rng: np.random.Generator,
-    attraction: Floats = ATTRACTION,
-) -> Clicks:
+def click(model: ClickModel, shown: Lists, grades: Ints, of: Visits, rng: np.random.Generator) -> Clicks:
     """Show users the lists that they ask for, and return what they click.
 
-    grades: those of the titles, (queries, titles). attraction: (grades,).
+    grades: those of the titles, (queries, titles).
     """
     users = int(of.user[-1]) + 1
     variant = (of.luck[:, None] >= np.cumsum(shown.probability, axis=1)[of.query, :-1]).sum(1)
     titles = shown.titles[of.query, variant]  # (lists, PAGE)
     title_grades = grades[of.query[:, None], titles]
-    readily = np.minimum(attraction[title_grades] * of.appetite[:, None], 1.0)
+    readily = np.minimum(ATTRACTION[title_grades] * of.appetite[:, None], 1.0)
     clicked = model(readily, title_grades, rng) | of.is_bot[:, None]
     credit = clicked * shown.credit[of.query, variant]
 
