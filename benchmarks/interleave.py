@@ -1,8 +1,8 @@
 """Simulated users decide between variants by interleaving and by an A/B test on clicks."""
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from benchmarks.report import Report, Row, at_least, at_most
 from headroom.service.experiments.estimates import Boundary, Moments, contrast, estimate
 from headroom.service.experiments.preference import Preference, Tally, preference
 
-ROUNDS = 10
+ROUNDS = 40
 
 VARIANTS = {"full": "none", "pruned20": "@pruned20", "half_lower": "0-5.0-5"}
 """The variants by name; half_lower has half of the heads of the lower six layers off."""
@@ -36,8 +36,8 @@ LOOK_EVERY = 50
 
 AA_RUNS = 400
 AA_USERS = 600
-AB_USERS = 60_000
-PLANNED = {"interleave": 600, "ab": 15_000}
+AB_USERS = 30_000
+PLANNED = {"interleave": 400, "ab": 8_000}
 """The units that the intervals are tuned to: about what finds half_lower."""
 
 MANY_USERS = 200_000
@@ -164,11 +164,12 @@ def found_after(values: Floats, planned: float) -> Floats:
     return first
 
 
-def ab_found_after(clicks: Clicks, is_treated: Bools, runs: int, planned: float) -> Floats:
-    """Return the users at the first look at which an A/B test on clicks per user differs, (runs,)."""
-    value = clicks.number.reshape(runs, -1)
-    treated = is_treated.reshape(runs, -1)
-    arms = [_moments_at_looks(value, weight) for weight in (~treated, treated)]
+def ab_found_after(clicks: Floats, is_treated: Bools, planned: float) -> Floats:
+    """Return the users at the first look at which an A/B test on clicks finds a difference, (runs,).
+
+    clicks, is_treated: (runs, users). Infinity if no look finds one.
+    """
+    arms = [_moments_at_looks(clicks, weight) for weight in (~is_treated, is_treated)]
     pooled = arms[0] + arms[1]
     control, treatment, both = (estimate(part, pooled) for part in (*arms, pooled))
     at_looks = contrast(control, treatment, both, Boundary(ALPHA, planned))
@@ -191,50 +192,84 @@ def _moments_at_looks(value: Floats, weight: Bools) -> Moments:
 
 
 def in_both(
-    rankings: Rankings, treatment: str, model: ClickModel, runs: int, users: int, seed: int
-) -> tuple[Clicks, Clicks, Bools]:
-    """Let the same users take part in an interleaving experiment and in an A/B test.
+    rankings: Rankings, treatment: str, model: ClickModel, runs: int, users: int
+) -> Iterator[tuple[Clicks, Clicks, Bools]]:
+    """Let the same users take part in an interleaving experiment and in an A/B test, run by run.
 
-    Returns the clicks in the first and in the second, and whether a user saw the treatment in the second.
+    Yields the clicks in the first and in the second, and whether a user saw the treatment in the second.
     """
-    rng = np.random.default_rng(seed)
-    of = visits(Crowd(), runs * users, users, len(rankings.grades), rng)
-    mixed = click(model, lists_between(rankings, treatment), rankings.grades, of, rng)
-    arm = rng.random(runs * users)
-    by_arm = replace(of, luck=arm[of.user])
-    ab = click(model, lists_between(rankings, treatment, alone), rankings.grades, by_arm, rng)
-    return mixed, ab, arm >= 0.5
+    mixed = lists_between(rankings, treatment)
+    by_arm = lists_between(rankings, treatment, alone)
+    grades = rankings.grades
+    for run in range(runs):
+        rng = np.random.default_rng(run)
+        of = visits(Crowd(), users, users, len(grades), rng)
+        arm = rng.random(users)
+        yield (
+            click(model, mixed, grades, of, rng),
+            click(model, by_arm, grades, replace(of, luck=arm[of.user]), rng),
+            arm >= 0.5,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """How the harm of half_lower is found by the same users in both kinds of experiment.
+
+    units, ab_units: median users until it is found. times_z: ratio of z² per user, over all runs.
+    preference: the mean value. change: of clicks per user, as a share. valued: share of users with a value.
+    """
+
+    units: float
+    ab_units: float
+    times_z: float
+    preference: float
+    change: float
+    valued: float
+
+
+def harm(rankings: Rankings, model: ClickModel, runs: int, users: int) -> Harm:
+    """Look for the harm in several runs."""
+    parts = list(in_both(rankings, "half_lower", model, runs, users))
+    values = np.stack([mixed.values for mixed, _, _ in parts])
+    clicks = np.stack([ab.number for _, ab, _ in parts])
+    is_treated = np.stack([treated for _, _, treated in parts])
+    return Harm(
+        units=float(np.median(found_after(values, PLANNED["interleave"]))),
+        ab_units=float(np.median(ab_found_after(clicks, is_treated, PLANNED["ab"]))),
+        times_z=signal(values) / ab_signal(clicks, is_treated),
+        preference=float(np.nanmean(values)),
+        change=float(clicks[is_treated].mean() / clicks[~is_treated].mean() - 1),
+        valued=float(np.mean(~np.isnan(values))),
+    )
 
 
 def signal(values: Floats) -> float:
     """Return z² per user of the hypothesis that the mean is 0. The users needed are as its inverse."""
     known = values[~np.isnan(values)]
-    return float(known.mean() ** 2 / known.var() * len(known) / len(values))
+    return float(known.mean() ** 2 / known.var() * known.size / values.size)
 
 
-def ab_signal(clicks: Clicks, is_treated: Bools) -> float:
+def ab_signal(clicks: Floats, is_treated: Bools) -> float:
     """Return z² per user of an A/B test on clicks per user; see `signal`."""
-    arms = [clicks.number[~is_treated], clicks.number[is_treated]]
-    variance = sum(arm.var() / len(arm) for arm in arms)
-    return float((arms[1].mean() - arms[0].mean()) ** 2 / variance / len(clicks.number))
+    arms = [clicks[~is_treated], clicks[is_treated]]
+    variance = sum(arm.var() / arm.size for arm in arms)
+    return float((arms[1].mean() - arms[0].mean()) ** 2 / variance / clicks.size)
 
 
 def _harm(report: Report, rankings: Rankings, name: str, runs: int) -> dict[str, str]:
-    mixed, ab, is_treated = in_both(rankings, "half_lower", HARM_MODELS[name], runs, AB_USERS, seed=1)
-    mixed_units = float(np.median(found_after(mixed.values.reshape(runs, -1), PLANNED["interleave"])))
-    ab_units = float(np.median(ab_found_after(ab, is_treated, runs, PLANNED["ab"])))
+    found = harm(rankings, HARM_MODELS[name], runs, AB_USERS)
     if name in CLICK_MODELS:
         row = f"users that an A/B test needs, for each of interleaving's, {name}"
-        report.rows.append(at_least(row, ab_units / mixed_units, TARGET, ".0f"))
-    change = ab.number[is_treated].mean() / ab.number[~is_treated].mean() - 1
+        report.rows.append(at_least(row, found.ab_units / found.units, TARGET, ".1f"))
     return {
         "users": name,
-        "interleaving": f"{mixed_units:,.0f}",
-        "A/B test on clicks": f"{ab_units:,.0f}",
-        "× by z²": f"{signal(mixed.values) / ab_signal(ab, is_treated):.0f}",
-        "preference": f"{np.nanmean(mixed.values):+.3f}",
-        "clicks of a user": f"{change:+.1%}",
-        "users with a value": f"{np.mean(~np.isnan(mixed.values)):.0%}",
+        "interleaving": f"{found.units:,.0f}",
+        "A/B test on clicks": f"{found.ab_units:,.0f}",
+        "× by z²": f"{found.times_z:.1f}",
+        "preference": f"{found.preference:+.3f}",
+        "clicks of a user": f"{found.change:+.1%}",
+        "users with a value": f"{found.valued:.0%}",
         "lists that differ": f"{differing(lists_between(rankings, 'half_lower')):.0%}",
     }
 
@@ -260,14 +295,14 @@ def _alarms(report: Report, rankings: Rankings, name: str) -> dict[str, str]:
 def _pruned(rankings: Rankings, name: str) -> dict[str, str]:
     shown = lists_between(rankings, "pruned20")
     rng = np.random.default_rng(3)
-    of = visits(Crowd(), AB_USERS, AB_USERS, len(rankings.grades), rng)
+    of = visits(Crowd(), MANY_USERS, MANY_USERS, len(rankings.grades), rng)
     values = click(CLICK_MODELS[name], shown, rankings.grades, of, rng).values
     last = preferences(values[None], 3000)[0][-1]
     return {
         "users": name,
         "lists that differ": f"{differing(shown):.0%}",
         "preference": f"{last.estimate:+.4f} ({last.interval[0]:+.4f} to {last.interval[1]:+.4f})",
-        "users with a value": f"{last.units:,} of {AB_USERS:,}",
+        "users with a value": f"{last.units:,} of {MANY_USERS:,}",
     }
 
 
