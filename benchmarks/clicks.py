@@ -21,7 +21,7 @@ from headroom.service.experiments.interleaving import own_order
 Bools = NDArray[np.bool_]
 
 MIN_TITLES = PAGE
-"""Queries of the sample with fewer titles are left out: their titles all fit on a page in any order."""
+"""Queries of the sample with fewer titles are left out."""
 
 NO_TITLE = -1
 
@@ -155,7 +155,7 @@ def position_based(attraction: Floats, grades: Ints, rng: np.random.Generator) -
     return rng.random(grades.shape) < attraction / np.sqrt(np.arange(1, grades.shape[1] + 1))
 
 
-def impatient(attraction: Floats, grades: Ints, rng: np.random.Generator) -> Bools:
+def hasty(attraction: Floats, grades: Ints, rng: np.random.Generator) -> Bools:
     """As `position_based`, but the title at rank r is looked at with chance 1/r."""
     return rng.random(grades.shape) < attraction / np.arange(1, grades.shape[1] + 1)
 

@@ -16,7 +16,7 @@ from benchmarks.clicks import (
     Crowd,
     Rankings,
     click,
-    impatient,
+    hasty,
     visits,
 )
 from benchmarks.interleaved import PAGE, Floats, Ints, Lists, Way, alone, lists_of, team_draft
@@ -24,7 +24,7 @@ from benchmarks.report import Report, Row, at_least, at_most
 from headroom.service.experiments.estimates import Boundary, Moments, contrast, estimate
 from headroom.service.experiments.preference import Preference, Tally, preference
 
-ROUNDS = 40
+ROUNDS = 20
 
 VARIANTS = {"full": "none", "pruned20": "@pruned20", "half_lower": "0-5.0-5"}
 """The variants by name; half_lower has half of the heads of the lower six layers off."""
@@ -37,15 +37,15 @@ LOOK_EVERY = 50
 AA_RUNS = 400
 AA_USERS = 600
 AB_USERS = 30_000
-PLANNED = {"interleave": 400, "ab": 8_000}
+PLANNED = {"interleave": 500, "ab": 15_000}
 """The units that the intervals are tuned to: about what finds half_lower."""
 
-MANY_USERS = 200_000
+MANY_USERS = 100_000
 """Users of a comparison that needs no looks."""
 
 TARGET = 15.0
 
-HARM_MODELS = CLICK_MODELS | {"position-based, looking with chance 1/r": impatient}
+HARM_MODELS = CLICK_MODELS | {"position-based, looking with chance 1/r": hasty}
 
 BLIND = 2
 """The grade that all titles seem to have to users who click without looking at the title."""
@@ -79,7 +79,7 @@ def measure(rounds: int = ROUNDS) -> Report:
     rankings = Rankings.of_model(VARIANTS)
     queries = len(rankings.grades)
     report = Report(
-        f"{queries} test queries of at least {PAGE} titles, scored in float32; pages of {PAGE}. Users have "
+        f"{queries} test queries of at least {PAGE} titles, scored in float32; {PAGE} are shown. Users have "
         "one to five lists each and click e^N(−0.3, 1) times as readily. Intervals at 95 %, with a look "
         f"every {LOOK_EVERY} users."
     )

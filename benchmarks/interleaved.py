@@ -16,7 +16,14 @@ from headroom.service.experiments.interleaving import CONTROL, TREATMENT, draw
 Floats = NDArray[np.float64]
 Ints = NDArray[Any]
 
-PAGE = 10
+PAGE = 20
+"""Titles that are shown: those of a request as users of a reranker send it."""
+
+COINS = 16
+"""Sequences of coins that are taken of a team-draft's; their opposites are taken too."""
+
+MERGERS = 500
+"""Merged lists that are drawn for optimized interleaving to choose from."""
 
 Page = tuple[Sequence[int], Sequence[float], float]
 """The titles of a list's page, their credits, and the chance that the list is shown."""
@@ -62,31 +69,35 @@ CREDIT = {TREATMENT: 1.0, CONTROL: -1.0}
 
 def team_draft(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
     """The draw that is served: team-draft, where equal next titles are shared."""
-    rounds = draw(control, treatment, lambda _: 0).teams[:PAGE].count(CONTROL)
     pages: list[Page] = []
-    for coins in range(2**rounds):
-        drawn = draw(control, treatment, lambda index, coins=coins: coins >> index & 1)  # type: ignore[misc]
+    for coins in coin_sequences():
+        drawn = draw(control, treatment, coins.__getitem__)
         credit = [CREDIT.get(team, 0.0) for team in drawn.teams[:PAGE]]
-        pages.append((drawn.order[:PAGE], credit, 0.5**rounds))
+        pages.append((drawn.order[:PAGE], credit, 0.5 / COINS))
     return pages
 
 
 def classic_team_draft(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
     """Team-draft as it was published: each title belongs to the arm that picked it, equal ones too."""
-    rounds = PAGE // 2
     pages: list[Page] = []
-    for coins in range(2**rounds):
+    for coins in coin_sequences():
         order: list[int] = []
         page_credit: list[float] = []
-        for index in range(rounds):
+        for coin in coins[: PAGE // 2]:
             picks = [(control, -1.0), (treatment, 1.0)]
-            if coins >> index & 1:
+            if coin:
                 picks.reverse()
             for ranking, credit in picks:
                 order.append(next(title for title in ranking if title not in order))
                 page_credit.append(credit)
-        pages.append((order, page_credit, 0.5**rounds))
+        pages.append((order, page_credit, 0.5 / COINS))
     return pages
+
+
+def coin_sequences() -> list[list[int]]:
+    """Return sequences of coins for up to 100 rounds, each with its opposite."""
+    coins = np.random.default_rng(0).integers(0, 2, (COINS, 100))
+    return [*coins.tolist(), *(1 - coins).tolist()]
 
 
 def balanced(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
@@ -135,9 +146,8 @@ def counterfactual(control: Sequence[int], treatment: Sequence[int]) -> list[Pag
 def optimized(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
     """Optimized interleaving (Radlinski & Craswell 2013), with the credit 1/rank.
 
-    Of all lists whose every beginning is made of beginnings of both rankings, it shows those that users who
-    click without looking give no arm an advantage in, and of these the most sensitive ones. A query for which
-    there is none shows control's list without credit.
+    Of lists that merge both rankings, it shows those in which users who click without looking favour no arm,
+    and of these the most sensitive ones. A query without any shows control's list without credit.
     """
     orders = sorted(mergers(control, treatment))
     gain = {title: 1 / (treatment.index(title) + 1) - 1 / (control.index(title) + 1) for title in control}
@@ -162,14 +172,14 @@ def optimized(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
 
 
 def mergers(control: Sequence[int], treatment: Sequence[int]) -> set[tuple[int, ...]]:
-    """Return the pages whose every title is the next of either ranking that is not on the page yet."""
-    pages: set[tuple[int, ...]] = {()}
-    for _ in range(PAGE):
-        pages = {
-            (*page, next(title for title in ranking if title not in page))
-            for page in pages
-            for ranking in (control, treatment)
-        }
+    """Return random pages whose every title is the next of either ranking that is not on the page yet."""
+    pages: set[tuple[int, ...]] = set()
+    for coins in np.random.default_rng(0).integers(0, 2, (MERGERS, PAGE)).tolist():
+        order: list[int] = []
+        for coin in coins:
+            ranking = treatment if coin else control
+            order.append(next(title for title in ranking if title not in order))
+        pages.add(tuple(order))
     return pages
 
 

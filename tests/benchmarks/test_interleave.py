@@ -19,7 +19,7 @@ from benchmarks.clicks import (
     Visits,
     cascade,
     click,
-    impatient,
+    hasty,
     position_based,
     visits,
 )
@@ -35,8 +35,7 @@ from benchmarks.interleave import (
     preferences,
     signal,
 )
-from benchmarks.interleaved import PAGE, Lists, alone, lists_of, team_draft
-from headroom.service.experiments.interleaving import draw
+from benchmarks.interleaved import PAGE, Lists, alone
 
 BOTH = pytest.mark.parametrize("model", CLICK_MODELS)
 RUNS = 20
@@ -114,21 +113,6 @@ def test_each_position_is_as_often_one_arms_as_the_others(rankings: Rankings) ->
     assert np.abs(at_position).max() < 1e-12
 
 
-def test_the_simulated_lists_are_those_of_the_served_draw(rankings: Rankings) -> None:
-    control = rankings.ranking("full", 3)
-    treatment = rankings.ranking("half_lower", 3)
-    shown = lists_of(team_draft, [(control, treatment)])
-    known = {
-        tuple(titles): tuple(credit) for titles, credit in zip(shown.titles[0], shown.credit[0], strict=True)
-    }
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        coins = rng.integers(0, 2, len(control)).tolist()
-        drawn = draw(control, treatment, coins.__getitem__)
-        team_credit = tuple({"c": -1.0, "t": 1.0, "s": 0.0}[team] for team in drawn.teams[:PAGE])
-        assert known[drawn.order[:PAGE]] == team_credit
-
-
 @pytest.mark.parametrize("way", ["balanced", "optimized", "classic_team_draft", "counterfactual"])
 def test_other_ways_show_each_title_once_and_all_their_chances_add_up(rankings: Rankings, way: str) -> None:
     shown = lists_between(first_queries(rankings), "half_lower", getattr(interleaved, way))
@@ -156,7 +140,7 @@ def test_users_click_as_their_model_says() -> None:
     grades = np.tile([0, 4, 2], (400_000, 1))  # they leave after a click with chance 0.1, 0.7, 0.4
     by_position = position_based(attraction, grades, rng).mean(0)
     assert by_position == pytest.approx([0.5, 0.3536, 0.2887], abs=0.004)
-    assert impatient(attraction, grades, rng).mean(0) == pytest.approx([0.5, 0.25, 0.1667], abs=0.004)
+    assert hasty(attraction, grades, rng).mean(0) == pytest.approx([0.5, 0.25, 0.1667], abs=0.004)
     goes_on = [1.0, 1 - (0.5 * 0.1 + 0.5 * 0.15)]
     goes_on.append(goes_on[1] * (1 - (0.5 * 0.7 + 0.5 * 0.15)))
     assert cascade(attraction, grades, rng).mean(0) == pytest.approx([0.5 * p for p in goes_on], abs=0.004)
