@@ -5,6 +5,7 @@ python -c "from benchmarks.interleave import *; Rankings.of_model(VARIANTS).save
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +36,11 @@ from benchmarks.interleave import (
     preferences,
     signal,
 )
-from benchmarks.interleaved import PAGE, Lists, alone
+from benchmarks.interleaved import CREDIT, PAGE, Page, alone
+from headroom.service.experiments.interleaving import draw
 
 BOTH = pytest.mark.parametrize("model", CLICK_MODELS)
-RUNS = 20
+RUNS = 12
 USERS = 20_000
 
 
@@ -99,11 +101,17 @@ def test_position_bias_favours_no_arm(rankings: Rankings, model: str) -> None:
     mean, z = bias(click(CLICK_MODELS[model], shown, grades, of, np.random.default_rng(1)).values)
     assert abs(z) < 3
     assert abs(mean) < 0.02
-    # The check notices what it is for: control would always pick first.
-    first = Lists(shown.titles[:, :1], shown.credit[:, :1], np.ones((len(shown.titles), 1)))
-    mean, z = bias(click(CLICK_MODELS[model], first, grades, of, np.random.default_rng(1)).values)
+    # The check notices what it is for.
+    unfair = lists_between(rankings, "half_lower", control_always_first)
+    mean, z = bias(click(CLICK_MODELS[model], unfair, grades, of, np.random.default_rng(1)).values)
     assert z < -10
     assert mean < -0.05
+
+
+def control_always_first(control: Sequence[int], treatment: Sequence[int]) -> list[Page]:
+    """A team-draft without a coin."""
+    drawn = draw(control, treatment, lambda _: 0)
+    return [(drawn.order[:PAGE], [CREDIT.get(team, 0.0) for team in drawn.teams[:PAGE]], 1.0)]
 
 
 def test_each_position_is_as_often_one_arms_as_the_others(rankings: Rankings) -> None:
