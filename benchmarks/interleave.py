@@ -334,5 +334,5 @@ def _ways(report: Report, rankings: Rankings, name: str) -> list[dict[str, str]]
             line[f"{model_name}: bias"] = f"{mean:+.4f} (z {z:+.1f})"
         if WAYS[name] is team_draft:
             _, z = bias(blind.values)
-            report.rows.append(Row(f"position bias, {model_name}", f"z {z:+.1f}", "|z| ≤ 3", abs(z) <= 3))
+            report.rows.append(Row(f"position bias, {model_name}", f"z {z:+.1f}", "within ±3", abs(z) <= 3))
     return lines
