@@ -32,6 +32,11 @@ def how_to_install(extra: str) -> str:
     return f"{sys.executable} -m pip install -c '{root}/constraints.txt' -e '{root}[{extra}]'"
 
 
+def one_line(error: BaseException) -> str:
+    """Return what an error says, as one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def reading_problem(file: Path | str, error: Exception) -> str:
     """Return in one sentence why a file cannot be read: "mask.json has no key `mask`".
 

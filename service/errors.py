@@ -203,8 +203,8 @@ class NotReady(Unavailable):
 
     type = "not_ready"
 
-    def __init__(self, reason: str, retry_after: float = 1.0) -> None:
-        super().__init__(retry_after, message=f"Not ready: {reason}.")
+    def __init__(self, reason: str) -> None:
+        super().__init__(message=f"Not ready: {reason}.")
 
 
 class Draining(Unavailable):
@@ -224,8 +224,8 @@ class DeviceFailed(Unavailable):
     type = "device_failed"
     default = "The device that scores failed; try again later."
 
-    def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
-        super().__init__(retry_after)
+    def __init__(self, kind: str = "error") -> None:
+        super().__init__(retry_after=5.0)
         self.kind = kind
 
 

@@ -1,4 +1,11 @@
-"""Our sentences about wrong values, by the type of pydantic's error; other types keep pydantic's sentence."""
+"""Our words about wrong values: sentences by the type of pydantic's error, and how a field's place is written.
+
+Errors of other types keep pydantic's sentence.
+"""
+
+from collections.abc import Sequence
+
+from headroom.service.errors import shortened
 
 _EVERYWHERE = {
     "extra_forbidden": "there is no such field",
@@ -29,3 +36,9 @@ IN_YAML = _EVERYWHERE | {
 }
 """About the config file: YAML's words. Pydantic's say more of text, lists and numbers, which the command line
 and the environment give, too."""
+
+
+def place_of(location: Sequence[str | int]) -> str:
+    """Return `("titles", 3)`, a location of pydantic's, as a person would write it: `titles[3]`."""
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{shortened(part)}" for part in location)
+    return place.removeprefix(".")

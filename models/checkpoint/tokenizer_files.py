@@ -23,7 +23,7 @@ from headroom.models.checkpoint.files import PIECES
 from headroom.models.checkpoint.model_config import ModelConfig
 from headroom.models.checkpoint.modules import module_window
 from headroom.models.checkpoint.sandbox import run
-from headroom.models.errors import UnsupportedCheckpoint
+from headroom.models.errors import UnsupportedCheckpoint, one_line
 
 FILE = "tokenizer_config.json"
 
@@ -240,7 +240,7 @@ def _by_transformers(directory: Path, options: Mapping[str, Any], prompt: str | 
         theirs = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         return _parsed(json.loads(theirs.backend_tokenizer.to_str()), options, prompt)
     except Exception as error:  # of many unrelated types
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise UnsupportedCheckpoint(
             f"{directory} has no complete tokenizer.json, and transformers cannot make one: {reason[:200]}. "
             "Write one where the packages sentencepiece and protobuf are installed: "
