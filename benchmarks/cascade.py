@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import yaml
 
@@ -45,9 +44,9 @@ def measure(rounds: int = ROUNDS, start: Start = headroom) -> Report:
     return report
 
 
-def stage_of(config: Path = CONFIG) -> tuple[str, str]:
+def stage_of() -> tuple[str, str]:
     """Return the cascade's first variant and how many titles it keeps."""
-    document = yaml.safe_load(config.read_text("utf-8"))
+    document = yaml.safe_load(CONFIG.read_text("utf-8"))
     variants = document["applications"][0]["deployments"][0]["user_config"]["variants"]
     stage = next(variant["cascade"] for variant in variants if variant["name"] == CASCADE)[0]
     return stage["variant"], str(stage["keep"])

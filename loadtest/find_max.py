@@ -20,6 +20,8 @@ KEEPING_UP = 0.9
 FILLING_S = 1.0
 """Seconds of a saturation probe until answers come steadily."""
 
+CLIENT_IS_THE_LIMIT = "the client reached its limit before the server ({}); give it idle cores"
+
 Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
@@ -90,9 +92,7 @@ class Search:
                 break
             self._say(f"{rate:,.1f}/s: {spoiled[0]}")
         else:
-            raise LoadTestError(
-                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
-            )
+            raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
         recorder = outcome.recorder
         latency = recorder.latency()
         missed = self._objective.missed(recorder, latency)
@@ -140,9 +140,7 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
         if achieved < KEEPING_UP * outcome.recorder.scheduled / outcome.seconds:
             return best
         if spoiled := client_limits(outcome):
-            raise LoadTestError(
-                f"the client reached its limit before the server ({spoiled[0]}); give it idle cores"
-            )
+            raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
         rate *= 2
     raise LoadTestError(f"{rate:g} requests/s do not saturate the server")
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from headroom.service.ray import environment
+from headroom.service.ray import environment, run_directory
 from headroom.service.ray.environment import FIRST_PORT, PORTS, RUNS, first_port
 from headroom.service.ray.run_directory import MEMORY, RunDirectory, memory, sweep
 from tests.service.running import Server
