@@ -57,10 +57,10 @@ class Search:
             low = low / (1 + RESOLUTION)
             if not self._is_enough(low) or len(self._curve) >= MAX_PROBES:
                 low = 0.0
-        last = self._best or self._last
-        assert last is not None
-        found = {"rate": low or None, "lost_at": high}
-        return {**found, "curve": sorted(self._curve, key=lambda point: point["rate"])}, last
+        reported = self._best or self._last
+        assert reported is not None
+        curve = sorted(self._curve, key=lambda point: point["rate"])
+        return {"rate": low or None, "lost_at": high, "curve": curve}, reported
 
     def _is_enough(self, rate: float) -> bool:
         return rate * self._plan.duration >= MIN_REQUESTS
@@ -113,8 +113,8 @@ class Search:
         self._last = outcome
         if purpose == "confirmation" and not missed:
             self._best = outcome
-        shown = "–" if p99_ms is None else f"{p99_ms:,.1f} ms"
-        self._say(f"{rate:,.1f}/s: p99 {shown}, {'; '.join(missed) or 'held'} ({purpose})")
+        p99 = "–" if p99_ms is None else f"{p99_ms:,.1f} ms"
+        self._say(f"{rate:,.1f}/s: p99 {p99}, {'; '.join(missed) or 'held'} ({purpose})")
         return not missed
 
 

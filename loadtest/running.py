@@ -224,11 +224,12 @@ def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[]
 def _window(plan: Plan, seconds: float, rate: float) -> float:
     """Return the length of the time line's windows.
 
-    It is a second, or less for about 60 windows in a shorter run. It is longer if requests are few, and so
-    long that the whole run with its last answers has MAX_WINDOWS.
+    It is a second, or less in a run under a minute, which has about 60 windows. It is longer if a window
+    would have fewer than 20 requests, or if the run with its last answers would have over MAX_WINDOWS.
     """
-    usual = max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
-    return max(usual, (seconds + plan.timeout) / MAX_WINDOWS)
+    usual = min(1.0, max(0.1, seconds / 60))
+    with_few_requests = min(20 / rate, seconds / 20)
+    return max(usual, with_few_requests, (seconds + plan.timeout) / MAX_WINDOWS)
 
 
 def _allow_many_files() -> None:

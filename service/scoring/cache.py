@@ -9,6 +9,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import count
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,7 +35,7 @@ class ScoreCache:
         # Callers choose texts and masks. Without the secret they could look for two with the same key.
         self._secret = secrets.token_bytes(32)
         self._numbers: WeakKeyDictionary[Classifier, int] = WeakKeyDictionary()
-        self._loaded = 0
+        self._count = count()
 
     def recall(self, rows: Sequence[PairRow]) -> list[tuple[bytes, PairRow]]:
         """Give the rows that were scored before their results; return the others with their keys."""
@@ -74,8 +75,7 @@ class ScoreCache:
     def _network(self, classifier: Classifier, mask: HeadMask) -> blake2b:
         """Return the hash of what scores a row, to which its tokens are to be added."""
         if classifier not in self._numbers:
-            self._loaded += 1
-            self._numbers[classifier] = self._loaded
+            self._numbers[classifier] = next(self._count)
         # Not the mask's id: of its 48 bits, another mask with the same can be found.
         parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), mask.structure
         digest = blake2b(key=self._secret, digest_size=KEY_BYTES)
