@@ -79,8 +79,8 @@ class Search:
                 return rate, rate * 2
         return 0.0, rate
 
-    def _holds(self, rate: float, purpose: str) -> bool:
-        """Run one probe and return whether the objective held; repeat an invalid run once."""
+    def _measured(self, rate: float) -> Outcome:
+        """Run one probe, and an invalid one once more. Raises LoadTestError if that is invalid too."""
         for _ in range(2):
             settle(self._plan.url)
             outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self._curve) + 1))
@@ -89,10 +89,13 @@ class Search:
             spoiled = client_limits(outcome)
             # That the server kept all connections busy for too long is a result.
             if not spoiled or outcome.recorder.errors.get("connection_wait_timeout"):
-                break
+                return outcome
             self._say(f"{rate:,.1f}/s: {spoiled[0]}")
-        else:
-            raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
+        raise LoadTestError(CLIENT_IS_THE_LIMIT.format(spoiled[0]))
+
+    def _holds(self, rate: float, purpose: str) -> bool:
+        """Run one probe and return whether the objective held."""
+        outcome = self._measured(rate)
         recorder = outcome.recorder
         latency = recorder.latency()
         missed = self._objective.missed(recorder, latency)

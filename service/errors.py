@@ -275,9 +275,3 @@ def to_response(error: BaseException) -> ErrorResponse:
     if isinstance(known, Unauthorized):
         headers["www-authenticate"] = 'Bearer realm="headroom"'
     return ErrorResponse(known.status, body, headers)
-
-
-def shortened(text: object, length: int = 64) -> str:
-    """Return a caller's own words, short enough to repeat in a message."""
-    written = str(text)
-    return written if len(written) <= length else f"{written[:length]}…"

@@ -1,11 +1,6 @@
-"""Our words about wrong values: sentences by the type of pydantic's error, and how a field's place is written.
-
-Errors of other types keep pydantic's sentence.
-"""
+"""Our sentences about wrong values, by the type of pydantic's error; other types keep pydantic's sentence."""
 
 from collections.abc import Sequence
-
-from headroom.service.errors import shortened
 
 _EVERYWHERE = {
     "extra_forbidden": "there is no such field",
@@ -36,6 +31,12 @@ IN_YAML = _EVERYWHERE | {
 }
 """About the config file: YAML's words. Pydantic's say more of text, lists and numbers, which the command line
 and the environment give, too."""
+
+
+def shortened(text: object, length: int = 64) -> str:
+    """Return a caller's own words, short enough to repeat in a message."""
+    written = str(text)
+    return written if len(written) <= length else f"{written[:length]}…"
 
 
 def place_of(location: Sequence[str | int]) -> str:

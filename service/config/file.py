@@ -121,7 +121,9 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not UTF-8 text") from None
     if old := _RENAMED.search(text):
-        raise ConfigFileError(f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2")
+        raise ConfigFileError(
+            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
+        )
     parsed = _parse(text, path)
     has_live = _deployment(parsed).get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)

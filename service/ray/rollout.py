@@ -113,8 +113,8 @@ def _deploy(
 class Progress(NamedTuple):
     """How far the replicas are with a config.
 
-    replicas: their number, with those that start. applied: how many have it. reasons: of those that refuse it.
-    is_finished: whether all have it, and Serve has finished the update.
+    replicas: their number, with those that start. applied: how many have it. reasons: of those that refuse
+    it. is_finished: whether all have it, and Serve has finished the update.
     """
 
     replicas: int = 0
