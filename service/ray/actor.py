@@ -66,6 +66,7 @@ class Relevance:
         from headroom.service.observe.metrics import Metrics
 
         show_to_operator()
+        patches.restore_print()
         patches.listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
