@@ -32,9 +32,9 @@ def how_to_install(extra: str) -> str:
     return f"{sys.executable} -m pip install -c '{root}/constraints.txt' -e '{root}[{extra}]'"
 
 
-def one_line(error: BaseException) -> str:
-    """Return what an error says, as one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+def one_line(message: object) -> str:
+    """Return an error or its text as one line; of an error without a text, its type."""
+    return " ".join(str(message).split()) or type(message).__name__
 
 
 def reading_problem(file: Path | str, error: Exception) -> str:

@@ -27,8 +27,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        reason = one_line(error)
+        message: object = error
         if isinstance(error, OSError) and error.filename and error.strerror:
-            reason = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
-        print(f"headroom: {reason}", file=sys.stderr)
+            message = f"{error.filename}: {error.strerror}"  # without "[Errno 21]"
+        print(f"headroom: {one_line(message)}", file=sys.stderr)
         sys.exit(1)
