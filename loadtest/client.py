@@ -254,10 +254,9 @@ def _connect_failure(error: BaseException) -> str:
         return "reset"
     if isinstance(error, ssl.SSLError):
         return "connect_tls"
-    number = error.errno if isinstance(error, OSError) else None
     names = {
         errno.EMFILE: "out_of_files",
         errno.ENFILE: "out_of_files",
         errno.EADDRNOTAVAIL: "out_of_ports",
     }
-    return names.get(number or 0, "connect_failed")
+    return names.get(getattr(error, "errno", 0), "connect_failed")

@@ -127,11 +127,11 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     Requests count by their titles, because a server that has too much to do answers the small ones first.
     A first probe without any answer is repeated, because the server was still busy with other work.
     """
-    steady: dict[str, Any] = {"arrivals": "poisson", "phases": (), "trace": None}
+    steady = plan.changed(arrivals="poisson", phases=(), trace=None)
     rate = 20.0
     best = 1.0
     for number in range(16):
-        outcome = probe(plan.changed(rate=rate, **steady, seed=plan.seed + number + 1))
+        outcome = probe(steady.changed(rate=rate, seed=plan.seed + number + 1))
         if outcome.interrupted:
             raise LoadTestError("interrupted before the saturation was measured")
         achieved = _answered_in_time(outcome)
