@@ -90,7 +90,7 @@ def _deploy(
         cluster.deploy(config, may_start=may_start)
     except NoAnswer as error:
         return str(error)
-    progress = Progress()
+    progress = RolloutProgress()
     maximum_applied = 0
     deadline = time.monotonic() + APPLY_TIMEOUT_S
     while not cluster.is_stopping():
@@ -110,7 +110,7 @@ def _deploy(
     return "the service stops before every replica has it"
 
 
-class Progress(NamedTuple):
+class RolloutProgress(NamedTuple):
     """How far the replicas are with a config.
 
     replicas: their number, with those that start. applied: how many have it. reasons: of those that refuse
@@ -123,14 +123,14 @@ class Progress(NamedTuple):
     is_finished: bool = False
 
 
-def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> Progress:
+def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> RolloutProgress:
     """Ask Serve and all replicas that it lists. Raises their errors."""
     application = cluster.status()
     states = cluster.ask_all("edit_state", config.live.version, may_start)
     applied = [state for state, _ in states].count("applied")
     serving = _count(application, SERVING)
     is_running = application.status == ApplicationStatus.RUNNING
-    return Progress(
+    return RolloutProgress(
         replicas=serving + _count(application, ("STARTING", "RECOVERING")),
         applied=applied,
         reasons=[reason for state, reason in states if state == "refused"],
@@ -138,7 +138,7 @@ def _progress(cluster: Cluster, config: ConfigFile, may_start: bool) -> Progress
     )
 
 
-def _problem(progress: Progress) -> str:
+def _problem(progress: RolloutProgress) -> str:
     """Return why some replicas do not have the config."""
     if progress.reasons:
         return _refused_by(progress.reasons, progress.replicas)
