@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headroom.models.batch import pack
 from headroom.models.checkpoint.config import ModelConfig
+from headroom.models.checkpoint.tensors import TensorDict
 from headroom.models.checkpoint.tokenizer import EncodedPair
 from headroom.models.network import Network
 from headroom.models.networks import build
@@ -44,7 +45,7 @@ class Learner(nn.Module):
         """Return a weight by our name."""
         return self.get_parameter(name.replace(".", "/"))
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> TensorDict:
         """Return the weights under our names."""
         return self._zeros | {name.replace("/", "."): weight for name, weight in self.named_parameters()}
 

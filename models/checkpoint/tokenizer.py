@@ -108,7 +108,7 @@ class EncodedPair:
 
     @property
     def has_empty_title(self) -> bool:
-        """Return whether nothing of the title is in the tokens; False if the query was read without a title."""
+        """Return whether nothing of the title is in the tokens; False if the query was read alone."""
         empty = self.template.empty_title
         title_end = len(self.ids) - len(self.template.after)
         if title_end - self.title_start != len(empty):

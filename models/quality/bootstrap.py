@@ -18,11 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headroom.models.arrays import Floats
 from headroom.models.numbers import fixed
-
-Floats = NDArray[np.float64]
 
 MIN_QUERIES = 10
 """Intervals resample whole queries; a metric that rests on fewer than this has none."""

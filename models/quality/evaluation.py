@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from headroom.models.arrays import Floats, Ints
 from headroom.models.quality import bootstrap, metrics
 from headroom.models.quality.bootstrap import (
     MIN_QUERIES,
     Draws,
-    Floats,
     Interval,
     estimate,
     resample,
     standard_errors,
 )
 from headroom.models.quality.labelled import LabelledPair
-from headroom.models.quality.metrics import CUTOFF, Ints, dcg, gain, ndcg10
+from headroom.models.quality.metrics import CUTOFF, dcg, gain, ndcg10
 
 if TYPE_CHECKING:
     from headroom.models.classifier import Scores

@@ -7,10 +7,12 @@ from functools import partial
 
 import numpy as np
 
+from headroom.models.arrays import Floats
+from headroom.models.files import Json
 from headroom.models.masks.head_mask import HeadMask
-from headroom.models.quality.bootstrap import Draws, Estimate, Floats, Interval, estimate, standard_errors
+from headroom.models.quality.bootstrap import Draws, Estimate, Interval, estimate, standard_errors
 from headroom.models.study import plots
-from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.statistics import LEVEL, METRICS, Resamples, holm, values_of
 from headroom.models.study.study import Study
 from headroom.models.study.wording import METHODS, NAMES, TOO_FEW, layer_range, listed, p_value, percent

@@ -5,7 +5,7 @@ import orjson
 from headroom.models.checkpoint.files import HEAD_STUDY, weights_id
 from headroom.models.checkpoint.hub import locate
 from headroom.models.device import describe
-from headroom.models.files import write_whole
+from headroom.models.files import Json, write_whole
 from headroom.models.quality import evaluation
 from headroom.models.quality.bootstrap import Interval
 from headroom.models.quality.evaluation import Evaluation
@@ -14,7 +14,7 @@ from headroom.models.study.head_study import head_study
 from headroom.models.study.limits import limits
 from headroom.models.study.page import REPORT
 from headroom.models.study.pairs import Judged
-from headroom.models.study.result import Figure, Finding, Json, Result, Section, Table
+from headroom.models.study.result import Figure, Finding, Result, Section, Table
 from headroom.models.study.study import FULL, ROUGH, Study
 from headroom.models.study.wording import NAMES
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headroom.models.arrays import Floats32
 from headroom.models.batch import PackedBatch, batches_by_length, pack
 from headroom.models.checkpoint.files import digest_of
 from headroom.models.classifier import Classifier
@@ -29,7 +30,6 @@ from headroom.models.files import write_whole
 from headroom.models.network import Network
 from headroom.models.quality.evaluation import Evaluation
 from headroom.models.selection import Chosen
-from headroom.models.study.arrays import Floats32
 from headroom.models.study.pairs import Judged
 
 BATCH_TOKENS = 2048

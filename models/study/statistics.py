@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import false_discovery_control, norm
 
+from headroom.models.arrays import Floats
 from headroom.models.quality import metrics
 from headroom.models.quality.bootstrap import (
     MIN_TESTED,
     Draws,
     Estimate,
-    Floats,
     Interval,
     estimate,
     resample,
