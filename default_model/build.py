@@ -156,7 +156,8 @@ def untuned(base: Path) -> Learner:
     repeat.
     """
     model = start(base, GRADES, seed=0)
-    model.rates = 0.0, 0.0
+    model.dropout = 0.0
+    model.attention_dropout = 0.0
     model.weight("bert.embeddings.word_embeddings.weight").requires_grad_(False)
     return model
 

@@ -309,14 +309,14 @@ def batches_by_length(
     lengths: Sequence[int],
     budget: int,
     beginnings: Sequence[Beginning] | None = None,
-    some: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
 ) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
     beginnings: those that are equal count once per batch, and their sequences follow each other.
-    some: the indices of the sequences to cut; default: all. Yields the indices of each batch.
+    indices: of the sequences to cut; default: all. Yields the indices of each batch.
     """
-    order = sorted(range(len(lengths)) if some is None else some, key=lengths.__getitem__)
+    order = sorted(range(len(lengths)) if indices is None else indices, key=lengths.__getitem__)
     if beginnings is not None:
         rank: dict[Beginning, int] = {}
         order.sort(key=lambda index: rank.setdefault(beginnings[index], len(rank)))

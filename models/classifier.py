@@ -14,7 +14,7 @@ from headroom.models.checkpoint.config import ModelConfig, read_config, read_sto
 from headroom.models.checkpoint.files import digest_of, read_head_study, read_quality
 from headroom.models.checkpoint.hub import Origin, locate, name_of, origin_of
 from headroom.models.checkpoint.tensors import read_tensors
-from headroom.models.checkpoint.tokenizer import EncodedPair, PairTokenizer, load_tokenizer
+from headroom.models.checkpoint.tokenizer import EncodedPair, Pairs, PairTokenizer, load_tokenizer
 from headroom.models.device import resolve_device, resolve_dtype
 from headroom.models.errors import ModelError
 from headroom.models.files import Json
@@ -166,7 +166,7 @@ class Classifier:
 
     def score(
         self,
-        pairs: Sequence[tuple[str, str]],
+        pairs: Pairs,
         head_mask: Masks = None,
         *,
         overflow: Overflow = "truncate",

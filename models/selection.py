@@ -197,7 +197,11 @@ class WeightCache:
                 self._copies.move_to_end(key)
                 return cast(S, self._copies[key])
             size = whole.nbytes * int(np.count_nonzero(on)) // whole.count
-            if key in self._in_work or size > self.max_bytes or not (at_once or self._came_lately(key, size)):
+            if (
+                key in self._in_work
+                or size > self.max_bytes
+                or not (at_once or self._came_recently(key, size))
+            ):
                 return None
             self._in_work.add(key)
         try:
@@ -213,7 +217,7 @@ class WeightCache:
                 self._in_work.discard(key)
         return copy
 
-    def _came_lately(self, key: Key, size: int) -> bool:
+    def _came_recently(self, key: Key, size: int) -> bool:
         if key in self._seen:
             self._seen_bytes -= self._seen.pop(key)
             return True

@@ -20,7 +20,7 @@ from headroom.models.checkpoint.fields import (
     reading,
 )
 from headroom.models.checkpoint.files import bytes_of_weights, check_files, weights_of
-from headroom.models.checkpoint.model_config import ModelConfig, Rope, ScoreActivation
+from headroom.models.checkpoint.model_config import ModelConfig, NumbersByLayer, Rope, ScoreActivation
 from headroom.models.checkpoint.modules import with_modules
 from headroom.models.checkpoint.prompt import with_answers
 from headroom.models.checkpoint.shapes import stored_shapes
@@ -118,7 +118,7 @@ def check_holds_floats(source: Path, config: ModelConfig) -> None:
     check(not config.int8, f"{problem}checkpoint that it was made from")
 
 
-def _kept_heads(raw: Fields, shape: ModelConfig) -> tuple[tuple[int, ...], ...]:
+def _kept_heads(raw: Fields, shape: ModelConfig) -> NumbersByLayer:
     """Return the heads of each layer that `pruned_heads`, as transformers 4 writes it, does not name."""
     pruned = {int(layer): heads for layer, heads in (raw.get("pruned_heads") or {}).items()}
     return tuple(

@@ -35,6 +35,9 @@ from headroom.models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 
+Pairs = Sequence[tuple[str, str]]
+"""Queries and titles, (query, title) each."""
+
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
@@ -267,7 +270,7 @@ class PairTokenizer(TextReader):
             empty_title=(*encoded(form.title.padded_text("")),),
         )
 
-    def padded_pairs(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    def padded_pairs(self, pairs: Pairs) -> Pairs:
         """Return (query, title) pairs as they are encoded: a prompt's with the blanks around them."""
         if self.prompt is None:
             return pairs
@@ -296,12 +299,12 @@ class PairTokenizer(TextReader):
         shorter = min(query, title, self.budget // 2)
         return (self.budget - shorter, shorter) if query > title else (shorter, self.budget - shorter)
 
-    def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
+    def encode(self, pairs: Pairs) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
         pairs = self.padded_pairs(pairs)
         return self.join(pairs, self.encode_texts(set(chain.from_iterable(pairs))))
 
-    def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
+    def join(self, pairs: Pairs, texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         encoded = []
         for index, (query_text, title_text) in enumerate(pairs):

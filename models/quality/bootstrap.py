@@ -45,6 +45,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def ends(self) -> list[float]:
+        """Return both ends, as JSON has them."""
+        return [self.low, self.high]
+
     def is_above(self, bound: float) -> bool:
         """Return whether the interval lies above `bound`: commands and reports claim no more than that."""
         return self.low > bound
@@ -88,6 +93,10 @@ class Draws:
         divisor = np.where(base.values == 0, np.nan, base.values)
         ratio = self.values / divisor
         return Draws(ratio - 1, (self.influences - ratio[0] * base.influences) / divisor[0])
+
+
+MetricDraws = dict[str, Draws]
+"""The draws of each metric, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,7 @@ def resample(queries: int, resamples: int, seed: int) -> Floats:
     return np.concatenate([np.ones((1, queries)), drawn])
 
 
-def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> dict[str, Draws]:
+def draws(statistics: Callable[[Floats], dict[str, Floats]], counts: Floats) -> MetricDraws:
     """Return each statistic on the data and on every resample, with its influences by jackknife.
 
     statistics: takes counts (rows, queries) and returns each statistic by name, (rows,).

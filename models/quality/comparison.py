@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ import numpy as np
 
 from headroom.models.arrays import Floats
 from headroom.models.files import Json
-from headroom.models.quality.bootstrap import Draws, resample
+from headroom.models.quality.bootstrap import MetricDraws, resample
 from headroom.models.quality.evaluation import Evaluation, changes_of, intervals_of
 from headroom.models.quality.labelled import LabelledPair
 from headroom.models.quality.lexical import bm25, idf_overlap
@@ -74,9 +74,7 @@ def compare_sides(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resam
     }
 
 
-def _baselines(
-    pairs: Sequence[LabelledPair], grades: int, model: Mapping[str, Draws], counts: Floats
-) -> Json:
+def _baselines(pairs: Sequence[LabelledPair], grades: int, model: MetricDraws, counts: Floats) -> Json:
     """Return the metrics of rankings without a model, and the model's paired difference to each."""
     baselines = {}
     titles = sorted({pair.title for pair in pairs})  # the file's own words are counted

@@ -69,7 +69,7 @@ def _content(study: Study, result: Result, whole: Evaluation, baseline: dict[str
         "number_format": study.classifier.network.number_format,
         "device": describe(study.classifier.network.device),
         "baseline": {name: baseline[name].value for name in NAMES},
-        "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
+        "baseline_interval": {name: baseline[name].ends for name in NAMES},
         "random_order_ndcg10": whole.random_order_ndcg10(),
         "data": _source(study.data),
         "holdout": None if study.holdout is None else _source(study.holdout),

@@ -197,7 +197,7 @@ def _ranked(scores: RoleScores, heads: Heads) -> list[Json]:
             "head": heads[i][1],
             "score": float(scores.score[i]),
             "excess": scores.excess[i].value,
-            "interval": [scores.excess[i].low, scores.excess[i].high],
+            "interval": scores.excess[i].ends,
             "p_adjusted": float(scores.p_adjusted[i]),
             "holds": bool(scores.holds[i]),
         }
