@@ -225,7 +225,8 @@ class _Sequences(NamedTuple):
         lengths = self.lengths
         starts = lengths.cumsum() - lengths
         first = np.where(self.prefix < 0, 0, lengths[self.prefix])
-        return np.arange(lengths.sum()) + (first - starts).repeat(lengths)
+        positions: np.ndarray = np.arange(lengths.sum()) + (first - starts).repeat(lengths)
+        return positions
 
     def by_length(self) -> "_Sequences":
         """Return the same sequences, the shortest first."""

@@ -249,8 +249,8 @@ class PairTokenizer(TextReader):
         """Return the template of prompts of a form. Raises ModelError for a lone surrogate."""
         check_surrogates(instruction or "")
 
-        def encoded(text: str) -> list[int]:
-            return np.frombuffer(self.encode_batch([text])[0], np.int32).tolist()
+        def encoded(text: str) -> Sequence[int]:
+            return array("i", self.encode_batch([text])[0])
 
         def ids(parts: Iterable[Part]) -> Iterator[int]:
             for part in parts:
@@ -259,15 +259,15 @@ class PairTokenizer(TextReader):
                 else:
                     yield from encoded(part.padded_text(instruction or ""))
 
-        after = [*ids(form.after)]
+        after = list(ids(form.after))
         while after and after[-1] == self._unread:
             after.pop()
         return PairTemplate(
-            before=(*ids(form.before),),
-            between=(*ids(form.between),),
-            after=(*after,),
+            before=tuple(ids(form.before)),
+            between=tuple(ids(form.between)),
+            after=tuple(after),
             two_segments=False,
-            empty_title=(*encoded(form.title.padded_text("")),),
+            empty_title=tuple(encoded(form.title.padded_text(""))),
         )
 
     def padded_pairs(self, pairs: Pairs) -> Pairs:
