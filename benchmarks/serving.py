@@ -104,9 +104,9 @@ def headroom(
 ) -> Iterator[Server]:
     """Run `headroom serve` with a copy of a config file, in which model and replicas are replaced."""
     with tempfile.TemporaryDirectory() as scratch:
-        own = Path(shutil.copy(config, Path(scratch, "serve.yaml")))
+        copied = Path(shutil.copy(config, Path(scratch, "serve.yaml")))
         command = [str(Path(sys.executable).with_name("headroom")), "serve", "--port", "{port}"]
-        command += ["--config", str(own)]
+        command += ["--config", str(copied)]
         command += [] if model is None else ["--model", str(model)]
         command += [] if replicas is None else ["--replicas", str(replicas)]
         variables = {
@@ -114,7 +114,7 @@ def headroom(
             "PYTHONPATH": str(ROOT),  # a replica may be one of benchmarks.front_engine
         }
         with started(command, {**os.environ, **variables}, "headroom") as server:
-            yield Server(server.url, server.pid, server.start_s, own)
+            yield Server(server.url, server.pid, server.start_s, copied)
 
 
 Start = Callable[..., AbstractContextManager[Server]]

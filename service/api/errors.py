@@ -21,11 +21,10 @@ from headroom.service.errors import (
     InvalidRequest,
     ServiceError,
     as_service_error,
-    shortened,
     to_response,
 )
 from headroom.service.schemas.responses import Error, ErrorDetail, to_json
-from headroom.service.sentences import IN_JSON
+from headroom.service.sentences import IN_JSON, place_of, shortened
 
 STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a scoring route that answers wrong fields with 400."""
@@ -161,15 +160,4 @@ def to_invalid_request(errors: Sequence[Any]) -> InvalidRequest:
         return InvalidRequest("The body should be a JSON object.")
     sentence = IN_JSON.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
-    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=_field_path(path))
-
-
-def _field_path(path: Sequence[str | int]) -> str:
-    """Return `("titles", 3)` as a person would write it: `titles[3]`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{shortened(part)}" if text else shortened(part)
-    return text
+    return InvalidRequest(shortened(sentence, _MAX_SENTENCE_CHARS), param=place_of(path))

@@ -105,13 +105,9 @@ def _resolve_with_model(network: Network) -> tuple[Variant, Classifier]:
             directory = locate(entry.checkpoint or setup.model, setup.model)
             check_masks(live.model_copy(update={"variants": (entry,)}), directory, form)
 
-    from headroom import Classifier  # imports torch, so it comes after the checks that do not need it
-    from headroom.service.scoring.catalog import BASE, build_catalog
+    from headroom.service.scoring.catalog import load_catalog  # torch comes after the checks without it
 
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, setup.device, setup.dtype)
-
-    catalog = build_catalog(live, {BASE: load(setup.model)}, load)
+    catalog = load_catalog(live, setup.model, setup.device, setup.dtype)
     return catalog.choose(None, form, with_units=True), catalog.base
 
 

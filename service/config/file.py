@@ -23,9 +23,12 @@ from pydantic import ValidationError
 from headroom.models.files import read_bytes
 from headroom.service.config.settings import ORIGIN_PATTERN, LiveConfig, Settings, variable_of
 from headroom.service.experiments.fields import NAME_PATTERN
-from headroom.service.sentences import IN_YAML
+from headroom.service.sentences import IN_YAML, place_of
 
 DEPLOYMENT = "Relevance"
+_RENAMED = re.compile(
+    r"^[^#\n]*\b(?:import_path|policy_function):\s*['\"]?(service\.ray[\w.]*:\w+)", re.MULTILINE
+)
 
 _SENTENCES = IN_YAML | {
     NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
@@ -117,6 +120,10 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
         text = content.decode()
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not UTF-8 text") from None
+    if old := _RENAMED.search(text):
+        raise ConfigFileError(
+            f"{path}: write headroom.{old[1]} in place of {old[1]}, its name in version 0.2"
+        )
     parsed = _parse(text, path)
     has_live = _deployment(parsed).get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
@@ -279,5 +286,5 @@ def first_problem(error: ValidationError, root: str = "") -> str:
         message = f"as a name: {message}"
     if location[1:] and location[-1] in ("str", "int", "dict[str,any]"):  # a branch of a union
         location.pop()
-    place = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    return f"{place.removeprefix('.')}: {message}".removeprefix(": ")
+    place = place_of([root, *location] if root else location)
+    return f"{place}: {message}".removeprefix(": ")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from ray import serve
 
 from headroom.models.cores import cores
+from headroom.models.errors import one_line
 from headroom.service.config.file import DEPLOYMENT, first_problem
 from headroom.service.config.settings import EXPERIMENTS_WAIT, InvalidConfig, LiveConfig, Settings
 from headroom.service.ray import patches
@@ -65,6 +66,7 @@ class Relevance:
         from headroom.service.observe.metrics import Metrics
 
         show_to_operator()
+        patches.restore_print()
         patches.listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
@@ -207,7 +209,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, InvalidConfig):
         return str(error)
     logger.warning("a config cannot be applied", exc_info=error)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
+    return f"{type(error).__name__}: {one_line(error)}"[:MAX_REASON_CHARS]
 
 
 def _threads() -> int:

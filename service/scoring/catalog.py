@@ -198,6 +198,18 @@ def build_catalog(
     return Catalog(config, base, variants[config.default_variant], in_order, masks)
 
 
+def load_catalog(config: LiveConfig, model: str | None, device: str, dtype: str) -> Catalog:
+    """Load what a live config names, for use without a server.
+
+    model: the service's own checkpoint; None: the shipped one. Raises ModelError and InvalidConfig.
+    """
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, device, dtype)
+
+    return build_catalog(config, {BASE: load(model)}, load)
+
+
 def _load(
     config: LiveConfig,
     key: str,

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from headroom.service.api.errors import RERANK, ErrorShape
 from headroom.service.api.post import Post, Timed, validated
 from headroom.service.descriptions import doc
-from headroom.service.errors import InvalidRequest, shortened
+from headroom.service.errors import InvalidRequest
 from headroom.service.schemas.requests import DocumentsRequest, ScoreRequest, ScoringFields
 from headroom.service.schemas.responses import (
     Assignment,
@@ -23,6 +23,7 @@ from headroom.service.schemas.responses import (
     ScoreResponse,
     ScoreResult,
 )
+from headroom.service.sentences import shortened
 
 
 class OurFields(ScoringFields):

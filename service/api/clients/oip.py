@@ -26,10 +26,11 @@ from headroom.service.api.clients.documents import query_and_titles
 from headroom.service.api.errors import OIP, json_response
 from headroom.service.api.openapi import errors
 from headroom.service.api.post import Post, PostRoute, Timed, backend_of, check_ready, validated
-from headroom.service.errors import InvalidRequest, NotFound, shortened
+from headroom.service.errors import InvalidRequest, NotFound
 from headroom.service.schemas.listings import VariantInfo
 from headroom.service.schemas.requests import WHOLE_NUMBER, ScoreRequest, example, too_many
 from headroom.service.schemas.responses import ScoreResult
+from headroom.service.sentences import shortened
 
 if TYPE_CHECKING:
     from headroom.service.replica import Replica
