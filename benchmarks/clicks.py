@@ -164,7 +164,7 @@ def cascade(attraction: Floats, grades: Ints, rng: np.random.Generator) -> Bools
     """The list is read from the top, until the user is satisfied by a title that he clicked, or gives up."""
     attracts = rng.random(grades.shape) < attraction
     leaves = rng.random(grades.shape) < np.where(attracts, LEAVES[grades], GIVES_UP)
-    is_read = np.cumsum(leaves, axis=1) - leaves == 0
+    is_read: Bools = np.cumsum(leaves, axis=1) - leaves == 0
     return attracts & is_read
 
 
@@ -205,7 +205,7 @@ def click(model: ClickModel, shown: Lists, grades: Ints, of: Visits, rng: np.ran
     credit = clicked * shown.credit[of.query, variant]
 
     def by_user(of_lists: Floats | Ints) -> Floats:
-        return np.bincount(of.user, of_lists, users)
+        return np.bincount(of.user, of_lists, users).astype(np.float64)
 
     return Clicks(
         number=by_user(clicked.sum(1)),

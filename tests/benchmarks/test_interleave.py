@@ -38,6 +38,7 @@ from benchmarks.interleave import (
 )
 from benchmarks.interleaved import CREDIT, PAGE, Page, alone
 from headroom.service.experiments.interleaving import draw
+from tests.checkpoints import write_checkpoint
 
 BOTH = pytest.mark.parametrize("model", CLICK_MODELS)
 RUNS = 12
@@ -47,6 +48,19 @@ USERS = 20_000
 @pytest.fixture(scope="module")
 def rankings() -> Rankings:
     return Rankings.load(Path(__file__).parents[1] / "cases" / "rankings.npz")
+
+
+def test_a_models_orders_are_saved_and_read_as_they_are(tmp_path: Path, rankings: Rankings) -> None:
+    model = write_checkpoint(tmp_path / "model")
+    scored = Rankings.of_model({"full": "none", "off": "0-1.*"}, model)
+    scored.save(tmp_path / "rankings.npz")
+    again = Rankings.load(tmp_path / "rankings.npz")
+    assert np.array_equal(again.grades, rankings.grades)
+    for name, orders in scored.orders.items():
+        assert np.array_equal(again.orders[name], orders)
+        for query, grades in enumerate(again.grades):
+            assert sorted(again.ranking(name, query)) == list(range((grades != NO_TITLE).sum()))
+    assert not np.array_equal(again.orders["full"], again.orders["off"])
 
 
 def some_visits(rankings: Rankings, users: int, seed: int = 0) -> Visits:
