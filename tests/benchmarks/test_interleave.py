@@ -15,6 +15,7 @@ import pytest
 from benchmarks import interleaved
 from benchmarks.clicks import (
     CLICK_MODELS,
+    NO_TITLE,
     Crowd,
     Rankings,
     Visits,
