@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.definition import INTERLEAVED, ExperimentConfig
 from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
+from headroom.service.experiments.preference_report import deciding
 from headroom.service.experiments.report import (
     ArmView,
     ExperimentDetail,
@@ -166,7 +167,9 @@ class ExperimentAdmin:
         # The units of the analysis, so that all numbers of the answer are of one moment.
         exposures = ledger.exposures(name) if report is None else report.exposures
         view = self._view(config, ledger.standing(name), exposures)
-        return ExperimentDetail(**values_of(view), history=ledger.history(name), report=report)
+        return ExperimentDetail(
+            **values_of(view), history=ledger.history(name), report=report, preference=deciding(report)
+        )
 
     async def act(self, name: str, decide: Decide, *, reason: str, actor: str) -> ExperimentDetail:
         """Do what an operator asks for (`ramp`, `stop` or `ship`), and return the state that this leads to.
@@ -185,7 +188,7 @@ class ExperimentAdmin:
         names = [each.name for each in configs]
         log = _log_of(name, await _in_thread(self._threads, lambda: ledger.act(names, action)))
         view = self._view(config, fold(config, log), ledger.exposures(name))
-        return ExperimentDetail(**values_of(view), history=log, report=None)
+        return ExperimentDetail(**values_of(view), history=log, report=None, preference=None)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
@@ -214,8 +217,10 @@ class ExperimentAdmin:
             return analysis.report
 
     def _view(self, config: ExperimentConfig, standing: Standing, exposures: ByArm) -> ExperimentView:
+        of_both = exposures.get(INTERLEAVED, 0)
         return ExperimentView(
             name=config.name,
+            kind=config.kind,
             status=standing.status,
             traffic=standing.traffic,
             started=standing.started,
@@ -223,7 +228,11 @@ class ExperimentAdmin:
             shadow=config.shadow,
             arms=[
                 ArmView(
-                    arm.name, arm.variant, arm.weight, arm.name == config.control, exposures.get(arm.name, 0)
+                    name=arm.name,
+                    variant=arm.variant,
+                    weight=arm.weight,
+                    control=arm.name == config.control,
+                    exposures=exposures.get(arm.name, of_both),
                 )
                 for arm in config.arms
             ],
