@@ -5,6 +5,7 @@ reached. The first call that succeeds makes the tables, so that a store made whi
 as soon as it is back.
 """
 
+import json
 import logging
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from headroom.service.experiments.definition import ExperimentConfig
 from headroom.service.experiments.events import (
     Action,
     Exposure,
+    Impression,
     Log,
     Outcome,
     OutcomeReceipt,
@@ -27,7 +29,7 @@ from headroom.service.experiments.events import (
     UnknownOutcome,
     values_of,
 )
-from headroom.service.experiments.tables import actions, exposures, shadow_results, unit_counts
+from headroom.service.experiments.tables import actions, exposures, impressions, shadow_results, unit_counts
 
 logger = logging.getLogger("headroom.experiments")
 
@@ -103,6 +105,20 @@ class Store:
                 ]
                 db.execute(tables.add_units(db), counts)
         return new.total()
+
+    def add_impressions(self, rows: Sequence[Impression]) -> int:
+        """Store impressions. Return how many are new."""
+        values = [
+            values_of(row)
+            | {"places": json.dumps(row.places), "ids": None if row.ids is None else json.dumps(row.ids)}
+            for row in sorted(rows, key=lambda row: (row.experiment, row.id))  # no two calls can deadlock
+        ]
+        added = 0
+        with self._write() as db:
+            add = tables.insert_new(db, impressions).returning(impressions.c.id)
+            for chunk in _chunks(values):
+                added += len(db.execute(add, chunk).all())
+        return added
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Store shadow results."""

@@ -1,4 +1,4 @@
-"""Stores exposures and shadow results in a background thread, through a bounded buffer.
+"""Stores exposures, impressions and shadow results in a background thread, through a bounded buffer.
 
 A request only appends to the buffer. A `kill -9` loses the `depth` records in the buffer: at most `capacity`,
 and while the database takes writes only those of about the last `interval_s` seconds.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headroom.service.experiments.database import ROW_ERRORS, reason_of
-from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -26,7 +26,7 @@ FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
 MAX_RETRY_S = 5.0
 
-Record = Exposure | ShadowResult
+Record = Exposure | Impression | ShadowResult
 
 
 class Writer:
@@ -132,10 +132,11 @@ class Writer:
         while batch := self._next_batch():
             try:
                 self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
+                self._store.add_impressions([record for record in batch if isinstance(record, Impression)])
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
             except ROW_ERRORS as error:  # no request can bring such a row about
                 logger.warning(
-                    "%d exposures and shadow results are dropped: %s", len(batch), reason_of(error)
+                    "%d exposures, impressions and shadow results are dropped: %s", len(batch), reason_of(error)
                 )
                 self._settle(batch, "lost")
             else:
@@ -157,6 +158,8 @@ class Writer:
 
     def _count(self, result: Literal["written", "lost"], records: Sequence[Record]) -> None:
         exposures = sum(isinstance(record, Exposure) for record in records)
+        impressions = sum(isinstance(record, Impression) for record in records)
         self._metrics.count(f"exposures_{result}_total", by=exposures)
+        self._metrics.count(f"impressions_{result}_total", by=impressions)
         if result == "lost":
-            self._metrics.count("shadow_results_lost_total", by=len(records) - exposures)
+            self._metrics.count("shadow_results_lost_total", by=len(records) - exposures - impressions)
