@@ -41,22 +41,25 @@ def preferences(
     store: Store,
     experiment: str,
     metric: Metric,
+    now: float,
     withdrawals: Sequence[Withdrawal] = (),
     until: float | None = None,
 ) -> Credits:
     """Return the credits of an interleaving experiment's units by the clicks of a metric.
 
     A list counts if its unit was in the experiment when it was shown. A click counts within the metric's
-    window after its list, also if the experiment has ended since. Past looks: `until` leaves out exposures,
-    lists and clicks of later times.
-    withdrawals: when units left the experiment. Raises DatabaseUnavailable.
+    window after its list, also if the experiment has ended since. `until` leaves out exposures, lists and
+    clicks of later times, for a past look.
+    now: seconds since the epoch. withdrawals: when units left the experiment. Raises DatabaseUnavailable.
     """
+    if until is None:
+        store.settle_early_clicks(now)
     lists = _lists(experiment, withdrawals, until)
     with store.read(seconds=SECONDS) as db:
         has_team = or_(*(lists.c.teams_by_index.contains(team) for team in "ct"))
         counts = select(func.count(), func.sum(case((has_team, 1), else_=0))).select_from(lists)
         shown, differing = db.execute(counts).one()
-        credit = _credits(lists, metric, until).c.credit
+        credit = _credits(lists, experiment, metric, until).c.credit
         totals = (
             func.count(),
             func.sum(credit),
@@ -96,10 +99,11 @@ def _lists(experiment: str, withdrawals: Sequence[Withdrawal], until: float | No
     return query.subquery()
 
 
-def _credits(lists: Subquery, metric: Metric, until: float | None) -> Subquery:
+def _credits(lists: Subquery, experiment: str, metric: Metric, until: float | None) -> Subquery:
     """Return a query of the credit of each unit that has one."""
     team = func.substr(lists.c.teams_by_index, clicks.c.index + 1, 1)
     counts = [
+        clicks.c.experiment == experiment,
         clicks.c.impression == lists.c.id,
         clicks.c.metric == metric.name,
         team.in_(("c", "t")),

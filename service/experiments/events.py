@@ -12,6 +12,8 @@ MAX_TEXT = 256
 MAX_VALUE = 1e15
 """Largest absolute value of an outcome, so that sums of squares stay exact enough."""
 
+UnknownReason = Literal["experiment", "metric", "impression", "unit", "index", "value"]
+
 ActionKind = Literal["start", "ramp", "stop", "ship", "rollback"]
 
 
@@ -87,7 +89,7 @@ class SentClick:
 
     experiment: None if the sender named the impression alone.
     index: of the title in the request. rank: of the title in the order shown, from 1. object_id: one of the
-        request's ids. Exactly one of the three is set.
+        request's ids. At least one of them says what was clicked, or the click is unknown.
     """
 
     experiment: str | None
@@ -111,7 +113,7 @@ class UnknownOutcome:
     """Position in the request."""
     id: str
     """The outcome's id."""
-    reason: Literal["experiment", "metric", "impression", "unit", "index", "value"]
+    reason: UnknownReason
     """`experiment`: there is none of this name. `metric`: the experiment declares others. Send it again
     once the config is right. The others are about clicks on interleaved lists; sending them again does not
     help. `impression`: there is none of this id, or it is missing. `unit`: the impression is another unit's.

@@ -107,6 +107,7 @@ early_clicks = Table(
     *_columns(Integer, "index", "rank", nullable=True),
     *_columns(Text, "object_id", nullable=True),
     *_columns(Double, "received"),
+    Index("early_clicks_impression", "experiment", "impression"),
     Index("early_clicks_received", "received"),
     comment="Clicks whose impression is not stored yet.",
 )
