@@ -5,80 +5,48 @@ click on a title that both arms share says nothing, and a unit without any other
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-from sqlalchemy import ColumnElement, Subquery, and_, case, cast, func, or_, select
-from sqlalchemy.types import Double
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, or_, select
 
 from headroom.service.experiments.definition import Metric
-from headroom.service.experiments.estimates import VALUE, Moments
-from headroom.service.experiments.measure import SECONDS, Comparison
+from headroom.service.experiments.preference import Tally
 from headroom.service.experiments.state import Withdrawal
-from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import clicks, exposures, impressions
+from headroom.service.experiments.withdrawn import had_arm
 
 
-@dataclass(frozen=True, slots=True)
-class Credits:
-    """The credits of a metric's units.
-
-    moments: of the credits, each in [−1, 1], as `VALUE`; its units are those that have one.
-    impressions: the lists that count. differing: those of them in which a title belongs to one arm alone.
-    wins, losses: units that clicked more, or fewer, of the treatment's titles than of control's.
-    ties: units that clicked as many.
-    """
-
-    moments: Moments
-    impressions: int
-    differing: int
-    wins: int
-    losses: int
-    ties: int
-
-
-def preferences(
-    store: Store,
-    experiment: str,
-    metric: Metric,
-    now: float,
-    withdrawals: Sequence[Withdrawal] = (),
-    until: float | None = None,
-) -> Credits:
-    """Return the credits of an interleaving experiment's units by the clicks of a metric.
+def tally(
+    db: Connection, experiment: str, metric: Metric, withdrawals: Sequence[Withdrawal], until: float | None
+) -> Tally:
+    """Return the credits of an interleaving experiment's units by the clicks of a metric, summed up.
 
     A list counts if its unit was in the experiment when it was shown. A click counts within the metric's
-    window after its list, also if the experiment has ended since. `until` leaves out exposures, lists and
-    clicks of later times, for a past look.
-    now: seconds since the epoch. withdrawals: when units left the experiment. Raises DatabaseUnavailable.
+    window after its list was shown, also if the experiment has ended since.
+    withdrawals: when units left the experiment.
+    until: leaves out exposures, lists and clicks of later times, for a past look; None leaves out none.
     """
-    if until is None:
-        store.settle_early_clicks(now)
     lists = _lists(experiment, withdrawals, until)
-    with store.read(seconds=SECONDS) as db:
-        has_team = or_(*(lists.c.teams_by_index.contains(team) for team in "ct"))
-        counts = select(func.count(), func.sum(case((has_team, 1), else_=0))).select_from(lists)
-        shown, differing = db.execute(counts).one()
-        credit = _credits(lists, experiment, metric, until).c.credit
-        totals = (
-            func.count(),
-            func.sum(credit),
-            func.sum(credit * credit),
-            func.sum(case((credit > 0, 1), else_=0)),
-            func.sum(case((credit < 0, 1), else_=0)),
-        )
-        units, total, squares, wins, losses = (number or 0 for number in db.execute(select(*totals)).one())
-    sums = np.zeros(3)
-    sums[VALUE] = total
-    products = np.zeros((3, 3))
-    products[VALUE, VALUE] = squares
-    return Credits(
-        moments=Moments.from_sums(float(units), sums, products, np.zeros(3)),
-        impressions=shown,
-        differing=int(differing or 0),
+    has_team = or_(*(lists.c.teams_by_index.contains(team) for team in "ct"))
+    counts = select(func.count(), func.sum(case((has_team, 1), else_=0))).select_from(lists)
+    shown, differing = db.execute(counts).one()
+    credit = _credits(lists, experiment, metric, until).c.credit
+    totals = (
+        func.count(),
+        func.sum(credit),
+        func.sum(credit * credit),
+        func.sum(case((credit > 0, 1), else_=0)),
+        func.sum(case((credit < 0, 1), else_=0)),
+    )
+    units, total, squares, wins, losses = (number or 0 for number in db.execute(select(*totals)).one())
+    return Tally(
+        units=int(units),
+        total=float(total),
+        squares=float(squares),
         wins=int(wins),
         losses=int(losses),
         ties=int(units - wins - losses),
+        impressions=int(shown),
+        differing=int(differing or 0),
     )
 
 
@@ -91,7 +59,7 @@ def _lists(experiment: str, withdrawals: Sequence[Withdrawal], until: float | No
         .select_from(impressions.join(exposures, of_unit))
         .where(
             impressions.c.experiment == experiment,
-            Comparison((), tuple(withdrawals)).had_arm(exposures, impressions.c.time),
+            had_arm(exposures, impressions.c.time, withdrawals),
         )
     )
     if until is not None:
@@ -113,6 +81,6 @@ def _credits(lists: Subquery, experiment: str, metric: Metric, until: float | No
     if until is not None:
         counts.append(clicks.c.time <= until)
     difference: ColumnElement[float] = func.sum(case((team == "t", 1.0), else_=-1.0))
-    credit = cast(difference, Double) / func.count()
+    credit = difference / func.count()
     joined = lists.join(clicks, and_(*counts))
     return select(credit.label("credit")).select_from(joined).group_by(lists.c.unit).subquery()

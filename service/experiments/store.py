@@ -19,7 +19,8 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select
 
 from headroom.service.errors import DatabaseUnavailable
 from headroom.service.experiments import clicks, database, tables
-from headroom.service.experiments.definition import ExperimentConfig
+from headroom.service.experiments.credit import tally
+from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.events import (
     Action,
     Exposure,
@@ -33,6 +34,8 @@ from headroom.service.experiments.events import (
     UnknownReason,
     values_of,
 )
+from headroom.service.experiments.preference import Tally
+from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.tables import actions, exposures, impressions, shadow_results, unit_counts
 
 logger = logging.getLogger("headroom.experiments")
@@ -167,6 +170,23 @@ class Store:
             unknown_outcomes=sorted(unknown, key=lambda row: row.index),
             duplicate_ids=[rows[number].id for number in sorted(duplicates)],
         )
+
+    def preferences(
+        self,
+        config: ExperimentConfig,
+        metric: Metric,
+        withdrawals: Sequence[Withdrawal],
+        now: float,
+        until: float | None = None,
+    ) -> Tally:
+        """Return what the units of an interleaving experiment preferred, by a metric, as `tally` says.
+
+        now: seconds since the epoch.
+        """
+        if until is None:
+            self.settle_early_clicks(now)
+        with self.read(seconds=database.PREPARATION_S) as db:
+            return tally(db, config.name, metric, withdrawals, until)
 
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Store outcomes by their number. Return the numbers of the duplicates."""
