@@ -22,13 +22,13 @@ def preference_reports(
     for metric in config.metrics:
         tally = store.preferences(config, metric, withdrawals(config, actions), now, until)
         found = preference(tally, planned_units=config.planned_units, alpha=ALPHA)
-        reports.append(preference_report(metric, arm, found, shown_to))
+        reports.append(preference_report(metric, arm, found, tally.viewers))
     return reports
 
 
-def preference_report(metric: Metric, arm: str, found: Preference, shown_to: int) -> MetricReport:
-    """Return the report of one metric. shown_to: units that saw an interleaved list."""
-    decision, text = preferred(metric, arm, found, shown_to)
+def preference_report(metric: Metric, arm: str, found: Preference, viewers: int) -> MetricReport:
+    """Return the report of one metric. viewers: units that saw an interleaved list."""
+    decision, text = preferred(metric, arm, found, viewers)
     low, high = found.interval
     has_interval = (low, high) != (-1.0, 1.0)
     return MetricReport(

@@ -51,20 +51,20 @@ def verdict(metric: Metric, arm: str, effect: Contrast, to_margin: Contrast | No
     return judge(subject, change, metric.sign, within, allowed)
 
 
-def preferred(metric: Metric, arm: str, preference: Preference, shown_to: int) -> tuple[Decision, str]:
+def preferred(metric: Metric, arm: str, preference: Preference, viewers: int) -> tuple[Decision, str]:
     """Return the verdict on a preference, whose margin is in its own unit, and a sentence.
 
-    shown_to: units that saw an interleaved list.
+    viewers: units that saw an interleaved list.
     If no list differed, the verdict rests on `most_affected`: over all units, of which at most that share sees
     another list, the preference cannot be further below 0 than that share.
     """
     subject = f"{arm} on {metric.name}"
     margin = metric.margin
-    if not preference.impressions or not shown_to:
+    if not preference.impressions or not viewers:
         return "undecided", f"{subject}: no list has been shown yet."
-    lists = f"{preference.impressions:,} lists of {shown_to:,} units"
+    lists = f"{preference.impressions:,} lists of {viewers:,} units"
     if not preference.differing:
-        share = most_affected(shown_to)
+        share = most_affected(viewers)
         decision: Decision = "good_enough" if margin is not None and share <= margin else "undecided"
         limit = "" if margin is None else f"; the margin is {number(margin)}"
         return decision, (
