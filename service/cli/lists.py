@@ -44,12 +44,12 @@ def measure(
     if data is not None:
         return _on_data(network, data, shown)
     if shadow is not None:
-        return _of_share(_in_shadow(shadow), f"the shadow scores of {shadow}, and half of their clicks")
+        return _of_share(_in_shadow(shadow), f"the shadow scores of {shadow}; of their clicks, 40 % assumed")
     if differing is not None:
         if not 0 < differing <= 1:
             raise typer.BadParameter("must be above 0 and at most 1", param_hint="--differing")
-        return _of_share(differing, "--differing, and half of their clicks")
-    return Measured(ASSUMED, "assumed; --data measures it")
+        return _of_share(differing, "--differing; of their clicks, 40 % assumed")
+    return Measured(ASSUMED, "assumed, as of pruned20 on our sample; --data measures yours")
 
 
 def _of_share(differing: float, source: str) -> Measured:

@@ -64,6 +64,9 @@ def _lists(experiment: str, withdrawals: Sequence[Withdrawal], until: float | No
             had_arm(exposures, impressions.c.time, withdrawals),
         )
     )
+    ends = [withdrawal.time for withdrawal in withdrawals if not withdrawal.limits]
+    if ends:  # a replica may show lists for a second longer
+        query = query.where(impressions.c.time < min(ends))
     if until is not None:
         query = query.where(exposures.c.time <= until, impressions.c.time <= until)
     return query.subquery()
