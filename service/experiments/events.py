@@ -44,6 +44,26 @@ class Outcome:
     time: float
 
 
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """A list that was shown to a unit, drawn from the rankings of both arms.
+
+    teams_by_index: one character per title of the request, in the request's order: "c" control's, "t" the
+        treatment's, "s" shared by both, "-" not shown.
+    places: the request's indices in the order shown.
+    ids: the ids that the request sent for its titles, in its order.
+    """
+
+    experiment: str
+    id: str
+    unit: str
+    time: float
+    config_version: str
+    teams_by_index: str
+    places: tuple[int, ...]
+    ids: tuple[str, ...] | None = None
+
+
 @documented
 @dataclass(frozen=True, slots=True)
 class UnknownOutcome:

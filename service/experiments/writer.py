@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headroom.service.experiments.database import ROW_ERRORS, reason_of
-from headroom.service.experiments.events import Exposure, ShadowResult
+from headroom.service.experiments.events import Exposure, Impression, ShadowResult
 from headroom.service.experiments.store import Store
 from headroom.service.observe.metrics import Metrics
 
@@ -26,7 +26,7 @@ FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
 MAX_RETRY_S = 5.0
 
-Record = Exposure | ShadowResult
+Record = Exposure | Impression | ShadowResult
 
 
 class Writer:
