@@ -23,15 +23,13 @@ from sqlalchemy import (
 )
 
 from headroom.service.experiments.buckets import ByArm
+from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.definition import ExperimentConfig, Metric
 from headroom.service.experiments.estimates import Moments
 from headroom.service.experiments.state import Withdrawal
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import exposures, outcomes
 from headroom.service.experiments.withdrawn import Condition, Expression, had_arm
-
-SECONDS = 60
-"""Limit of one statement of an analysis (PostgreSQL)."""
 
 WHOLE_SECOND = 1.0
 """Many callers round times down to whole seconds, so an outcome may seem up to this much older."""
@@ -98,7 +96,7 @@ def measure(
     until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
         none.
     """
-    with store.read(seconds=SECONDS) as db:
+    with store.read(seconds=ANALYSIS_S) as db:
         units = _units(experiment, metric, now, during, until)
         columns = [units.c.value, units.c.denominator, units.c.covariate]
         moments = moments_by_arm(db, units, columns)

@@ -185,7 +185,7 @@ class Store:
         """
         if until is None:
             self.settle_early_clicks(now)
-        with self.read(seconds=database.PREPARATION_S) as db:
+        with self.read(seconds=database.ANALYSIS_S) as db:
             return tally(db, config.name, metric, withdrawals, until)
 
     def _record_outcomes(self, outcomes: Mapping[int, Outcome]) -> list[int]:
@@ -249,7 +249,7 @@ class Store:
             query = select(*key).where(table.c.time < moment).limit(DELETED_AT_ONCE)
             if table is tables.outcomes:
                 query = query.where(table.c.experiment.not_in(sorted(running)))
-            with self.read(seconds=database.PREPARATION_S) as db:
+            with self.read(seconds=database.ANALYSIS_S) as db:
                 keys = [dict(row._mapping) for row in db.execute(query)]
             if keys:
                 self._delete(table, keys)

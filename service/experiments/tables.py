@@ -23,6 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 VERSION = 5
+EXTENDED_VERSION = 4
+"""The version whose tables are unchanged in this one, which has more."""
 
 metadata = MetaData()
 schema_version = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
