@@ -330,7 +330,8 @@ def interleaving_text(
         question_text,
         f"power {percent(power)}, α {alpha:g}; {percent(question.clicked)} of the units click",
         f"{percent(lists.differing)} of the lists differ, and {percent(lists.deciding)} of the clicks fall on a "
-        f"title of one arm ({measured.source})",
+        "title of one arm",
+        f"({measured.source})",
         "",
         table(rows, numbers_from=1),
         "",

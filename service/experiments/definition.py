@@ -120,7 +120,7 @@ class ExperimentConfig(Declared, use_attribute_docstrings=True):
     """What the report compares. The first one decides."""
     planned_units: Annotated[int, Field(ge=1)] = 10_000
     """How many units the experiment is planned for, as `headroom experiment plan` says: the intervals are
-    narrowest there."""
+    narrowest there. With `kind: interleave`, units that click a title of one arm."""
 
     @property
     def control(self) -> str:

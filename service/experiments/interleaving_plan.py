@@ -155,7 +155,7 @@ def measure_lists(scores: Sequence[tuple[Floats, Floats]], shown: int | None = N
             def flip(round: int, query: int = number, unit: int = unit) -> int:
                 return coin("plan", str(unit), str(query), round)
 
-            drawn = draw(own_order(control), own_order(treatment), flip)
+            drawn = draw(own_order(control.tolist()), own_order(treatment.tolist()), flip)
             is_decided = np.array([team != SHARED for team in drawn.teams[:shown]])
             seen = 1 / np.arange(1, len(is_decided) + 1)
             differing += bool(is_decided.any())

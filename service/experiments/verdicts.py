@@ -89,7 +89,7 @@ def most_affected(units: int) -> float:
     It is the exact one-sided limit (Clopper & Pearson 1934), and it holds at any look: that the first units all
     see no difference is the same event at every look at which the limit would be wrong.
     """
-    return 1.0 - ALPHA ** (1 / units)
+    return 1.0 - math.exp(math.log(ALPHA) / units)
 
 
 def judge(
