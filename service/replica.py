@@ -29,6 +29,7 @@ from headroom.service.experiments.database import reason_of
 from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
+from headroom.service.experiments.upkeep import Upkeep
 from headroom.service.observe.metrics import Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
 from headroom.service.schemas.listings import (
@@ -89,6 +90,7 @@ class Replica:
             shadow.run,
             live.ledger.follow,
             live.guard.run,
+            Upkeep(live.ledger, settings.outcome_days).run,
             release_memory_periodically,
         )
         self._background = [asyncio.create_task(_restart_forever(work)) for work in background]

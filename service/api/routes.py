@@ -5,7 +5,7 @@ import dataclasses
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Path, Request, Response
+from fastapi import Body, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from headroom.service.api.clients.base import impression_header
@@ -13,13 +13,20 @@ from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
 from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_of, check_ready
-from headroom.service.errors import Unavailable
+from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.events import OutcomeReceipt
+from headroom.service.experiments.export import Source
 from headroom.service.experiments.report import ExperimentDetail, ExperimentsView
 from headroom.service.observe.metrics import CONTENT_TYPE, Metrics
 from headroom.service.schemas.condense import CondenseRequest, CondenseResponse
-from headroom.service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
+from headroom.service.schemas.experiments import (
+    OutcomesRequest,
+    RampRequest,
+    ShipRequest,
+    StopRequest,
+    UbiRequest,
+)
 from headroom.service.schemas.listings import (
     HeadsResponse,
     Health,
@@ -63,6 +70,11 @@ async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> C
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:
     """Report what exposed units did. Answered when stored; on 503 send it again, nothing counts twice."""
     return await request.backend.experiments.record([item.event() for item in body.outcomes])
+
+
+async def ubi_events(request: Post, body: Annotated[UbiRequest, Body()]) -> OutcomeReceipt:
+    """Report clicks on interleaved lists as User Behavior Insights 1.3 writes them. An array will do, too."""
+    return await request.backend.experiments.record([item.event() for item in body.events])
 
 
 async def ramp(request: Post, name: _Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
@@ -129,6 +141,20 @@ async def report_html(request: Request, name: _Name) -> Response:
     return HTMLResponse(page, headers={"content-disposition": "attachment"})
 
 
+async def rows(
+    request: Request,
+    name: _Name,
+    source: Annotated[Source, Query(description="What the rows are.")],
+    after: Annotated[str, Query(max_length=256, description="`next` of the page before.")] = "",
+) -> Response:
+    """A page of one experiment's rows, for a warehouse. Admin, if the service has keys."""
+    key = request.scope["state"].get("key")
+    if key is not None and key.role != "admin":
+        raise Forbidden
+    content = await backend_of(request).experiments.rows(name, source, after)
+    return Response(content, media_type="application/json")
+
+
 async def live() -> Response:
     """The process runs."""
     return json_response(Health("live"))
@@ -155,6 +181,7 @@ def add_routes(app: FastAPI) -> None:
         _post("/v1/attention", attention, AttentionResponse),
         _post("/v1/condense", condense, CondenseResponse),
         _post("/v1/outcomes", outcomes, OutcomeReceipt, tag="experiments"),
+        _post("/v1/ubi/events", ubi_events, OutcomeReceipt, tag="experiments"),
         _act_on_experiment("ramp", ramp),
         _act_on_experiment("ship", ship),
         _act_on_experiment("stop", stop),
@@ -174,6 +201,9 @@ def add_routes(app: FastAPI) -> None:
         response_class=HTMLResponse,
         responses=by_name,
         tags=["experiments"],
+    )
+    app.add_api_route(
+        "/v1/experiments/{name}/rows", rows, responses=by_name | errors(403), tags=["experiments"]
     )
     app.add_api_route(
         "/metrics",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -173,6 +173,46 @@ def ship(
     Example: headroom experiment ship prune20 pruned --reason "good enough on clicks"
     """
     show(call(url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
+
+
+@app.command()
+def export(
+    name: Name,
+    out: Annotated[Path, typer.Option(help="Parquet file to write; it must not exist.")],
+    database_url: Annotated[
+        str | None,
+        typer.Option(help="Read this database, sqlite:////path or postgresql://…, not the service."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+) -> None:
+    """Write an experiment's exposures, interleaved lists and outcomes to a parquet file for a warehouse.
+
+    With a service that has API keys, this needs one with the admin role. Or read the database, also of an
+    experiment that is no longer in the config.
+
+    Example: headroom experiment export prune20 --out prune20.parquet
+    """
+    from headroom.service.cli.export import database_pages, export_rows
+    from headroom.service.experiments.export import Page
+
+    if database_url is not None:
+        try:
+            get_page, close = database_pages(database_url, name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--database-url") from None
+        try:
+            rows = export_rows(get_page, out)
+        finally:
+            close()
+    else:
+
+        def from_service(source: str, after: str) -> Page:
+            answer = call(url, key, name, f"rows?{urlencode({'source': source, 'after': after})}")
+            return Page(answer["rows"], answer["next"])
+
+        rows = export_rows(from_service, out)
+    print(f"{out}: {rows:,} rows")
 
 
 def call(

@@ -12,11 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import orjson
+
 from headroom.service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from headroom.service.experiments.analysis import analyse
 from headroom.service.experiments.buckets import ByArm
 from headroom.service.experiments.definition import ExperimentConfig
-from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, values_of
+from headroom.service.experiments.events import Action, Log, Outcome, OutcomeReceipt, SentClick, values_of
+from headroom.service.experiments.export import COLUMNS, Source, page
 from headroom.service.experiments.guardrails import population_stability
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.report import (
@@ -130,8 +133,8 @@ class ExperimentAdmin:
         self._threads.shutdown(wait=False)
         self._analysts.shutdown(wait=False)
 
-    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
-        """Store outcomes. One whose id is stored already is counted as a duplicate."""
+    async def record(self, outcomes: Sequence[Outcome | SentClick]) -> OutcomeReceipt:
+        """Store outcomes and clicks. One that is stored already is counted as a duplicate."""
         if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
                 message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
@@ -141,10 +144,22 @@ class ExperimentAdmin:
         self._recording += 1
         try:
             return await _in_thread(
-                self._threads, lambda: ledger.store.record_outcomes(outcomes, ledger.configs)
+                self._threads,
+                lambda: ledger.store.record_outcomes(outcomes, ledger.configs, ledger.clock()),
             )
         finally:
             self._recording -= 1
+
+    async def rows(self, name: str, source: Source, after: str) -> bytes:
+        """Return a page of an experiment's rows as JSON: `columns`, `rows`, and the `next` to go on after."""
+        self._config(name)
+        store = self._ledger.store
+
+        def read() -> bytes:
+            rows = page(store, name, source, after)
+            return orjson.dumps({"columns": COLUMNS, "rows": rows.rows, "next": rows.next})
+
+        return await _in_thread(self._analysts, read)
 
     def listing(self) -> ExperimentsView:
         """Return the experiments of the live config as this replica knows them, without the database."""

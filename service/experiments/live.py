@@ -91,6 +91,7 @@ class LiveExperiments:
     ) -> None:
         self.metrics = metrics
         store.on_failure = self._database_failed
+        store.on_lost_clicks = lambda clicks: metrics.count("clicks_lost_total", by=clicks)
         self.ledger = Ledger(store, metrics, clock=clock, monotonic=monotonic)
         self.writer = Writer(store, metrics)
         self.windows = ArmWindows(self.ledger)

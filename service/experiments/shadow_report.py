@@ -10,6 +10,7 @@ from sqlalchemy import case, func, literal, select
 
 from headroom.models.numbers import number
 from headroom.models.quality.metrics import CUTOFF, ndcg10
+from headroom.service.experiments.database import ANALYSIS_S
 from headroom.service.experiments.estimates import (
     DENOMINATOR,
     Boundary,
@@ -19,7 +20,7 @@ from headroom.service.experiments.estimates import (
     finite,
     one_sample,
 )
-from headroom.service.experiments.measure import SECONDS, moments_by_arm
+from headroom.service.experiments.measure import moments_by_arm
 from headroom.service.experiments.report import ShadowMeasure, ShadowReport
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.tables import shadow_results
@@ -87,7 +88,7 @@ def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
     table = shadow_results
     alone = case((table.c.unit.is_(None), table.c.number), else_=0)
     moments = {}
-    with store.read(seconds=SECONDS) as db:
+    with store.read(seconds=ANALYSIS_S) as db:
         for name in RANGES:
             column = -table.c.ndcg_delta if name == "ndcg_loss" else table.c[name]
             units = (

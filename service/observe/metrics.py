@@ -73,6 +73,9 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         "Exposures that will not reach the database; each failed retry counts again.",
         [],
     ),
+    "impressions_written_total": ("Interleaved lists that the database has.", []),
+    "impressions_lost_total": ("Interleaved lists that will not reach the database.", []),
+    "clicks_lost_total": ("Clicks accepted before their list, which never came or did not show them.", []),
     "experiment_rollbacks_total": (
         "Arms that a guardrail took back to control.",
         ["experiment", "guardrail"],
