@@ -1,6 +1,6 @@
 """Assigns units to arms by the contract's rules: slots, then the arm's buckets.
 
-If the caller assigns its units itself, its requests name the arm; slots, buckets and traffic then do not count.
+If the caller assigns its units itself, its requests name the arm; slots and traffic then do not count.
 """
 
 from bisect import bisect_right

@@ -259,7 +259,7 @@ def _check_metric_of_interleaving(field: str, metric: Metric) -> None:
             )
     if metric.margin is not None and metric.margin > 1:
         raise ValueError(
-            f"{field}.margin: {metric.margin:g} is over 1; a preference is in [-1, 1], so its margin is in (0, 1]"
+            f"{field}.margin: {metric.margin:g} is over 1; a preference is in [-1, 1], its margin in (0, 1]"
         )
 
 

@@ -222,7 +222,7 @@ class Store:
         return unknown
 
     def settle_early_clicks(self, now: float) -> None:
-        """Let the early clicks count whose impressions are stored by now, and drop those that waited too long.
+        """Let early clicks count whose impressions are stored by now, and drop those that waited too long.
 
         now: seconds since the epoch.
         """
@@ -399,7 +399,10 @@ def _problem_of_click(row: SentClick, by_name: Mapping[str, ExperimentConfig]) -
     if not row.unit:
         return "unit", "client_id is missing; it is the `unit` of the request"
     if row.index is None and row.rank is None and row.object_id is None:
-        return "index", "the event has neither position.ordinal nor object.object_id, which say what was clicked"
+        return (
+            "index",
+            "the event has neither position.ordinal nor object.object_id, which say what was clicked",
+        )
     if row.value <= 0:
         return "value", f"value {row.value:g} is no click; send clicks only, with a value above 0"
     return None

@@ -35,9 +35,7 @@ def _keys(*names: str) -> list[Column[Any]]:
     return [Column(name, Text, primary_key=True) for name in names]
 
 
-def _columns(
-    kind: Any, *names: str, nullable: bool = False, comment: str | None = None
-) -> list[Column[Any]]:
+def _columns(kind: Any, *names: str, nullable: bool = False, comment: str | None = None) -> list[Column[Any]]:
     """Return columns of one type."""
     return [Column(name, kind, nullable=nullable, comment=comment) for name in names]
 

@@ -46,9 +46,7 @@ class Upkeep:
         if self._looks_to_deletion == 0:
             ended = ("stopped", "shipped", "rolled_back")
             running = [
-                config.name
-                for config in ledger.configs
-                if ledger.standing(config.name).status not in ended
+                config.name for config in ledger.configs if ledger.standing(config.name).status not in ended
             ]
             is_more = ledger.store.delete_before(now - self._kept_seconds, running)
             self._looks_to_deletion = 1 if is_more else DELETE_EVERY

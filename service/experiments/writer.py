@@ -146,7 +146,9 @@ class Writer:
                 self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
             except ROW_ERRORS as error:  # no request can bring such a row about
                 logger.warning(
-                    "%d exposures, impressions and shadow results are dropped: %s", len(batch), reason_of(error)
+                    "%d exposures, impressions and shadow results are dropped: %s",
+                    len(batch),
+                    reason_of(error),
                 )
                 self._settle(batch, "lost")
             else:

@@ -100,14 +100,19 @@ class OutcomeItem(Request):
         None, description="Of an interleaved list: the `impression` of its answer. With `index`."
     )
     index: int | None = Field(
-        None, ge=0, le=MAX_INDEX, description="Of an interleaved list: the clicked title's index in the request."
+        None,
+        ge=0,
+        le=MAX_INDEX,
+        description="Of an interleaved list: the clicked title's index in the request.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.impression is None) != (self.index is None):
             missing = "index" if self.index is None else "impression"
-            raise ValueError(f"{missing}: missing; a click on an interleaved list has `impression` and `index`")
+            raise ValueError(
+                f"{missing}: missing; a click on an interleaved list has `impression` and `index`"
+            )
         return self
 
     def event(self) -> Outcome | SentClick:
@@ -222,7 +227,8 @@ class UbiRequest(Request):
     )
 
     events: Annotated[
-        list[UbiEvent], Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True, description="In any order.")
+        list[UbiEvent],
+        Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True, description="In any order."),
     ]
 
     @model_validator(mode="before")

@@ -1,7 +1,7 @@
 """10,000 lists are shown and clicked while replicas are killed and the database goes away.
 
-No click counts twice or for the wrong arm, and what is lost is known: the end of a killed replica's lists, and
-the clicks on them.
+No click counts twice or for the wrong arm, and what is lost is known: the end of a killed replica's lists,
+and the clicks on them.
 """
 
 import os
@@ -139,6 +139,7 @@ def stored(store: Store, table: Any, *columns: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in db.execute(select(*(table.c[name] for name in columns)))]
 
 
+@pytest.mark.slow
 def test_kills_lose_no_more_than_a_buffer_and_credit_nobody_wrongly(
     url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -205,11 +206,11 @@ def test_kills_lose_no_more_than_a_buffer_and_credit_nobody_wrongly(
     assert sum(lost) == len(waiting)
 
     team = {impression: teams for _, impression, teams in lists}
-    credits: defaultdict[str, list[int]] = defaultdict(list)
+    credit: defaultdict[str, list[int]] = defaultdict(list)
     for unit, impression, index in counted:
         if team[impression][index] != "s":
-            credits[unit].append(1 if team[impression][index] == "t" else -1)
-    values = [sum(each) / len(each) for each in credits.values()]
+            credit[unit].append(1 if team[impression][index] == "t" else -1)
+    values = [sum(each) / len(each) for each in credit.values()]
     tally = store.preferences(ORDER, METRIC, (), time.time())
     assert tally.impressions == len(has_impression)
     assert tally.units == len(values)

@@ -12,7 +12,14 @@ from sqlalchemy import func, select
 
 from headroom.service.experiments.clicks import WAIT_SECONDS
 from headroom.service.experiments.definition import ExperimentConfig, Metric
-from headroom.service.experiments.events import Action, Exposure, Impression, Outcome, OutcomeReceipt, SentClick
+from headroom.service.experiments.events import (
+    Action,
+    Exposure,
+    Impression,
+    Outcome,
+    OutcomeReceipt,
+    SentClick,
+)
 from headroom.service.experiments.interleaving import impression_id
 from headroom.service.experiments.ledger import Ledger
 from headroom.service.experiments.preference import Tally
@@ -53,10 +60,10 @@ def exposed(*units: str, time: float = 100.0, bucket: int = 7) -> list[Exposure]
     return [Exposure("order", unit, "interleaved", bucket, time, "v") for unit in units]
 
 
-def click(on: Impression, index: int | None = 0, *, id: str = "", **more: Any) -> SentClick:
+def click(on: Impression, index: int | None = 0, *, name: str = "", **more: Any) -> SentClick:
     sent = SentClick(
         experiment="order",
-        id=id or f"{on.id} {index}",
+        id=name or f"{on.id} {index}",
         unit=on.unit,
         metric="click",
         impression=on.id,
@@ -90,16 +97,16 @@ def test_a_title_counts_once_for_its_arm_whatever_is_sent_again(store: Store) ->
     store.add_exposures(exposed("a", "b"))
     assert store.add_impressions([a, b]) == 2
     assert store.add_impressions([a]) == 0
-    first = record(store, click(a, 1), click(a, 1, id="again"), click(b, 0), click(b, 3))
+    first = record(store, click(a, 1), click(a, 1, name="again"), click(b, 0), click(b, 3))
     assert numbers(first) == (3, 1, 0)
     assert first.duplicate_ids == ["again"]
-    replayed = record(store, click(a, 1), click(b, 1, id=f"{b.id} 0"), click(b, 0, time=900.0, id="x"))
+    replayed = record(store, click(a, 1), click(b, 1, name=f"{b.id} 0"), click(b, 0, time=900.0, name="x"))
     assert numbers(replayed) == (0, 3, 0)
     assert preferred(store) == Tally(
         units=2, total=0.0, squares=2.0, wins=1, losses=1, ties=0, impressions=2, differing=2
     )
     # Another metric counts on its own.
-    assert numbers(record(store, click(b, 1, metric="buy", id="buy"))) == (1, 0, 0)
+    assert numbers(record(store, click(b, 1, metric="buy", name="buy"))) == (1, 0, 0)
     assert preferred(store, Metric(name="buy")).wins == 1
 
 
@@ -125,14 +132,14 @@ def test_what_is_wrong_is_told_and_changes_nothing(store: Store) -> None:
     forged = a.id[:-1] + ("0" if a.id[-1] != "0" else "1")
     ubi = click(a, None, experiment=None)
     cases: list[tuple[SentClick | Outcome, str, str]] = [
-        (click(a, impression=forged, id="1"), "impression", f"there is no impression '{forged}'"),
-        (click(a, unit="b", id="2"), "unit", "is not one of the unit 'b'"),
-        (click(a, 2, id="3"), "index", f"index 2 was not shown in impression '{a.id}', which has 3 titles"),
-        (click(a, 4, id="4"), "index", "index 4 was not shown"),
-        (click(a, metric="view", id="5"), "metric", "'order' has no metric 'view'; it has buy, click"),
-        (click(a, experiment="prune20", id="6"), "impression", "'prune20' does not interleave"),
-        (click(a, experiment="gone", id="7"), "experiment", "there is no experiment 'gone'"),
-        (click(a, value=0.0, id="8"), "value", "value 0 is no click"),
+        (click(a, impression=forged, name="1"), "impression", f"there is no impression '{forged}'"),
+        (click(a, unit="b", name="2"), "unit", "is not one of the unit 'b'"),
+        (click(a, 2, name="3"), "index", f"index 2 was not shown in impression '{a.id}', which has 3 titles"),
+        (click(a, 4, name="4"), "index", "index 4 was not shown"),
+        (click(a, metric="view", name="5"), "metric", "'order' has no metric 'view'; it has buy, click"),
+        (click(a, experiment="prune20", name="6"), "impression", "'prune20' does not interleave"),
+        (click(a, experiment="gone", name="7"), "experiment", "there is no experiment 'gone'"),
+        (click(a, value=0.0, name="8"), "value", "value 0 is no click"),
         (Outcome("order", "9", "a", "click", 1.0, 105.0), "impression", "'order' interleaves: send"),
         (replace(ubi, rank=4), "index", "rank 4 was not shown"),
         (replace(ubi, rank=0), "index", "rank 0 was not shown"),
@@ -154,8 +161,8 @@ def test_ranks_and_ids_name_the_same_titles_as_indices(store: Store) -> None:
     a = shown("a", ids=("w", "x", "y", "z"))
     store.add_exposures(exposed("a"))
     store.add_impressions([a])
-    by_rank = click(a, None, experiment=None, rank=1, id="r")
-    by_object = click(a, None, experiment=None, rank=17, object_id="x", id="o")  # the rank in another list
+    by_rank = click(a, None, experiment=None, rank=1, name="r")
+    by_object = click(a, None, experiment=None, rank=17, object_id="x", name="o")  # the rank in another list
     assert numbers(record(store, by_rank, by_object, click(a, 1))) == (1, 2, 0)
     assert preferred(store).wins == 1
 
@@ -165,19 +172,19 @@ def test_a_click_before_its_impression_is_written_counts_once_it_is(store: Store
     b = shown("b")
     sent = [
         click(a, 1),
-        click(b, None, experiment=None, rank=1, id="rank"),
-        click(b, 2, id="not shown"),
+        click(b, None, experiment=None, rank=1, name="rank"),
+        click(b, 2, name="not shown"),
         click(b, metric="view"),
     ]
     lost: list[int] = []
     store.on_lost_clicks = lost.append
     assert numbers(record(store, *sent)) == (3, 0, 1)
-    assert numbers(record(store, *sent, click(a, 1, id="again"))) == (0, 4, 1)
+    assert numbers(record(store, *sent, click(a, 1, name="again"))) == (0, 4, 1)
     assert preferred(store).units == 0
     store.add_exposures(exposed("a", "b"))
     store.add_impressions([a])
     # Sent again when the list is there: the early one has counted.
-    assert numbers(record(store, click(a, 1, id="third"), click(a, 0))) == (1, 1, 0)
+    assert numbers(record(store, click(a, 1, name="third"), click(a, 0))) == (1, 1, 0)
     store.add_impressions([b])
     assert preferred(store) == Tally(
         units=2, total=1.0, squares=1.0, wins=1, losses=0, ties=1, impressions=2, differing=2
@@ -246,7 +253,7 @@ def test_what_is_old_is_deleted_but_not_the_outcomes_of_a_running_test(store: St
     Upkeep(ledger, outcome_days=30).look()
     assert [rows_of(store, table) for table in (impressions, clicks, outcomes)] == [1, 1, 3]
     # A click on a list that is deleted waits in vain.
-    assert numbers(record(store, click(lists[0], 1, id="late"), now=clock)) == (1, 0, 0)
+    assert numbers(record(store, click(lists[0], 1, name="late"), now=clock)) == (1, 0, 0)
     store.settle_early_clicks(clock + WAIT_SECONDS + 1)
     assert rows_of(store, clicks) == 1
 
@@ -263,7 +270,10 @@ def test_callers_at_once_and_in_any_order_count_as_one_in_order(url: str) -> Non
     generator = random.Random(7)
     units = [f"u{number}" for number in range(40)]
     lists = [shown(unit, generator.choice(["ct-s", "tcs-", "ssss"]), (0, 1), time=10.0) for unit in units * 3]
-    sent = [click(each, generator.randrange(2), id=f"{n}") for n, each in enumerate(generator.choices(lists, k=600))]
+    sent = [
+        click(each, generator.randrange(2), name=f"{n}")
+        for n, each in enumerate(generator.choices(lists, k=600))
+    ]
     stores = [Store(url) for _ in range(4)]
     stores[0].add_exposures(exposed(*units, time=10.0))
 
@@ -284,13 +294,15 @@ def test_callers_at_once_and_in_any_order_count_as_one_in_order(url: str) -> Non
     expected: defaultdict[str, list[int]] = defaultdict(list)
     for unit, team in {
         (each.unit, each.impression, each.index): next(
-            shown_list.teams_by_index[each.index or 0] for shown_list in lists if shown_list.id == each.impression
+            shown_list.teams_by_index[each.index or 0]
+            for shown_list in lists
+            if shown_list.id == each.impression
         )
         for each in sent
     }.items():
         if team in "ct":
             expected[unit[0]].append(1 if team == "t" else -1)
-    values = [sum(credits) / len(credits) for credits in expected.values()]
+    values = [sum(each) / len(each) for each in expected.values()]
     tally = preferred(stores[0])
     assert tally.units == len(values)
     assert tally.total == pytest.approx(sum(values))
