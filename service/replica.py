@@ -26,6 +26,7 @@ from headroom.service.engine.threads import Engine
 from headroom.service.errors import Draining
 from headroom.service.experiments.admin import ExperimentAdmin
 from headroom.service.experiments.database import reason_of
+from headroom.service.experiments.flags import Flag, evaluate
 from headroom.service.experiments.live import LiveExperiments
 from headroom.service.experiments.store import Store
 from headroom.service.experiments.upkeep import Upkeep
@@ -229,6 +230,11 @@ class Replica:
     async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline)
+
+    def flag(self, experiment: str, unit: str) -> Flag:
+        """Return a unit's arm as a flag; nobody is exposed. Raises NotFound."""
+        config = self._catalog.config
+        return evaluate(self.live, config.assigner, config.default_variant, experiment, unit)
 
     def models(self) -> ModelsResponse:
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))

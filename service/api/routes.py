@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import Body, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
+from headroom.service.api.clients.base import impression_header
 from headroom.service.api.clients.vllm import VllmScores
 from headroom.service.api.errors import json_response
 from headroom.service.api.openapi import GET_ERRORS, POST_ERRORS, errors
-from headroom.service.api.post import Endpoint, Post, PostRoute, backend_of, check_ready
+from headroom.service.api.post import Endpoint, Post, PostRoute, Timed, backend_of, check_ready
 from headroom.service.errors import Forbidden, Unavailable
 from headroom.service.experiments import admin, report_page
 from headroom.service.experiments.events import OutcomeReceipt
@@ -41,10 +42,11 @@ _Name = Annotated[
 ]
 
 
-async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> Timed:
     """Grade the titles of a query, under a variant and any head mask."""
     body.check(request.settings)
-    return await request.backend.score(body, request.deadline)
+    response = await request.backend.score(body, request.deadline)
+    return Timed(response, response.timing_ms, impression_header(response))
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:

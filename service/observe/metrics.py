@@ -84,6 +84,10 @@ _COUNTERS: Mapping[str, tuple[str, Sequence[str]]] = {  # the text and the label
         "Requests that an arm's variant failed and the control's answered.",
         ["experiment", "arm"],
     ),
+    "interleaved_total": (
+        "Lists drawn from both arms' rankings, by whether these differ in what is shown.",
+        ["experiment", "rankings"],
+    ),
     "shadow_requests_total": ("Requests drawn for shadow scoring.", ["experiment", "result"]),
     "shadow_results_lost_total": ("Shadow results not stored.", []),
     "experiment_database_errors_total": ("Calls of the experiments' database that failed.", []),

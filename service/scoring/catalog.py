@@ -194,6 +194,7 @@ def build_catalog(
         logger.info("variant %s is left out: %s", name, reason)
     _add_cascades(config, variants)
     _check_stand_in(config, variants)
+    _check_interleaved(config, variants)
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, base, variants[config.default_variant], in_order, masks)
 
@@ -259,6 +260,19 @@ def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None
             f"degrade.variant: {stand_in.name} gives {_kind_of_score(stand_in)}, but the default, "
             f"{default.name}, gives {_kind_of_score(default)}; both must give the same"
         )
+
+
+def _check_interleaved(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
+    """Raise InvalidConfig if one order would be drawn from different kinds of score."""
+    for number, experiment in enumerate(config.experiments):
+        if not experiment.is_interleaved:
+            continue
+        control, treatment = (variants[arm.variant] for arm in experiment.arms)
+        if _kind_of_score(control) != _kind_of_score(treatment):
+            raise InvalidConfig(
+                f"experiments[{number}].arms: {control.name} gives {_kind_of_score(control)}, but "
+                f"{treatment.name} gives {_kind_of_score(treatment)}; interleaved arms must give the same"
+            )
 
 
 def _kind_of_score(variant: Variant) -> str:
