@@ -11,9 +11,10 @@ from sqlalchemy import select
 
 from headroom.service.experiments.events import Exposure, Impression
 from headroom.service.experiments.interleaving import impression_id
-from headroom.service.experiments.tables import clicks
+from headroom.service.experiments.tables import clicks, impressions
+from tests.checkpoints import WORDS
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually
-from tests.service.in_process import Service, serve
+from tests.service.in_process import QUERY, Service, serve
 
 SALT = "2026-11"
 
@@ -182,3 +183,34 @@ async def test_rows_leave_page_by_page_to_admins(shop: Service, monkeypatch: pyt
     assert gone.status_code == 404
     wrong = await shop.http.get(path, params={"source": "salts"}, headers=BOSS)
     assert wrong.status_code == 422
+
+
+async def test_clicks_on_real_lists_prefer_the_arm_whose_titles_they_are(shop: Service) -> None:
+    """Units of one half click the treatment's titles by rank, the others control's by object id."""
+    titles = [" ".join(WORDS[start : start + 4]) for start in range(20)]
+    ids = [f"sku-{index}" for index in range(20)]
+    events = []
+    answers = {}
+    for number in range(8):
+        unit = f"user-{number}"
+        answers[unit] = await shop.post("/v1/score", query=QUERY, titles=titles, ids=ids, unit=unit)
+    await flushed(shop)
+    store = shop.replica.live.ledger.store
+    with store.read() as db:
+        teams = {row.id: row.teams_by_index for row in db.execute(select(impressions))}
+    for number, (unit, answer) in enumerate(answers.items()):
+        impression = answer["assignment"]["impression"]
+        wanted = "ct"[number % 2]
+        assert wanted in teams[impression], "the variants agree too much for the test to mean something"
+        for result in answer["results"]:
+            if teams[impression][result["index"]] == wanted:
+                what = {"position": {"ordinal": result["rank"]}}
+                if wanted == "c":
+                    what = {"object": {"object_id": ids[result["index"]]}}
+                events.append(ubi(impression, client_id=unit, attributes=what))
+    receipt = await shop.post("/v1/ubi/events", events=events)
+    assert (receipt["accepted"], receipt["duplicates"]) == (len(events), 0)
+    config = shop.replica.live.ledger.config("prune20")
+    assert config is not None
+    tally = store.preferences(config, config.metrics[0], (), time.time())
+    assert (tally.impressions, tally.units, tally.wins, tally.losses, tally.ties) == (8, 8, 4, 4, 0)
