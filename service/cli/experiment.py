@@ -1,4 +1,4 @@
-"""`headroom experiment`: plan an A/B test; report, ramp, stop and ship it while it runs, over HTTP."""
+"""`headroom experiment`: plan an A/B test; start, report, ramp, stop, ship and roll it back, over HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT_S = 90
 LATEST = 10
 """How many entries of the log are shown, newest last."""
 
-Name = Annotated[str, typer.Argument(help="Name of the experiment in the config.")]
+Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
 Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option(envvar="HEADROOM_API_KEY", help="API key; changes need one with the admin role.")
@@ -57,7 +57,7 @@ UnitsPerDay = Annotated[
 ]
 
 app = typer.Typer(
-    help="Plan an A/B test of variants; report, ramp, stop and ship it.",
+    help="Plan an A/B test of variants; start, report, ramp, stop, ship and roll it back.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -107,6 +107,25 @@ def plan(
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         print(plan_text(needed, question, alpha=ALPHA, power=power))
+
+
+@app.command()
+def start(
+    file: Annotated[
+        Path, typer.Argument(help="YAML or JSON file with the experiment, as the config would declare it.")
+    ],
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Start an experiment now, on all replicas, without the config. It lasts over restarts.
+
+    Example: headroom experiment start prune20.yaml
+    """
+    from headroom.service.config.file import load_experiment
+
+    experiment = load_experiment(file)
+    show(call(url, key, body=experiment.model_dump(mode="json", exclude_unset=True)), as_json)
 
 
 @app.command()
@@ -175,15 +194,32 @@ def ship(
     show(call(url, key, name, "ship", {"arm": arm, "reason": reason}), as_json)
 
 
+@app.command()
+def rollback(
+    name: Name, reason: Reason = "", url: Url = DEFAULT_URL, key: Key = None, as_json: Json = False
+) -> None:
+    """Take a ship back: every unit gets the default variant again.
+
+    Example: headroom experiment rollback prune20 --reason "more complaints"
+    """
+    show(call(url, key, name, "rollback", {"reason": reason}), as_json)
+
+
 def call(
-    url: str, key: str | None, name: str, action: str | None = None, body: dict[str, Any] | None = None
+    url: str,
+    key: str | None,
+    name: str | None = None,
+    action: str | None = None,
+    body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """GET /v1/experiments/{name} or what is below it, or POST a body to an action. Raises RuntimeError."""
+    """GET /v1/experiments/{name}, or POST a body to an action below it or without a name. Raises RuntimeError."""
     import httpx2
 
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
-    address = f"{url.rstrip('/')}/v1/experiments/{quote(name, safe='')}"
+    address = f"{url.rstrip('/')}/v1/experiments"
+    if name is not None:
+        address += f"/{quote(name, safe='')}"
     if action is not None:
         address += f"/{action}"
     try:
@@ -248,6 +284,8 @@ def _list(title: str, items: Iterable[str]) -> str:
 
 def _heading(experiment: dict[str, Any]) -> str:
     status = [experiment["status"], f"traffic {experiment['traffic']:.3g}"]
+    if experiment.get("paused"):
+        status.append(experiment["paused"])
     if experiment["rolled_back"]:
         status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
     if experiment["shipped"]:

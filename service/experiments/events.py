@@ -124,6 +124,11 @@ class Action:
     detail: str = ""
     """The guardrail's figures, the arms and salt at the start, or the arm whose ship was rolled back."""
 
+    @property
+    def ends_experiment(self) -> bool:
+        """Whether everybody gets the default from here on: a stop, or a person's rollback of a ship."""
+        return self.kind == "stop" or (self.kind == "rollback" and self.arm is None)
+
 
 Log = Sequence[Action]
 """The actions on one or more experiments, oldest first."""

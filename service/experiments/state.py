@@ -75,14 +75,10 @@ def fold(config: ExperimentConfig, actions: Log) -> Standing:
                 start = start or action
             case "ramp" if action.traffic is not None:
                 traffic = action.traffic
-            case "stop":
+            case "stop" | "rollback" if action.ends_experiment:
                 shipped = None
                 is_stopped = True
-                may_ship_again = False
-            case "rollback" if action.arm is None:  # of a ship, by a person
-                shipped = None
-                is_stopped = True
-                may_ship_again = True
+                may_ship_again = action.kind == "rollback"
             case "ship" if action.arm in arms:
                 shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
