@@ -37,9 +37,7 @@ from headroom.service.schemas.listings import (
 from headroom.service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from headroom.service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
-_Name = Annotated[
-    str, Path(max_length=64, examples=["prune20"], description="The experiment's name.")
-]
+_Name = Annotated[str, Path(max_length=64, examples=["prune20"], description="The experiment's name.")]
 
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
@@ -72,7 +70,7 @@ async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> O
 
 
 async def start(request: Post, body: Annotated[StartRequest, Body()]) -> ExperimentDetail:
-    """Start an experiment that the config does not declare. It lasts over restarts, on all replicas. Admin."""
+    """Start an experiment on all replicas, without the config. It lasts over restarts. Admin."""
     actor = request.admin()
     config = await asyncio.to_thread(validated, ExperimentConfig, body.root)
     return await request.backend.experiments.start(config, actor=actor)
@@ -93,9 +91,7 @@ async def ship(request: Post, name: _Name, body: Annotated[ShipRequest, Body()])
     return await _act(request, name, partial(admin.ship, arm=body.arm), body.reason)
 
 
-async def rollback(
-    request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]
-) -> ExperimentDetail:
+async def rollback(request: Post, name: _Name, body: Annotated[RollbackRequest, Body()]) -> ExperimentDetail:
     """Take a `ship` back: everybody gets the default again. Admin."""
     return await _act(request, name, admin.rollback, body.reason)
 
@@ -131,7 +127,7 @@ async def heads(request: Request) -> Response:
 
 
 async def experiments(request: Request) -> Response:
-    """The experiments of the config and those that were started without it, as the answering replica knows them."""
+    """The experiments of the config, and those started without it, as the answering replica knows them."""
     return json_response(backend_of(request).experiments.listing())
 
 

@@ -212,7 +212,10 @@ def call(
     action: str | None = None,
     body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """GET /v1/experiments/{name}, or POST a body to an action below it or without a name. Raises RuntimeError."""
+    """GET /v1/experiments/{name}, or POST a body: to an action below it, or without a name to the whole.
+
+    Raises RuntimeError.
+    """
     import httpx2
 
     if not url.startswith(("http://", "https://")):

@@ -1,5 +1,5 @@
-"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, start, ramp, stop, ship,
-roll back.
+"""The actions of people on the experiments, as HTTP calls them: show, start, ramp, stop, ship, roll back, and
+record outcomes.
 
 An operator's action is decided in the transaction that records it, so that two operators, or an operator and
 a guardrail, cannot act on a state that is no longer there.
@@ -81,8 +81,8 @@ def ship(config: ExperimentConfig, standings: Standings, *, arm: str) -> dict[st
         if other.shipped is not None:
             raise Conflict(
                 f"The experiment {name!r} has shipped arm {other.shipped!r}, and everybody can get only one "
-                f"variant: roll {name!r} back, or make that variant the `default` and stop {name!r} or take it "
-                "out of the config, before you ship another."
+                f"variant: roll {name!r} back, or make that variant the `default` and stop {name!r} or take "
+                "it out of the config, before you ship another."
             )
     return {"kind": "ship", "arm": arm}
 
@@ -92,8 +92,8 @@ def rollback(config: ExperimentConfig, standings: Standings) -> dict[str, Any]:
     standing = standings[config.name]
     if standing.shipped is None:
         raise Conflict(
-            f"The experiment {config.name!r} has shipped no arm, so there is nothing to roll back; `stop` ends "
-            "an experiment that runs."
+            f"The experiment {config.name!r} has shipped no arm, so there is nothing to roll back; `stop` "
+            "ends an experiment that runs."
         )
     return {"kind": "rollback", "detail": f"{standing.shipped} had been shipped"}
 

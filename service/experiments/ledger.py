@@ -129,7 +129,7 @@ class Ledger:
         self._tell(told)
 
     def check(self, declared: Configs, variants: Collection[str] | None) -> None:
-        """Raise ValueError if an edit would stand in the way of an experiment that was started without a file.
+        """Raise ValueError if an edit stands in the way of an experiment that was started without a file.
 
         The first config is never refused for that, so that a replica starts with any that is right.
         """
@@ -141,8 +141,8 @@ class Ledger:
             for index, config in enumerate(declared):
                 if config.name in held - names:
                     raise ValueError(
-                        f"experiments[{index}].name: an experiment {config.name!r} was started without a file; "
-                        "give this one another name"
+                        f"experiments[{index}].name: an experiment {config.name!r} was started without a "
+                        "file; give this one another name"
                     )
             paused = self._folded(declared, variants).paused
             for name, obstacle in paused.items():
@@ -333,6 +333,6 @@ class Ledger:
 
 
 def _same(previous: Configs, configs: Configs) -> Configs:
-    """Return the earlier tuple if both hold the same objects, so that `is` tells whether something changed."""
+    """Return the earlier tuple if both hold the same objects, so that `is` tells whether they differ."""
     is_same = len(previous) == len(configs) and all(map(is_, previous, configs))
     return previous if is_same else configs

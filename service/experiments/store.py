@@ -45,7 +45,7 @@ MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
 MAX_STARTED = 128
-"""Experiments started without a file that replicas know: those that are not stopped, and the latest others."""
+"""Experiments started without a file that replicas know: those not stopped first, then the latest."""
 
 _LOG_LOCK = 0x6163746E
 
@@ -162,8 +162,10 @@ class Store:
         """Append to the log of actions. An experiment starts once, so a second start is left out."""
 
         def decide(log: Log, _: Sequence[ExperimentConfig]) -> Action | None:
-            has_started = any(earlier.kind == "start" for earlier in log)
-            return None if action.kind == "start" and has_started else action
+            is_second = action.kind == "start" and any(
+                (earlier.experiment, earlier.kind) == (action.experiment, "start") for earlier in log
+            )
+            return None if is_second else action
 
         self.act([action.experiment], decide)
 
@@ -185,7 +187,9 @@ class Store:
             if action is None:
                 return log
             if new is not None:
-                db.execute(insert(started_experiments).values(name=new.name, definition=new.model_dump_json()))
+                db.execute(
+                    insert(started_experiments).values(name=new.name, definition=new.model_dump_json())
+                )
             db.execute(insert(actions).values(values_of(action)))
             if action.kind == "ship" or action.ends_experiment:
                 ended = None if action.kind == "ship" else action.time

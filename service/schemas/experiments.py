@@ -127,7 +127,8 @@ class OutcomesRequest(Request):
 
 
 _Entry = Annotated[
-    dict[str, Any], GetPydanticSchema(None, lambda _, handler: handler(ExperimentConfig.__pydantic_core_schema__))
+    dict[str, Any],
+    GetPydanticSchema(None, lambda _, handler: handler(ExperimentConfig.__pydantic_core_schema__)),
 ]
 
 

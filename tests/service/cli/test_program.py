@@ -45,7 +45,10 @@ def test_wrong_arguments_are_told_before_torch_is_imported(tiny_checkpoint: Path
         (["condense", "a b", "--titles", "gone.txt", *model], "gone.txt does not exist"),
         (["condense", "a b", "--titles", str(good), *model, "--mask", "9.9"], "no row of the query"),
         (["evaluate", "--data", "gone.csv", *model], "gone.csv does not exist"),
-        (["evaluate", "--data", str(wrong), *model], "there is no column title; found 'query', 'text', 'grade'"),
+        (
+            ["evaluate", "--data", str(wrong), *model],
+            "there is no column title; found 'query', 'text', 'grade'",
+        ),
         (["evaluate", *data, *model, "--mask", "0.9"], "head 9 does not exist"),
         (["train", "--data", "gone.csv", *new], "gone.csv does not exist"),
         (["train", "--data", str(wrong), *new], "there is no column title"),

@@ -69,7 +69,9 @@ async def test_what_one_replica_ends_another_that_has_not_seen_it_does_not_chang
     first, second = two
     await second.act("prune20", ramp_to(0.5), **BY)
     await first.act("prune20", partial(ship, arm="pruned"), **BY)
-    assert "has shipped arm 'pruned'; roll it back" in await refused(second.act("prune20", ramp_to(1.0), **BY))
+    assert "has shipped arm 'pruned'; roll it back" in await refused(
+        second.act("prune20", ramp_to(1.0), **BY)
+    )
     assert second.listing().experiments[0].status == "running"  # as it knows
     await first.act("prune20", stop, **BY)
     for act in (ramp_to(1.0), stop):
