@@ -26,6 +26,10 @@ const KINDS = {
   ab: "A/B test: each user gets one of the two",
   interleave: "Interleaving: each user gets one list from both",
 };
+const MARGINS = /** @type {Record<string, string>} */ ({
+  ab: "Margin: the loss that is acceptable, %",
+  interleave: "Margin: the preference for control that is acceptable, %",
+});
 const HINTS = /** @type {Record<string, string>} */ ({
   ab: "Shows any metric. It needs many users.",
   interleave: "Shows whose titles are clicked more. It needs 10 to 100 times fewer users.",
@@ -74,7 +78,7 @@ export function Start({ variants, listed, started, cancel }) {
       <div class="two">
         ${field("traffic", "Traffic, % of the users", { type: "number", min: "0", max: "100", step: "0.01" })}
         ${field("metric", "Metric: the outcome that counts", { maxlength: 64, autocomplete: "off" })}
-        ${field("margin", "Margin: the loss that is acceptable, %", { type: "number", min: "0.01", max: "99.99", step: "0.01" })}
+        ${field("margin", MARGINS[plan.kind], { type: "number", min: "0.01", max: "99.99", step: "0.01" })}
       </div>
       ${slots ? html`<p class="soft">${reach(slots)}</p>` : html`<p class="wrong" role="alert">Other experiments have all users. Stop one first.</p>`}
       <p class="wrong" role="alert">${problem?.message ?? ""}</p>

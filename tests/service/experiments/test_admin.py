@@ -256,6 +256,9 @@ BACK = {name: action("rollback", arm=name, reason="p99") for name in ("control",
         ([action("stop"), action("ramp", traffic=0.1)], "stopped", 0, ""),
         ([action("ship", arm="a")], "shipped", 0, ""),
         ([action("ship", arm="a"), action("stop")], "stopped", 0, ""),
+        # A person's rollback takes a ship back, and it may be shipped again.
+        ([action("ship", arm="a"), action("rollback")], "stopped", 0, ""),
+        ([action("ship", arm="a"), action("rollback"), action("ship", arm="a")], "shipped", 0, ""),
         # A second start, control, and arms that are gone change nothing.
         ([action("start", START + 9000)], "running", 0.5, ""),
         ([BACK["control"], BACK["gone"], action("ship", arm="gone")], "running", 0.5, ""),

@@ -44,7 +44,8 @@ async def post(service: Service, path: str = "", status: int = 200, **body: Any)
     answer = await service.http.post(f"/v1/experiments{path}", json=body, headers=BOSS)
     assert answer.status_code == status, answer.text
     document: dict[str, Any] = answer.json()
-    return document.get("error", document)
+    found: dict[str, Any] = document.get("error", document)
+    return found
 
 
 async def start(service: Service, status: int = 201, **changes: Any) -> dict[str, Any]:
@@ -383,7 +384,7 @@ async def test_a_config_that_takes_the_experiment_over_goes_on_with_it(
 async def test_the_number_of_open_ones_is_bounded(one: Service) -> None:
     for number in range(MAX_OPEN):
         await start(one, name=f"n{number}", salt=f"s{number}", slots=[number, number + 1])
-    more = {"name": "more", "salt": "more", "slots": [9000, 10_000]}
+    more: dict[str, Any] = {"name": "more", "salt": "more", "slots": [9000, 10_000]}
     assert f"{MAX_OPEN} experiments" in (await start(one, 409, **more))["message"]
     await post(one, "/n0/stop")
     await start(one, **more)
